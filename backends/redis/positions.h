@@ -32,13 +32,13 @@ struct hps_redis_positions {
 
 void hps_redis_positions_fini(struct hps_redis_positions *positions); /* leaves an empty set */
 void hps_redis_positions_clear(struct hps_redis_positions *positions);
-/* The position of a partition, valid until the set changes. NULL: the set has none. */
+/* The position of a partition, valid until the set changes. NULL: the set lacks it. */
 const struct hps_redis_position *hps_redis_positions_find(
     const struct hps_redis_positions *positions, uint64_t partition);
 /* Make `to` a copy of `from`. NO_MEMORY: `to` is unchanged. */
 hps_status hps_redis_positions_copy(struct hps_redis_positions *to,
                                     const struct hps_redis_positions *from) HPS_MUST_CHECK;
-/* Raise the position of `partition` to at least `offset`; add it if the set has none. `start`
+/* Raise the position of `partition` to at least `offset`; add it if the set lacks it. `start`
  * replaces the old start unless it is negative. NO_MEMORY */
 hps_status hps_redis_positions_raise(struct hps_redis_positions *positions, uint64_t partition,
                                      int64_t start, int64_t offset) HPS_MUST_CHECK;

@@ -19,7 +19,7 @@
 #include "server/load/table_order.h"
 #include "server/load/warmup.h"
 
-struct catalog_defined; /* what a load of the server's models[] entry would give: definition.c */
+struct catalog_defined; /* expected result of a load of a models[] entry: definition.c */
 
 enum entry_state { ENTRY_LOADING, ENTRY_RESIDENT, ENTRY_UNLOADING };
 
@@ -32,7 +32,7 @@ struct catalog_entry {
     /* version->gpu. NULL: there are no caches, or views must not use them. */
     struct hps_gpu_space *gpu;
     struct hps_embed_range_usage *gpu_usages; /* [n_tables] usages that metrics last counted */
-    struct hps_config *own; /* the version's own models[] entry, parsed; NULL: it has none */
+    struct hps_config *own; /* the version's own models[] entry, parsed; NULL: no own entry */
     enum entry_state state;
     uint64_t last_active; /* place in the order of activations, ascending; 0: never active */
     unsigned n_switching; /* switches to the version that wait for a warm-up or for updates */
@@ -52,7 +52,7 @@ struct catalog_model {
     uint32_t n_order_stored;      /* tables in the order of the stored record; 0: no order stored */
     /* The stored record is of an earlier build, or names versions that no longer exist. */
     bool record_outdated;
-    const struct hps_config_model *config; /* the server's models[] entry; NULL: it has none */
+    const struct hps_config_model *config; /* the server's models[] entry; NULL: not configured */
     /* What a load of `config` would have given when its files were last read. NULL: they were never
      * read, or `config` is unusable. */
     struct catalog_defined *defined;
@@ -169,7 +169,7 @@ static inline struct hps_store *catalog_durable(const struct hps_catalog *catalo
 
 /* The model of this name, created if `make`. NULL: not found, or out of memory. Lock held. */
 struct catalog_model *catalog_model(struct hps_catalog *catalog, const char *name, bool make);
-/* The entry of version `number`; NULL: the model has none. Lock held. */
+/* The entry of version `number`; NULL: the model has no such version. Lock held. */
 struct catalog_entry *catalog_entry(struct catalog_model *model, int64_t number);
 /* Assert the invariants of a model that hold between switches and unloads. Lock held. */
 void catalog_model_sane(struct catalog_model *model);
@@ -392,7 +392,7 @@ struct catalog_request {
      * caller left empty. said.entry: that entry or, without it, the server's models[] entry; NULL:
      * there is neither. */
     struct hps_load_request said;
-    struct hps_config *config;       /* the request's models[] entry, parsed; NULL: it has none */
+    struct hps_config *config;       /* the request's models[] entry, parsed; NULL: no own entry */
     struct hps_notes entry_notes;    /* notes of parsing it */
     struct hps_source_named *tables; /* memory of said.tables */
     struct hps_buf text;             /* memory of said.config */

@@ -39,7 +39,7 @@ struct hps_lookup_query {
 struct hps_lookup_request {
     const char *model; /* not terminated */
     size_t model_size;
-    int64_t version;   /* 0: the version with `label` or, if there is none, the active version */
+    int64_t version;   /* 0: the version with `label` or, without a label, the active version */
     const char *label; /* not terminated; if set, version is 0 */
     size_t label_size; /* 0: no label */
     struct hps_lookup_query *queries;
@@ -56,7 +56,7 @@ struct hps_lookup_request {
     bool concat;  /* ROW_LAYOUT_CONCAT is set, and all queries have the same number of rows */
     bool explain; /* the client wants the field `explain` in the reply */
     uint64_t timeout_us; /* from the arrival of the request; 0: only the call's deadline applies */
-    const char *request_id; /* not terminated; NULL: the request has none */
+    const char *request_id; /* not terminated; NULL: not in the request */
     size_t request_id_size;
 };
 
