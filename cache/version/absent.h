@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Remembers keys of one version that are in no tier, so that lookups of these keys do not query the
- * stores that block. It is a 4-way set-associative cache of 65,536 keys: it may forget a key, but
- * never confuses two keys. Thread-safe; hps_absent_has takes no lock.
+ * stores that block. The keys are in a 4-way set-associative cache of 65,536 keys: it may forget a
+ * key, but never confuses two keys. Thread-safe; hps_absent_has takes no lock.
  */
 #ifndef HPS_CACHE_VERSION_ABSENT_H
 #define HPS_CACHE_VERSION_ABSENT_H
@@ -11,21 +11,22 @@
 
 struct hps_absent;
 
-/* The memory for keys is allocated by the first hps_absent_add. NULL: no memory. */
+/* Returns NULL if there is no memory. The first hps_absent_add allocates the memory for keys. */
 struct hps_absent *hps_absent_new(void);
 void hps_absent_free(struct hps_absent *absent); /* may be NULL */
 
 /* Whether the key is remembered as absent. */
 bool hps_absent_has(const struct hps_absent *absent, uint32_t table_id, hps_key key);
 
-/* Remember keys that no tier has. Keys for which guard->fresh returns false are left out; guard
- * NULL: no key is left out. The guard is called under the lock that hps_absent_remove takes.
- * Without memory, nothing is remembered. */
+/* Remember keys that no tier has. Keys for which guard->fresh returns false are left out; if guard
+ * is NULL, no key is left out. guard->fresh is called under the lock that hps_absent_remove takes.
+ * If there is no memory for keys, nothing is remembered. */
 void hps_absent_add(struct hps_absent *absent, uint32_t table_id, const hps_key *keys, uint32_t n,
                     const struct hps_insert_guard *guard);
 
-/* Forget keys that an update is about to write. Call it after marking their stamps and before the
- * batch ends, or a walk that began earlier could still add a key. */
+/* Forget keys that a batch of updates writes. Call it after the batch has marked their stamps
+ * (stamps.h) and before it ends. Otherwise a lookup that began before the batch could add one of
+ * these keys afterwards. */
 void hps_absent_remove(struct hps_absent *absent, uint32_t table_id, const hps_key *keys,
                        uint32_t n);
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Remembers keys of one version. An insertion job has fetched their rows, after a lookup had been
- * answered without these rows. If the row of such a key is missing again, the memory tiers did not
- * take it or have evicted it. The next lookup of the key then waits for the row, so that the key
- * does not get the default row twice in succession. That lookup also removes the key here: a row
- * that no memory tier keeps must not make every lookup wait. Up to HPS_FETCHED_KEYS keys are
- * remembered; new ones overwrite old ones. Thread-safe; takes a lock only while it allocates its
- * memory.
+ * Remembers the keys of one version whose rows insertion jobs (cache/lookup/insertion.h) have
+ * fetched. A job fetches a row after a lookup was answered without it. If a lookup misses a
+ * remembered key, the memory tiers did not take its row or have evicted it. This lookup then waits
+ * for the row, so that clients do not get the default row twice in succession. It also forgets the
+ * key, because a row that no memory tier keeps must not make every lookup wait.
+ *
+ * Up to HPS_FETCHED_KEYS keys are remembered; new ones overwrite old ones. Thread-safe; takes a
+ * lock only while it allocates its memory.
  */
 #ifndef HPS_CACHE_VERSION_FETCHED_H
 #define HPS_CACHE_VERSION_FETCHED_H
@@ -15,21 +16,22 @@
 
 #include "base/types.h"
 
-/* HPS_FETCHED_OFTEN: how often jobs fetch a row before a lookup waits for it. */
+/* HPS_FETCHED_OFTEN: a lookup waits for a missing row that jobs have fetched this often. */
 enum { HPS_FETCHED_OFTEN = 1, HPS_FETCHED_KEYS = 65536 };
 
 struct hps_fetched;
 
-/* The memory for keys is allocated by the first hps_fetched_note. NULL: no memory. */
+/* Returns NULL if there is no memory. The first hps_fetched_note allocates the memory for keys. */
 struct hps_fetched *hps_fetched_new(void);
 void hps_fetched_free(struct hps_fetched *fetched); /* may be NULL */
-/* A job has fetched the rows of these keys. Without memory, nothing is remembered. */
+/* Remember that a job has fetched the rows of these keys. If there is no memory for keys, nothing
+ * is remembered. */
 void hps_fetched_note(struct hps_fetched *fetched, uint32_t table_id, const hps_key *keys,
                       uint32_t n);
-/* A lookup has waited for the rows of these keys: forget them. */
+/* Forget keys for whose rows a lookup has waited. */
 void hps_fetched_forget(struct hps_fetched *fetched, uint32_t table_id, const hps_key *keys,
                         uint32_t n);
-/* Whether jobs have fetched the row at least HPS_FETCHED_OFTEN times. */
+/* Whether jobs have fetched the row of the key at least HPS_FETCHED_OFTEN times. */
 bool hps_fetched_often(const struct hps_fetched *fetched, uint32_t table_id, hps_key key);
 
 #endif

@@ -13,18 +13,18 @@
 struct hps_models;
 
 struct hps_models *hps_models_new(void);         /* NULL: no memory */
-void hps_models_free(struct hps_models *models); /* it must be empty */
+void hps_models_free(struct hps_models *models); /* the set must be empty */
 
 /* Pin version `number` (0: the active one) of the model. Thread-safe.
  *
- * error   NOT_FOUND: unknown model or version, `err` names it; UNAVAILABLE: the model has no active
- *         version, or no version yet but is announced (hps_models_expect)
+ * error   NOT_FOUND: unknown model or version, `err` names it. UNAVAILABLE: the model has no active
+ *         version, or it is announced (hps_models_expect) and has no version yet
  */
 hps_status hps_models_pin(struct hps_models *models, const char *model, size_t model_size,
                           int64_t number, struct hps_version **out_version, struct hps_error *err)
     HPS_MUST_CHECK;
-/* The same for the version with this label (not empty). If several have it: the one with the
- * highest number. */
+/* Like hps_models_pin, for the version with this label, which must not be empty. If several
+ * versions have the label, pins the one with the highest number. */
 hps_status hps_models_pin_label(struct hps_models *models, const char *model, size_t model_size,
                                 const char *label, size_t label_size,
                                 struct hps_version **out_version, struct hps_error *err)
@@ -32,8 +32,8 @@ hps_status hps_models_pin_label(struct hps_models *models, const char *model, si
 /* Pin all resident versions of the model. Returns their number; if it exceeds `n_max`, none is
  * pinned. Thread-safe.
  *
- * shape   out_versions[n_max], by ascending number; out_active: the number of the active one, 0:
- *         none
+ * shape   out_versions[n_max], by ascending number
+ *         out_active: the number of the active version; 0: the model has no active version
  */
 size_t hps_models_pin_all(struct hps_models *models, const char *model, size_t model_size,
                           struct hps_version **out_versions, size_t n_max, int64_t *out_active);
@@ -51,8 +51,9 @@ uint32_t hps_models_table_at(struct hps_models *models, const char *model, uint3
 void hps_models_names(struct hps_models *models, bool (*fn)(void *ctx, const char *model),
                       void *ctx);
 
-/* Add a version to the set. The caller keeps it in memory until it has removed it and no pin is
- * held. One caller at a time. EXISTS: the model has a version of that number; NO_MEMORY */
+/* Add a version to the set. The caller must not free it before hps_models_remove has removed it and
+ * all its pins have been released. One caller at a time. EXISTS: the model has a version of that
+ * number; NO_MEMORY */
 hps_status hps_models_add(struct hps_models *models, struct hps_version *version) HPS_MUST_CHECK;
 /* Announce a model that has no version yet. Requests for it then get UNAVAILABLE with the text
  * `why`, a whole sentence, instead of NOT_FOUND. `why` NULL ends the announcement; do this after
@@ -64,11 +65,11 @@ hps_status hps_models_expect(struct hps_models *models, const char *model, const
 hps_status hps_models_set_order(struct hps_models *models, const char *model,
                                 const char *const *names, uint32_t n) HPS_MUST_CHECK;
 /* Make a resident version the active one; number 0: the model has no active version. This and
- * hps_models_remove need no memory. One caller at a time. NOT_FOUND: it is not resident */
+ * hps_models_remove need no memory. One caller at a time. NOT_FOUND: no such resident version */
 hps_status hps_models_activate(struct hps_models *models, const char *model, int64_t number)
     HPS_MUST_CHECK;
 /* Take a version out of the set. After OK, hps_models_pin no longer finds it. One caller at a time.
- * NOT_FOUND: it is not resident */
+ * NOT_FOUND: no such resident version */
 hps_status hps_models_remove(struct hps_models *models, const char *model, int64_t number)
     HPS_MUST_CHECK;
 

@@ -6,9 +6,9 @@
  *
  * A version has one clock and 2^20 stripes; each key hashes to one stripe. The clock is odd while a
  * batch is being applied. A batch writes its odd time into the stripes of all its keys before it
- * changes any tier. A walk reads the clock *before* it reads rows; that value is `since`. A row may
- * be inserted only if the stripe of its key is less than `since`. An older `since` is always safe:
- * it only refuses more rows.
+ * changes any tier. A walk (cache/lookup/tiers.h) reads the clock *before* it reads rows; that
+ * value is `since`. A row may be inserted only if the stripe of its key is less than `since`. A
+ * smaller `since` is always safe: it only causes more rows to be refused.
  *
  *     clock      2        3 (a batch) 4                 5 (a batch) 6
  *     walk 1     since=2 ── reads ──────── stripe 3: refused
@@ -50,8 +50,8 @@
 
 struct hps_stamps;
 
-/* Reserves address space for all stripes; a stripe takes memory once an update has marked it. NULL:
- * no memory. */
+/* Reserves address space for all stripes; a stripe takes memory once an update has marked it.
+ * Returns NULL if there is no memory. */
 struct hps_stamps *hps_stamps_new(void);
 void hps_stamps_free(struct hps_stamps *stamps); /* may be NULL */
 
@@ -60,19 +60,20 @@ void hps_stamps_free(struct hps_stamps *stamps); /* may be NULL */
  * before and after some rows are read, no batch changed these rows in between: a reader that sees a
  * row of a batch also sees the batch's odd clock and its marks. */
 uint64_t hps_stamps_now(const struct hps_stamps *stamps);
-/* Whether the stripe of the key is less than `since`. Then no batch has marked it that began after
- * `since` was read, or was being applied at that moment. */
+/* Whether the stripe of the key is less than `since`. If so, the stripe was not marked by a batch
+ * that was being applied when `since` was read, or that began later. */
 bool hps_stamp_unchanged(const struct hps_stamps *stamps, uint32_t table_id, hps_key key,
                          uint64_t since);
 
-/* The context of a struct hps_insert_guard: the rows of these keys were read after `since`. */
+/* The context of a struct hps_insert_guard, for rows that were read after `since` was read. */
 struct hps_stamp_guard {
     const struct hps_stamps *stamps;
     const hps_key *keys; /* all keys of the insertion, in its order */
     uint32_t table_id;
     uint64_t since;
 };
-/* hps_insert_guard.fresh; guard: struct hps_stamp_guard. True if keys[i] is unchanged. */
+/* The function for hps_insert_guard.fresh. guard: a struct hps_stamp_guard. Returns whether keys[i]
+ * is unchanged. */
 bool hps_stamp_guard_fresh(const void *guard, uint32_t i);
 
 /* For each batch, the updater calls begin, marks the keys of every table, changes the tiers from

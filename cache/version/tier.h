@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tiers of a version, from top to bottom. The list includes the tier that is no store: the
- * version's embedding caches on devices. Callers decide by the capabilities of a tier, not by the
- * name of its store.
+ * The tiers of a version, from top to bottom. The list includes the one tier that is not a store:
+ * the version's embedding caches on devices. Callers decide by the capabilities of a tier, not by
+ * the name of its store.
  */
 #ifndef HPS_CACHE_VERSION_TIER_H
 #define HPS_CACHE_VERSION_TIER_H
@@ -10,21 +10,22 @@
 #include "cache/version/version.h"
 
 enum {
-    HPS_CAP_ON_DEVICE = 1,  /* no store: the walk does not query it (cache/gpu/tier.h) */
-    HPS_CAP_BLOCKS = 2,     /* a call may block: do not call it on a loop thread */
-    HPS_CAP_SHARED = 4,     /* may have rows of updates that this version does not have yet */
-    HPS_CAP_LOWEST = 8,     /* authoritative: a key that it lacks is in no tier */
-    HPS_CAP_COMPLETE = 16,  /* while hps_version_host_complete is true, a key that it lacks is in no
-                               tier */
-    HPS_CAP_INSERTS = 32,   /* rows found below it are inserted during the lookup */
-    HPS_CAP_BACKFILLED = 64 /* rows found below it are inserted later (hps_version_backfills) */
+    HPS_CAP_ON_DEVICE = 1, /* not a store: a walk (cache/lookup/tiers.h) does not query this tier */
+    HPS_CAP_BLOCKS = 2,    /* calls may block: do not make them on an event-loop thread */
+    HPS_CAP_SHARED = 4,    /* rows may have updates that this version does not have yet */
+    HPS_CAP_LOWEST = 8,    /* authoritative: a key that this tier lacks is in no tier */
+    HPS_CAP_COMPLETE = 16, /* while hps_version_host_complete is true, a key that this tier lacks
+                              is in no tier */
+    HPS_CAP_INSERTS = 32,  /* a lookup inserts rows that it finds in lower tiers into this tier */
+    HPS_CAP_BACKFILLED = 64 /* rows found in lower tiers are inserted into this tier later
+                               (hps_version_backfills) */
 };
 
 struct hps_tier {
     enum hps_tier_kind kind;
     uint32_t caps;               /* HPS_CAP_... */
-    struct hps_space *space;     /* borrowed; NULL: the tier is on a device */
-    struct hps_breaker *breaker; /* borrowed; NULL: calls of the tier need no breaker */
+    struct hps_space *space;     /* borrowed from the version; NULL: the tier is on a device */
+    struct hps_breaker *breaker; /* borrowed from the version; NULL: the tier has no breaker */
 };
 
 /* List the tiers from the top. Returns their number. out_tiers: [HPS_TIERS_MAX], in ascending order

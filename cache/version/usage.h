@@ -35,7 +35,7 @@ void hps_usage_add(struct hps_usage *usage, const struct hps_usage_lookup *looku
 struct hps_usage_sums {
     uint64_t n_good, good_us;          /* good lookups, and the sum of their `us` */
     uint64_t n_failed, failed_us;      /* the other lookups, and the sum of their `us` */
-    uint64_t part_us[HPS_USAGE_PARTS]; /* sums of good lookups */
+    uint64_t part_us[HPS_USAGE_PARTS]; /* sums of `part_us` of the good lookups */
     uint64_t last_ms; /* hps_clock_wall_ms when the last lookup ended, good or not; 0: no lookup has
                          ended */
 };
@@ -50,7 +50,8 @@ struct hps_usages;
 
 struct hps_usages *hps_usages_new(void);         /* NULL: no memory */
 void hps_usages_free(struct hps_usages *usages); /* and all its counters; may be NULL */
-/* The counters of a version, created at the first call. NULL: no memory. */
+/* The counters of a version, created by the first call for it. Returns NULL if there is no
+ * memory. */
 struct hps_usage *hps_usages_of(struct hps_usages *usages, const char *model, int64_t version);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One resident version of a model: its tables, and the space that each tier keeps for it. Once it
- * is published (added to the model set, models.h), only its policies, flags, counters and pins
- * change. Every user holds a pin. The catalog removes the version from the model set and frees it
- * after the last pin has been released. Thread-safe while the caller holds a pin.
+ * One resident version of a model: its tables, and its space in each tier. Once the version is
+ * published (added to the model set, models.h), only its policies, flags, counters and pins change.
+ * Every thread that uses the version holds a pin. The catalog removes the version from the model
+ * set and frees it after the last pin has been released. Thread-safe while the caller holds a pin.
  */
 #ifndef HPS_CACHE_VERSION_VERSION_H
 #define HPS_CACHE_VERSION_VERSION_H
@@ -41,8 +41,8 @@ enum hps_unknown_policy {                        /* numbers of hps.v1.UnknownKey
                           HPS_UNKNOWN_ERROR = 3
 };
 
-/* Metric series of one table, shared by all versions of its model. A field "of the model" is one
- * series for all tables. */
+/* Metric series of one table, shared by all versions of its model. A series "of the model" is also
+ * shared by all tables of the model. */
 struct hps_table_metrics {
     struct hps_metric *keys_found;     /* lookup_keys_total{status="found"} */
     struct hps_metric *keys_defaulted; /* lookup_keys_total{status="defaulted"} */
@@ -74,7 +74,8 @@ struct hps_version {
     char *configured;  /* hash of the models[] entry in ps.json at the time of the load; NULL: not
                           known */
     uint64_t loaded_unix_ms;
-    uint64_t duplicate_keys; /* found in the files by the load */
+    uint64_t duplicate_keys; /* rows of the source files that the load dropped, because another row
+                                has the same key */
 
     struct hps_table *tables;
     uint32_t n_tables;
@@ -132,22 +133,24 @@ struct hps_version {
     bool gpu_warms, gpu_whole;
     uint32_t batch_samples_max; /* max_batch_size for KServe; 0: not configured */
 
-    /* For lookups that name no policy. Both are MODEL (0) in a new version; that means exact
-     * lookups, and the default row for unknown keys. */
+    /* The policies for lookups that name no policy. In a new version both are MODEL (0), which then
+     * means exact lookups, and the default row for unknown keys. */
     _Atomic enum hps_miss_policy miss_policy;
     _Atomic enum hps_unknown_policy unknown_policy;
-    /* For HPS_MISS_THRESHOLD. cache_tier: the tier whose hit rate is compared; the embedding cache,
-     * or the tier that replaces it. If the version lacks that tier, lookups wait for all missing
-     * rows. hit_rate_threshold, 0 to 1: from this rate on, lookups do not wait for missing rows. */
+    /* For HPS_MISS_THRESHOLD. cache_tier: the tier whose hit rate is compared with the threshold:
+     * the gpu, or the host map if it replaces the gpu (async_without_gpu). If the version lacks
+     * that tier, lookups wait for all missing rows. hit_rate_threshold: 0 to 1; at this rate or
+     * above, lookups do not wait for missing rows. */
     _Atomic enum hps_tier_kind cache_tier;
     _Atomic double hit_rate_threshold;
-    /* The cache tier had no capacity for rows found below it. If the cache tier is a gpu, the host
-     * map had none either. While this is set, lookups under HPS_MISS_THRESHOLD wait for missing
-     * rows. Otherwise the keys of those rows would always get the default row. */
+    /* Recent insertions found no capacity in the cache tier, and, if the cache tier is a gpu, none
+     * in the host map either. While this is set, lookups under HPS_MISS_THRESHOLD wait for missing
+     * rows. If they did not wait, they would always get the default row for the keys that do not
+     * fit. */
     atomic_bool cache_full;
 
-    /* Each shard counts the pins that threads have taken and released. A pin may be released in
-     * another shard. */
+    /* Each shard counts the pins that some threads have taken and released. A pin may be counted
+     * as taken in one shard and as released in another. */
     struct {
         _Atomic uint64_t n_taken;
         _Atomic uint64_t n_given;            /* released */
@@ -155,10 +158,11 @@ struct hps_version {
     } pins[HPS_PIN_SHARDS];
 };
 
-/* Index of a table by name, or UINT32_MAX. A linear scan. */
+/* The index of the table with this name; UINT32_MAX: no such table. Scans all tables. */
 uint32_t hps_version_table(const struct hps_version *version, const char *name, size_t size);
 
-/* Index of the table at a place in the model's order, or UINT32_MAX. */
+/* The index of the table at a place in the model's order; UINT32_MAX: this version has no table
+ * there. */
 static inline uint32_t hps_version_table_at(const struct hps_version *version, uint32_t place)
 {
     return place < version->n_places ? version->by_place[place] : UINT32_MAX;
@@ -179,15 +183,16 @@ void hps_version_unpin(struct hps_version *version);
 /* Whether no pin is held. The result lasts only if the version is no longer in the model set. */
 bool hps_version_idle(const struct hps_version *version);
 
-/* Whether a key that the host map lacks is in no tier. A miss proves that only if this is true both
- * before the lookup in the map and after it. */
+/* Whether a key that the host map lacks is in no tier. A miss in the map proves that the key is in
+ * no tier only if this returns true both before and after the map was queried. */
 bool hps_version_host_complete(const struct hps_version *version);
 /* Whether rows found below this tier, which is shared, are inserted into it later. */
 bool hps_version_backfills(const struct hps_version *version, uint32_t tier);
 /* Make a version with a copy of the model's name and n_tables zeroed tables. The caller sets the
- * names and default rows of the tables; hps_version_free frees them. NULL: no memory. */
+ * names and default rows of the tables; hps_version_free frees them. Returns NULL if there is no
+ * memory. */
 struct hps_version *hps_version_new(const char *model, int64_t number, uint32_t n_tables);
-/* Its spaces must have been closed or dropped. May be NULL. */
+/* The version's spaces must have been closed or dropped. version may be NULL. */
 void hps_version_free(struct hps_version *version);
 
 #endif
