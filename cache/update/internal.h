@@ -44,8 +44,9 @@ struct hps_updates {
 
 /* ---- hold.c ---------------------------------------------------------------------------------- */
 
-/* Call these before and after a batch is applied to the tiers. begin waits for the end of a hold
- * (hps_update_hold), at most for HPS_UPDATE_HOLD_US_MAX. */
+/* Call update_turn_begin before a batch is applied to the tiers, and update_turn_end after it.
+ * update_turn_begin waits for the end of a hold (hps_update_hold), for at most
+ * HPS_UPDATE_HOLD_US_MAX. */
 void update_turn_begin(struct hps_updates *updates);
 void update_turn_end(struct hps_updates *updates);
 
@@ -54,7 +55,7 @@ void update_turn_end(struct hps_updates *updates);
 /* Read the rows that one tier has of the batch's keys. There is no deadline: updaters wait for
  * their stores.
  *
- * error   as of get in struct hps_store_ops; answered keys stay answered
+ * error   the errors of `get` in struct hps_store_ops; keys answered before stay answered
  */
 static inline hps_status update_read_tier(struct hps_space *space, const struct hps_table *table,
                                           struct hps_batch *batch)
@@ -67,8 +68,8 @@ static inline hps_status update_read_tier(struct hps_space *space, const struct 
 /* ---- plan.c: the writes of a batch ----------------------------------------------------------- */
 
 struct update_plan {
-    /* [n_writes] writes of rows and deletes; each key of a table occurs once in all of them. After
-     * them, [n_version_writes] writes of row versions, for the durable store only. */
+    /* [n_writes + n_version_writes]. First the writes of rows and deletes; each key of a table
+     * occurs once in all of them. Then the writes of row versions, for the durable store only. */
     struct hps_write *writes;
     void **owned; /* for each of `writes`, memory to free; NULL: the write borrows from the batch */
     uint32_t *spans; /* [n_writes] index of the batch's span from which each write comes */
@@ -102,9 +103,12 @@ hps_status update_shared_write(struct hps_version *version, struct hps_space *sp
  * store; NO_MEMORY */
 hps_status update_versions_open(const struct hps_version *version, struct hps_updates *updates,
                                 struct hps_error *err) HPS_MUST_CHECK;
-/* Set lost[i] ([part->n]) to 1 for each key of a part that has a higher stored row version.
- * *out_n_older: the number of these keys. Keys with lost[i] set before the call are not read.
- * NO_MEMORY, or an error of the store. */
+/* For each key of a part, set lost[i] to 1 if the durable store has a higher row version of keys[i]
+ * than the part. Keys whose lost[i] is set before the call are not read.
+ *
+ * shape   lost: [part->n]; out_n_older: how many keys this call has set
+ * error   NO_MEMORY, or an error of the store
+ */
 hps_status update_versions_compare(const struct hps_version *version,
                                    const struct hps_update_part *part, uint8_t *lost,
                                    uint32_t *out_n_older, struct hps_error *err) HPS_MUST_CHECK;
@@ -126,8 +130,8 @@ hps_status update_rows_make(const struct hps_version *version, const struct upda
                             struct update_rows *out_rows) HPS_MUST_CHECK;
 /* Count a write that adds n keys to its table or, if it is a delete, removes n keys. */
 void update_rows_note(struct update_rows *rows, const struct hps_write *write, uint64_t n);
-/* For all writes, estimate how many keys they add and remove, and count that. Reads a sample of the
- * keys from the version's tiers. NO_MEMORY */
+/* Estimate how many keys each write of the plan adds or removes, and add the numbers to *rows.
+ * Reads a sample of the keys from the version's tiers. NO_MEMORY */
 hps_status update_rows_sample(const struct hps_version *version, const struct update_plan *plan,
                               struct update_rows *rows) HPS_MUST_CHECK;
 /* Publish the counts of an applied batch. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Applies batches of updates: the only way in which rows of a resident version change. A batch has
- * rows, deletes, and the positions of its source (such as Kafka) after it. Rows and deletes are
- * applied from the lowest tier up. Then the positions become the version's published state:
+ * rows, deletes, and positions: where its source (such as Kafka) is after the batch. Rows and
+ * deletes are applied from the lowest tier up. Then the positions become the version's published
+ * state:
  *
  *     check ─▶ last write per key ─▶ stamps ─▶ durable store: rows + deletes + positions, at once
  *           ─▶ tiers above, bottom-up, the gpu last ─▶ stamps ─▶ positions and sequence published
@@ -18,14 +19,16 @@
  *   half-applied batch: see below.
  * - Batches of a version are applied in order, by one thread. If several partitions have records
  *   of one key, the order of these records is not defined, unless the version has row versions.
- * - With row versions, an update of a key has an effect only if no update of the key with a higher
- *   version has been applied before. So the order of arrival makes no difference. The durable store
- *   keeps the versions of writes and deletes with the rows.
- * - For one key, a lookup finds the row before the batch or the row after it, never a mixture.
- *   Once the batch is published, a lookup that begins finds the row after it.
+ * - If hps_version.row_versions is set, each update of a key has a number, its *row version*. The
+ *   update has an effect only if no update of the key with a higher row version has been applied
+ *   before. So the order of arrival makes no difference. The durable store keeps the row versions
+ *   of writes and deletes with the rows.
+ * - For one key, a lookup finds the row before the batch or the row after it, never a mixture. A
+ *   lookup that begins after the batch is published finds the row after it.
  * - A lookup may find some keys of a batch with new rows and others with old rows. If the stamps
- *   show that no batch has changed any of its keys since it began, its rows have all changes of
- *   each batch or none. A lookup whose keys change again and again may hold updates back.
+ *   show that no batch has changed any of its keys since the lookup began, its rows have all
+ *   changes of each batch or none. A lookup whose keys change again and again may hold updates back
+ *   (hps_update_hold).
  * - A batch that fails with INVALID, or that the durable store did not take, has changed nothing.
  *   After any other failure it may be *half-applied*: some tiers have it, others do not. After any
  *   failure nothing is published. Apply the same batch again before any other one. Updates contain
@@ -34,19 +37,20 @@
  *   tiers that lack the first batch keep the old rows of its keys. Insertions may copy these rows
  *   upward, although a lower tier has newer ones, until a later update of each key. For all other
  *   keys, insertions still never bring back an older row.
- * - If a tier above a durable store cannot take a row, it drops the older row of that key. Dropping
- *   rows never fails in the host map. In a shared tier, the shard is no longer read.
- * - A host map without a store below it undoes a batch if a row does not fit. When the call
+ * - If a host map above a durable store cannot take a row, it drops the older row of that key;
+ *   this never fails. If a shard of a shared tier cannot take a batch, lookups no longer read the
+ *   shard until it has caught up.
+ * - A host map without a store below it undoes a batch if a row does not fit. When hps_update_apply
  *   returns, all keys have their old rows again. Before that, lookups may find rows of the failed
- *   batch. There is one exception, in a map that does not evict. If all new keys fit, and the map
- *   only waits for readers to free the memory of old rows, the batch stays half-applied. Applying
+ *   batch. There is one exception, in a map that does not evict: all new keys may fit, and only the
+ *   memory of replaced rows is still in use by readers. The batch then stays half-applied. Applying
  *   it again continues it.
  * - After a crash, the rows of the durable store match the stored positions.
  * - If the lowest tier is shared, a batch is published once all shards of that tier have it. If it
  *   fails, some shards may have it; applying it again completes it.
  *
- * One thread per version at a time, which may block, calls hps_update_apply. It holds a pin, so
- * that an unload waits for the batch.
+ * One thread per version at a time calls hps_update_apply, which may block. The thread holds a pin
+ * of the version, so that an unload waits for the batch.
  */
 #ifndef HPS_CACHE_UPDATE_UPDATE_H
 #define HPS_CACHE_UPDATE_UPDATE_H
@@ -59,7 +63,7 @@
 struct hps_update_part {
     uint32_t table_id;   /* index in the version */
     uint32_t row_bytes;  /* size of each row; not used for deletes */
-    uint32_t source;     /* for the caller's use */
+    uint32_t source;     /* a number for the caller; the functions below do not read it */
     uint32_t n;          /* number of keys */
     const hps_key *keys; /* [n] */
     const uint8_t *rows; /* [n][row_bytes] in the table's type; NULL: the keys are deleted */
@@ -93,8 +97,8 @@ enum {
 };
 
 /* Prepare a version for updates: make its stamps, and read the stored positions and sequence. Call
- * it after its tiers are open and before the version is published. The state is freed with the
- * version.
+ * it after the version's tiers are open and before the version is published. hps_version_free frees
+ * the stamps, positions and sequence.
  *
  * error   DATA_LOSS: the stored state cannot be read; PRECONDITION: the version has row versions
  *         and no durable store; NO_MEMORY
@@ -124,8 +128,8 @@ struct hps_space *hps_update_shared(const struct hps_version *version);
 bool hps_update_shared_alone(const struct hps_version *version);
 /* Return the sum of the shared tier's reports since the last call, and reset it. Updater thread. */
 void hps_update_shared_take(struct hps_version *version, struct hps_log_report *out_report);
-/* Apply a batch that the version has applied before to the shared tier only, for shards that lack
- * it. batch->positions are ignored. Errors as of hps_update_apply. Updater thread. */
+/* Apply a batch to the shared tier only, for shards that lack it. The version must have applied the
+ * batch before. batch->positions are ignored. Errors as of hps_update_apply. Updater thread. */
 hps_status hps_update_replay(struct hps_version *version, const struct hps_update_batch *batch,
                              struct hps_log_report *out_report, struct hps_error *err)
     HPS_MUST_CHECK;
@@ -147,8 +151,8 @@ void hps_update_release(struct hps_version *version);
  * removed. It is exact until the first update, and afterwards if the host map is the lowest tier.
  * Otherwise it is an estimate, and *out_estimated is true. Thread-safe. */
 uint64_t hps_update_rows(const struct hps_version *version, bool *out_estimated);
-/* The number of rows of one table, like hps_update_rows. If the host map is the lowest tier and has
- * dropped rows of the version, it is an estimate. Thread-safe. */
+/* The number of rows of one table, like hps_update_rows. Also an estimate if the host map is the
+ * lowest tier and has dropped rows of the version. Thread-safe. */
 uint64_t hps_update_table_rows(const struct hps_version *version, uint32_t table_id,
                                bool *out_estimated);
 /* How much of a tier the version uses: the store's space_usage. If the store can only estimate the
@@ -158,15 +162,15 @@ void hps_update_usage(const struct hps_version *version, struct hps_space *space
 /* The number of batches published so far; a lookup that begins now sees all of them. Thread-safe.
  */
 uint64_t hps_update_sequence(const struct hps_version *version);
-/* Set what the two functions below return. event_time_ms: the newest event time of an applied
- * update. as_of_ms: the time before which every logged update is applied. Unix ms; 0: not known.
- * Updater thread. */
+/* Set the times that hps_update_event_time_ms and hps_update_as_of_ms return, both in Unix ms; 0:
+ * not known. event_time_ms: the newest event time of an applied update. as_of_ms: the time before
+ * which every logged update is applied. Updater thread. */
 void hps_update_times_set(struct hps_version *version, int64_t event_time_ms, int64_t as_of_ms);
 int64_t hps_update_event_time_ms(const struct hps_version *version); /* thread-safe */
 int64_t hps_update_as_of_ms(const struct hps_version *version);      /* thread-safe */
-/* How old the oldest update may be that the version lacks: the time since as_of_ms, in ms. -1: not
- * known. If the wall clock was set back, it is at least the time for which as_of_ms has not
- * changed. Thread-safe. */
+/* How old the oldest update may be that the version lacks: the time since as_of_ms, in ms. Returns
+ * -1 if as_of_ms is not known. If the wall clock was set back, the result is at least the time for
+ * which as_of_ms has not changed. Thread-safe. */
 int64_t hps_update_age_ms(const struct hps_version *version);
 /* Call fn with the key and value of each published position, in no order. fn must not call
  * functions of this header. Stops at the first status of fn that is not OK, and returns it.
