@@ -25,32 +25,32 @@ enum {
     HPS_BACKFILL_CALL_BYTES = 1024 * 1024      /* most bytes of copies per call of a store */
 };
 
-/* Rows of one table: the row of keys[i] is at rows + slots[i] * row_bytes. */
+/* Rows of one table: the row of keys[i] is at rows + slots[i] * table->row_bytes. */
 struct hps_backfill_rows {
     struct hps_version *version; /* pinned by the caller */
     struct hps_space *space;     /* the version's space in the shared tier (HPS_STORE_INSERTS) */
     const struct hps_table *table;
-    const hps_key *keys;
-    const uint32_t *slots;
+    const hps_key *keys;   /* [n] */
+    const uint32_t *slots; /* [n] */
     const uint8_t *rows;
-    uint32_t n;
+    uint32_t n;     /* number of keys */
     uint64_t since; /* hps_stamps_now, read before the rows (stamps.h) */
 };
 
-/* bytes_max: bound of all copies that wait or are being inserted. metrics: borrowed; NULL: not
- * counted. Returns NULL if there is no memory. */
+/* bytes_max: most bytes of copies that wait or are being inserted. metrics: borrowed; NULL: nothing
+ * is counted. Returns NULL if there is no memory. */
 struct hps_backfill *hps_backfill_new(size_t bytes_max, const struct hps_lookup_metrics *metrics);
-/* Copy rows for a later insertion. Rows that do not fit are dropped and counted. Pins the version
- * until its copies have been inserted or dropped. The first call starts the thread. Thread-safe;
- * never waits for a store. */
+/* Copy rows for a later insertion. Rows beyond the bound are dropped and counted. The backfill pins
+ * the version until its copies have been inserted or dropped. The first call starts the thread.
+ * Thread-safe; never waits for a store. */
 void hps_backfill_add(struct hps_backfill *backfill, const struct hps_backfill_rows *rows);
 /* Drop the waiting copies of a version that is being unloaded, and release their pins. Copies that
  * are being inserted hold their pins until the store has answered. Thread-safe. */
 void hps_backfill_forget(struct hps_backfill *backfill, const struct hps_version *version);
-/* Drop all copies and accept no more. Waits for the current call of the store, which ends at the
- * latest after the store's write timeout. When this returns, the backfill holds no pins. */
+/* Drop all copies and accept no more. Waits for the current call of a store, for at most the
+ * store's write timeout. Afterwards the backfill holds no pins. */
 void hps_backfill_stop(struct hps_backfill *backfill);
-/* Call it after hps_backfill_stop. May be NULL. */
+/* Call it after hps_backfill_stop. backfill may be NULL. */
 void hps_backfill_free(struct hps_backfill *backfill);
 /* Bytes of copies that wait or are being inserted. Thread-safe. */
 size_t hps_backfill_bytes(struct hps_backfill *backfill);

@@ -14,7 +14,7 @@ struct hps_key_answer {
     enum hps_tier_kind tier;
     bool found;
     const char *error;    /* static text: why the tier has not answered; NULL: it has answered */
-    uint64_t duration_us; /* of the query; 0: the tier was not queried */
+    uint64_t duration_us; /* duration of the query; 0: the tier was not queried */
     uint8_t *row;         /* [table->row_bytes] as stored, in the arena; valid if `found` */
 };
 

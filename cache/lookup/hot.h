@@ -5,7 +5,7 @@
  * only some keys have one. The caller writes the hot keys into records. With a record, another
  * process or another version of the model can load the rows into memory before they are requested.
  *
- * Counting is best effort. A count estimates the number of requests; older requests count less.
+ * A count is an estimate of the number of requests; older requests count less.
  * Thread-safe, except hps_hot_free.
  */
 #ifndef HPS_CACHE_LOOKUP_HOT_H
@@ -17,8 +17,8 @@
 enum {
     HPS_HOT_KEY_BYTES = 12,         /* size of a key and its count, in memory and in a record */
     HPS_HOT_KEYS_MIN = 64,          /* lower bound of n_keys_max; a smaller value is raised to it */
-    HPS_HOT_SAMPLE_SHIFT_MIN = 1,   /* at first 1 of 2 noted keys is counted, */
-    HPS_HOT_SAMPLE_SHIFT_MAX = 6,   /* and under load down to 1 of 64 */
+    HPS_HOT_SAMPLE_SHIFT_MIN = 1,   /* largest sample: 1 of 2^1 noted keys is counted */
+    HPS_HOT_SAMPLE_SHIFT_MAX = 6,   /* smallest sample, under load: 1 of 2^6 */
     HPS_HOT_RECORD_KEYS_MAX = 32768 /* most keys of one record */
 };
 
@@ -29,13 +29,13 @@ struct hps_hot_key {
     uint32_t count; /* estimated requests */
 };
 
-/* n_keys_max: how many keys can have a count, rounded up. NULL: no memory. */
+/* n_keys_max: how many keys can have a count, rounded up. Returns NULL if there is no memory. */
 struct hps_hot *hps_hot_new(uint32_t n_keys_max);
 void hps_hot_free(struct hps_hot *hot); /* may be NULL */
 /* How many keys can have a count. */
 uint32_t hps_hot_keys_max(const struct hps_hot *hot);
-/* Raise the number of keys that can have a count; counts stay. No effect if it is that large
- * already. NO_MEMORY: nothing changes. */
+/* Raise the number of keys that can have a count to n_keys_max. Existing counts are kept. No effect
+ * if the number is that large already. NO_MEMORY: nothing changes. */
 hps_status hps_hot_grow(struct hps_hot *hot, uint32_t n_keys_max) HPS_MUST_CHECK;
 
 /* Note keys that a lookup found. Never waits for a lock. */
@@ -44,8 +44,9 @@ void hps_hot_note(struct hps_hot *hot, const hps_key *keys, uint32_t n);
  * key with the smallest count of its bucket of 8 keys, if that count is smaller; else it is
  * dropped. */
 void hps_hot_add(struct hps_hot *hot, hps_key key, uint32_t count);
-/* Halve all counts, if at least 8 keys per count were noted since the counts were last halved. So
- * idle times do not erase them. Call it at regular intervals. */
+/* Halve all counts, so that older requests count less. No effect until 8 keys per count have been
+ * noted since the last halving, so that counts are kept in idle times. Call it at regular
+ * intervals. */
 void hps_hot_age(struct hps_hot *hot);
 /* Number of keys noted so far, counted or not. */
 uint64_t hps_hot_seen(const struct hps_hot *hot);
@@ -70,7 +71,8 @@ struct hps_hot_record {
 
 /* Size in bytes of a record of n keys, if the table's name has table_size bytes. */
 size_t hps_hot_record_size(uint32_t table_size, uint32_t n);
-/* out_data: [hps_hot_record_size(table_size, n)]. n is at most HPS_HOT_RECORD_KEYS_MAX. */
+/* Write a record of keys[n] to out_data: [hps_hot_record_size(table_size, n)]. n is at most
+ * HPS_HOT_RECORD_KEYS_MAX. */
 void hps_hot_record_write(const char *table, uint32_t table_size, const struct hps_hot_key *keys,
                           uint32_t n, uint8_t *out_data);
 /* Parse a record of `size` bytes. *out_record points into `data`. DATA_LOSS: the record is damaged;

@@ -6,7 +6,7 @@
  *     lookup ── add ─▶ [ keys, one queue per version ] ── job: walk down, insert upward ─▶ done
  *
  * A job never inserts a row that lacks an update of its key. It reads the version's clock before it
- * reads rows, and a row is inserted only if the stripe of its key is less than that time
+ * reads rows. A row is inserted only if the stripe of its key is less than the value of the clock
  * (cache/version/stamps.h). Other rows are dropped and counted.
  *
  * The number of queued keys is bounded. Keys beyond the bound are dropped and counted; no lookup
@@ -30,14 +30,14 @@ struct hps_lookup_metrics;
 enum { HPS_INSERTION_JOB_KEYS = 4096, HPS_INSERTION_JOB_BYTES = 4 * 1024 * 1024 };
 
 struct hps_insertion_options {
-    struct hps_pool *io;                      /* the I/O threads; borrowed */
-    uint32_t rows_max;                        /* most keys that are queued or being fetched */
-    uint32_t jobs_max;                        /* most jobs that are posted or run at one time */
-    size_t backfill_bytes_max;                /* 0: HPS_BACKFILL_BYTES_MAX */
+    struct hps_pool *io;       /* the I/O threads; borrowed */
+    uint32_t rows_max;         /* most keys that are queued or being fetched */
+    uint32_t jobs_max;         /* most jobs that are posted or run at one time */
+    size_t backfill_bytes_max; /* most bytes of the backfill's copies; 0: HPS_BACKFILL_BYTES_MAX */
     const struct hps_lookup_metrics *metrics; /* borrowed; NULL: not counted */
 };
 
-/* *options is copied. NO_MEMORY */
+/* Make an insertion with empty queues. *options is copied. NO_MEMORY */
 hps_status hps_insertion_new(const struct hps_insertion_options *options,
                              struct hps_insertion **out_insertion) HPS_MUST_CHECK;
 /* Queue keys of one table. Keys that do not fit are dropped and counted. Never waits for a store.
@@ -45,21 +45,22 @@ hps_status hps_insertion_new(const struct hps_insertion_options *options,
  * fetched. Thread-safe. */
 void hps_insertion_add(struct hps_insertion *insertion, struct hps_version *version,
                        const struct hps_table *table, const hps_key *keys, uint32_t n);
-/* hps_backfill_add: copy rows that a shared tier gets later. Thread-safe. */
+/* Calls hps_backfill_add: copies rows that are inserted into a shared tier later. Thread-safe. */
 void hps_insertion_backfill(struct hps_insertion *insertion, const struct hps_backfill_rows *rows);
 /* Drop the queued keys and the backfill's copies of a version that is being unloaded, and cancel
  * the jobs that fetch for it. The queue's pin is released by this call, or when the last of these
  * jobs ends. No effect if insertion is NULL. Thread-safe. */
 void hps_insertion_forget(struct hps_insertion *insertion, const struct hps_version *version);
-/* Drop all keys and copies, cancel all jobs and accept no more keys. Waits for the current
- * insertion into a shared tier. Does not wait for jobs; freeing the I/O pool does. No effect if
- * NULL. */
+/* Drop all keys and copies, cancel all jobs, and accept no more keys and copies. Waits for the
+ * current insertion into a shared tier. Does not wait for jobs: freeing the I/O pool waits for
+ * them. No effect if insertion is NULL. */
 void hps_insertion_stop(struct hps_insertion *insertion);
-/* Call it after hps_insertion_stop and after the I/O pool has been freed. May be NULL. */
+/* Call it after hps_insertion_stop, and after the I/O pool has been freed. insertion may be NULL.
+ */
 void hps_insertion_free(struct hps_insertion *insertion);
 /* Number of keys that are queued or being fetched. Thread-safe. */
 uint32_t hps_insertion_rows(struct hps_insertion *insertion);
-/* hps_backfill_bytes. Thread-safe. */
+/* The result of hps_backfill_bytes. Thread-safe. */
 size_t hps_insertion_backfill_bytes(struct hps_insertion *insertion);
 
 #endif

@@ -3,8 +3,8 @@
  * Shared by the files of a lookup: plan.c (forms and places of rows), lookup.c (the steps),
  * unique.c (unique keys), threshold.c (which parts wait for the stores), rows.c (the rows of an
  * answered part), bags.c (bags of keys), count.c (metrics), unit.c (consistency units) and gpu.c.
- * All functions are for the thread that owns the lookup. "EXHAUSTED (arena)" means that the
- * lookup's arena is full.
+ * All functions are for the thread that owns the lookup. "EXHAUSTED (arena)" means: returns
+ * EXHAUSTED if the lookup's arena is full.
  */
 #ifndef HPS_CACHE_LOOKUP_INTERNAL_H
 #define HPS_CACHE_LOOKUP_INTERNAL_H
@@ -17,7 +17,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "keys and rows are used as they travel");
 
-/* keys[index] of the part, which may be unaligned. Inline because it runs once per key. */
+/* keys[index] of the part; part->keys may be unaligned. Inline because it runs once per key. */
 static inline hps_key lookup_key_at(const struct hps_lookup_part *part, uint32_t index)
 {
     hps_key key;
@@ -42,24 +42,24 @@ void lookup_set_places(const struct hps_lookup *lookup, struct hps_lookup_part *
 /* Size in bytes of the rows of all keys of the part, as stored. */
 uint64_t lookup_gathered_bytes(const struct hps_lookup_part *part);
 /* Allocate memory for gathered rows, for the parts that are not answered yet and have no such
- * memory. below false: call it before the memory tiers are queried. below true: call it before the
- * gpu or the stores are queried for keys that memory missed. hps_lookup_release frees the memory.
- * NO_MEMORY */
+ * memory. Call it with `below` false before the memory tiers are queried, and with `below` true
+ * before the gpu or the stores are queried for keys that the memory tiers missed.
+ * hps_lookup_release frees the memory. NO_MEMORY */
 hps_status lookup_gather(struct hps_lookup *lookup, bool below, struct hps_error *err)
     HPS_MUST_CHECK;
 
 /* ---- lookup.c -------------------------------------------------------------------------------- */
 
-/* Read the clocks and the version's update state. Call it before the first tier is queried. Further
- * calls have no effect. */
+/* Set the deadlines, `since`, and the update state of the lookup. Call it before the first tier is
+ * queried. Further calls have no effect. */
 void lookup_begin(struct hps_lookup *lookup);
 /* The permissions and limits of the lookup's walks, with this deadline and without helpers. */
 struct hps_walk_call lookup_walk_call(const struct hps_lookup *lookup, uint64_t deadline_us);
 
 /* ---- unique.c -------------------------------------------------------------------------------- */
 
-/* Find the unique keys of a part, without those in part->hits. Sets up its walk and its duplicates.
- * EXHAUSTED (arena) */
+/* Find the unique keys of a part, except keys in part->hits. Sets up the walk and the duplicates of
+ * the part. EXHAUSTED (arena) */
 hps_status lookup_start_part(struct hps_lookup *lookup, struct hps_lookup_part *part)
     HPS_MUST_CHECK;
 /* Make an empty set for n keys in lookup->set; the previous set becomes invalid. EXHAUSTED (arena)
@@ -132,7 +132,8 @@ bool lookup_gpu_answered(const struct hps_lookup *lookup, const struct hps_looku
  * gpu is not queried for keys that the memory tiers miss. */
 uint64_t lookup_gpu_scratch_bytes(const struct hps_lookup *lookup,
                                   const struct hps_lookup_part *part);
-/* Compute lookup->gpu_deadline_us: now plus the longest wait for the gpu; 0: no bound. */
+/* Compute the value for lookup->gpu_deadline_us: now plus the longest wait for the gpu; 0: the wait
+ * has no bound. */
 uint64_t lookup_gpu_deadline_us(const struct hps_lookup *lookup);
 /* Replace lookup->block if a gpu that was lost or left may still write to it. Call it before rows
  * are written. NO_MEMORY: the lookup has no block any more. */

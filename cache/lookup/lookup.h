@@ -24,14 +24,17 @@
  *                               └─▶ run_rest ─▶ done
  *                                   (or run_defaults, or abandon)
  *
- * (gpu) is hps_lookup_ask_gpu. It queries the gpu for some parts before the memory tiers, and for
- * others after them. Until the gpu answers, no thread owns the lookup. If the gpu does not answer
+ * (gpu) is hps_lookup_ask_gpu. For some parts the gpu is queried before the memory tiers, for other
+ * parts after them. Until the gpu answers, no thread owns the lookup. If the gpu does not answer
  * in time, the lookup continues without it (hps_lookup_leave_gpu).
  *
- * A lookup that wants a consistency unit ends with ABORTED instead of OK in two cases. `torn`:
- * every key is answered, but updates have changed some rows since. hps_lookup_reread then reads the
- * changed rows again. `ahead`: the only copy of a row has updates that the version does not have
- * yet. After any ABORTED, hps_lookup_again resets the lookup to its state after take_block.
+ * A lookup that wants a consistency unit ends with ABORTED instead of OK in two cases:
+ *
+ *     torn     Every key is answered, but updates have changed some rows after they were read.
+ *              hps_lookup_reread reads these rows again.
+ *     ahead    The only copy of a row has updates that the version does not have yet.
+ *
+ * After any ABORTED, hps_lookup_again resets the lookup to its state after take_block.
  */
 #ifndef HPS_CACHE_LOOKUP_LOOKUP_H
 #define HPS_CACHE_LOOKUP_LOOKUP_H
@@ -47,10 +50,10 @@ enum {
     /* HPS_LOOKUP_PATH_AUTO: the least size of a part's rows, as stored, for which the gpu is
      * queried before the host map */
     HPS_LOOKUP_GPU_FIRST_BYTES = 256 * 1024,
-    /* WAIT and MEMORY_ONLY: longest wait for the gpu if wait_us_max is 0 */
+    /* HPS_MISS_WAIT and HPS_MISS_MEMORY_ONLY: longest wait for the gpu if wait_us_max is 0 */
     HPS_LOOKUP_GPU_WAIT_US = 1000 * 1000,
-    HPS_LOOKUP_REREADS_MAX = 4, /* during the last reread, updates are held back */
-    /* Blocks of gathered rows: one for memory tiers, one for the tiers below them */
+    HPS_LOOKUP_REREADS_MAX = 4, /* most rereads; during the last one, updates are held back */
+    /* Most blocks of gathered rows: one for the memory tiers, one for the tiers below them */
     HPS_LOOKUP_GATHERED_MAX = 2
 };
 
@@ -62,7 +65,7 @@ enum hps_drop_reason {
     HPS_DROP_STALE,       /* an update may have changed the row since it was read */
     HPS_DROP_FAILED,      /* the tier failed */
     HPS_DROP_QUEUE_FULL,  /* the queue of keys, or of rows for shared tiers, was full */
-    HPS_DROP_NOT_FETCHED, /* a job for the key ended without its row: no memory, or a tier failed */
+    HPS_DROP_NOT_FETCHED, /* a job ended without the row, for lack of memory or after an error */
     HPS_DROP_STOPPED,     /* the version was unloaded or the server stopped */
     HPS_DROP_COUNT
 };
@@ -122,8 +125,8 @@ struct hps_lookup_part {
     uint64_t stride;          /* bytes from one row of the reply to the next */
     uint64_t column;          /* CONCAT: values of earlier parts in a row of the matrix; else 0 */
     uint64_t rows_bytes;      /* n_rows * row_bytes */
-    uint64_t rows_offset;     /* of the first row, from lookup->rows; PER_TABLE: a multiple of
-                                 HPS_ROWS_ALIGN */
+    uint64_t rows_offset;     /* bytes from lookup->rows to the first row of the part; PER_TABLE: a
+                                 multiple of HPS_ROWS_ALIGN */
 
     /* out */
     uint8_t *rows;       /* row i of the reply at rows + i * stride; NULL: the part has no rows, or
@@ -135,15 +138,15 @@ struct hps_lookup_part {
      * added are set. NULL: no key was found before the walk. */
     const uint32_t *hits;
     enum hps_tier_kind hits_tier;
-    uint32_t n_unique;     /* unique keys of the walk, plus the number of bits in `hits` */
-    uint32_t n_defaulted;  /* keys with the status DEFAULTED, with duplicates */
-    uint32_t n_unknown;    /* keys with the status UNKNOWN, with duplicates */
+    uint32_t n_unique;     /* unique keys of the walk, plus the number of bits set in `hits` */
+    uint32_t n_defaulted;  /* keys with the status DEFAULTED; duplicates count */
+    uint32_t n_unknown;    /* keys with the status UNKNOWN; duplicates count */
     uint32_t n_whole_bags; /* POOLED: bags that a tier added, because it had all their keys or they
                               have no keys */
-    struct hps_duplicate *duplicates; /* [n_keys - n_unique] by ascending index; not those in `hits`
-                                       */
+    struct hps_duplicate *duplicates; /* [n_keys - n_unique] by ascending index; without keys that
+                                         are set in `hits` */
     struct hps_walk walk;             /* what each tier did, and which keys it answered */
-    bool finished;                    /* its keys are answered; with pooling, bags may be missing */
+    bool finished;      /* all keys of the part are answered; bags may still have to be added */
     bool waits_for_gpu; /* the gpu will be queried for keys that the memory tiers missed */
 
     /* private */
@@ -168,8 +171,9 @@ struct hps_lookup_gpu {
     struct hps_lookup_part **parts; /* [ask.n_parts] parts[i] has sent ask.parts[i] */
     struct hps_block *scratch; /* where the gpu writes rows that the memory tiers missed; NULL: it
                                   writes rows to their places in the reply */
-    bool asked;                /* a query was made, and its answer is not yet taken */
-    bool left; /* the lookup has continued without the answer; the gpu may still use `ask` */
+    bool asked; /* the gpu has been queried, and hps_lookup_run_memory or _run_gpu has not yet taken
+                   its answer */
+    bool left;  /* the lookup has continued without the answer; the gpu may still use `ask` */
 };
 
 /* One lookup: its input (in), where its rows go, and its results (out). It is one large struct so
@@ -187,8 +191,8 @@ struct hps_lookup {
                               and without bags */
     enum hps_row_layout layout; /* CONCAT: all parts must have the same number of rows */
     bool unit;    /* consistency unit: the rows have all changes of a batch of updates or none */
-    bool rereads; /* this lookup reads changed rows again for another one, which checks that all
-                     rows are of one unit */
+    bool rereads; /* this lookup reads changed rows again on behalf of another lookup; that lookup
+                     checks that all rows are of one unit */
     /* HPS_MISS_WAIT: longest wait for the stores, and for the gpu. HPS_MISS_MEMORY_ONLY: longest
      * wait for the gpu. 0: no wait for the stores, HPS_LOOKUP_GPU_WAIT_US for the gpu. */
     uint32_t wait_us_max;
@@ -232,9 +236,10 @@ struct hps_lookup {
     uint64_t wait_deadline_us; /* HPS_MISS_WAIT: end of the wait for the stores, hps_clock_us */
     uint64_t gpu_deadline_us;  /* end of the wait for the gpu, hps_clock_us; 0: no end */
     uint64_t since;            /* hps_stamps_now, read before any tier was queried */
-    uint64_t n_reread; /* keys read again because updates had changed them, with duplicates */
+    uint64_t n_reread; /* keys read again because updates had changed them; duplicates count */
     bool begun;        /* some tier may have been queried */
-    bool torn;  /* ABORTED: every key is answered, but updates have changed some rows since */
+    bool torn; /* ABORTED: every key is answered, but updates have changed some rows after they were
+                  read */
     bool ahead; /* ABORTED: the only copy of a row is ahead of this version */
     struct hps_lookup_gpu gpu;
     struct hps_block *gathered[HPS_LOOKUP_GATHERED_MAX]; /* blocks of gathered rows */
@@ -256,24 +261,29 @@ uint64_t hps_lookup_scratch_bytes(const struct hps_lookup *lookup);
  * that does not read a torn lookup again calls this. May be called again. */
 void hps_lookup_release(struct hps_lookup *lookup);
 
-/* Query the gpu. Before hps_lookup_run_memory: for all keys of the parts that query the gpu first.
- * After it: for keys that the memory tiers missed. True: the gpu owns the lookup until gpu_done.
- * False: there was nothing to query, or the gpu did not accept the query; the lookup continues
- * without it. Thread-safe, never blocks. */
+/* Query the gpu. A call before hps_lookup_run_memory queries it for all keys of the parts that
+ * query the gpu first. A call after hps_lookup_run_memory queries it for keys that the memory tiers
+ * missed.
+ *
+ * Returns true if the gpu owns the lookup until it calls gpu_done. Returns false if there was
+ * nothing to query, or the gpu did not accept the query; the caller continues with the next step.
+ * Never blocks.
+ */
 bool hps_lookup_ask_gpu(struct hps_lookup *lookup) HPS_MUST_CHECK;
-/* After gpu_deadline_us: take the lookup back, and continue as if the gpu had found nothing. The
- * gpu still calls gpu_done once; until then the memory of the lookup and the pin of its version
- * must stay. Call it on the thread to which gpu_done hands the lookup. */
+/* Call it after gpu_deadline_us has passed: the lookup belongs to the caller again, and continues
+ * as if the gpu had found nothing. The gpu still calls gpu_done once; until then the memory of the
+ * lookup and the pin of its version must stay. Call it on the thread to which gpu_done hands the
+ * lookup. */
 void hps_lookup_leave_gpu(struct hps_lookup *lookup);
 
 /* Find the unique keys and query the memory tiers. *out_done is true if every part is answered.
  * Otherwise call hps_lookup_ask_gpu, hps_lookup_run_gpu and hps_lookup_run_rest next. If the
  * version has no gpu, call only hps_lookup_run_rest.
  *
- * error   NOT_FOUND: a key is in no tier, under HPS_UNKNOWN_ERROR; `err` names table and key.
- *         ABORTED: the lookup wants a unit and is torn or ahead, or an update may have added the
- *         key that was not found. EXHAUSTED: the arena is full. DEADLINE, CANCELLED, NO_MEMORY, or
- *         the error of the authoritative tier
+ * error   NOT_FOUND: unknown_policy is HPS_UNKNOWN_ERROR, and a key is in no tier; `err` names
+ * table and key. ABORTED: the lookup wants a unit, and is torn or ahead, or an update may have
+ *         added a key that was in no tier. EXHAUSTED: the arena is full. DEADLINE, CANCELLED,
+ *         NO_MEMORY, or the error of the authoritative tier
  */
 hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, struct hps_error *err)
     HPS_MUST_CHECK;
@@ -291,7 +301,7 @@ hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err)
 /* Call this instead of hps_lookup_run_rest if no thread was free within the time to wait. Finishes
  * all parts with the rows found so far, and default rows for the other keys.
  *
- * error   NOT_FOUND, EXHAUSTED, ABORTED: as of hps_lookup_run_memory
+ * error   NOT_FOUND, EXHAUSTED and ABORTED as of hps_lookup_run_memory
  */
 hps_status hps_lookup_run_defaults(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
 /* Call this instead of the next step if the answer is no longer wanted. Adds the work done so far
@@ -299,21 +309,21 @@ hps_status hps_lookup_run_defaults(struct hps_lookup *lookup, struct hps_error *
 void hps_lookup_abandon(struct hps_lookup *lookup);
 
 /* Read again those rows of a torn lookup that updates have changed. Queries all tiers that the miss
- * policy allows, except the gpu. More updates may arrive during a reread, so there are up to
- * HPS_LOOKUP_REREADS_MAX rereads. Updates are held back (hps_update_hold) during the last one. A
- * reread is also the last one if a batch has been in progress since before the rows were read. The
- * parts' counts by tier stay as after the first read.
+ * policy allows, except the gpu. More updates may be applied during a reread, so there are up to
+ * HPS_LOOKUP_REREADS_MAX rereads. Updates are held back (hps_update_hold) during the last one. If a
+ * batch has been in progress since before the rows were read, the next reread is the last one. The
+ * parts' counts by tier stay as they were after the first read.
  *
  * thread  one that may block
- * error   ABORTED: `torn` is set: updates arrived each time and could not be held back, or a batch
- *         has failed half-way; or `ahead` is set. NO_MEMORY, EXHAUSTED; errors of
- *         hps_lookup_run_rest
+ * error   ABORTED with `torn`: updates changed rows during each reread and could not be held back,
+ *         or a batch has failed half-way. ABORTED with `ahead`: see the top of this file.
+ * NO_MEMORY, EXHAUSTED; errors of hps_lookup_run_rest
  */
 hps_status hps_lookup_reread(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
 
-/* After ABORTED: reset the lookup so that it can start again, with the same memory for rows. A gpu
- * that was left is not queried again. The metrics of tiers count every try, the metrics of keys
- * only the last one. */
+/* Call it after ABORTED: resets the lookup so that it can start again, with the same memory for
+ * rows. A gpu that was left is not queried again. The metrics of tiers count every try, the metrics
+ * of keys only the last one. */
 void hps_lookup_again(struct hps_lookup *lookup);
 
 /* Add the work of an insertion job's walks, `first` and those linked to it, to the metrics. */

@@ -19,8 +19,8 @@
  *     OVERTAKEN   an update may have added a key             BEGIN
  *                 that was in no tier
  *
- * If the client disconnects, the lookup goes to FAILED. If tiers are being queried, it goes to
- * ABANDON first.
+ * If the client disconnects, the next step is FAILED. If the last step was one of GPU_FIRST to
+ * DEFAULTS, and the lookup has not ended, the next steps are ABANDON and FAILED.
  */
 #ifndef HPS_CACHE_LOOKUP_NEXT_H
 #define HPS_CACHE_LOOKUP_NEXT_H
@@ -31,11 +31,12 @@
 #include "cache/version/version.h"
 
 enum {
-    /* A try begins with BEGIN. A BEGIN after AWAIT_UPDATES does not count. */
+    /* Most tries of a lookup. Each BEGIN starts a try, except a BEGIN after AWAIT_UPDATES. */
     HPS_LOOKUP_TRIES_MAX = 3,
-    HPS_LOOKUP_WAITS_MAX = 20, /* AWAIT_UPDATES and AWAIT_REREAD together; about a second in all */
-    HPS_LOOKUP_WAIT_US = 1000, /* the first wait; each further one is twice as long, */
-    HPS_LOOKUP_WAIT_US_MAX = 64 * 1000 /* up to this */
+    /* Most waits of a lookup: AWAIT_UPDATES and AWAIT_REREAD together. 20 waits take 1 second. */
+    HPS_LOOKUP_WAITS_MAX = 20,
+    HPS_LOOKUP_WAIT_US = 1000, /* length of the first wait; each later one is twice as long */
+    HPS_LOOKUP_WAIT_US_MAX = 64 * 1000 /* longest wait */
 };
 
 enum hps_step {
@@ -48,11 +49,11 @@ enum hps_step {
     HPS_STEP_STORES,        /* query the tiers that may block */
     HPS_STEP_DEFAULTS,      /* use default rows for all missing keys: the time to wait has passed */
     HPS_STEP_REREAD,        /* read the rows again that updates have changed */
-    HPS_STEP_AWAIT_UPDATES, /* wait for wait_us, in which the version may apply more updates */
-    HPS_STEP_AWAIT_REREAD,  /* wait for wait_us before the next REREAD */
+    HPS_STEP_AWAIT_UPDATES, /* wait for course.wait_us; the updater may apply more updates */
+    HPS_STEP_AWAIT_REREAD,  /* wait for course.wait_us before the next REREAD */
     HPS_STEP_ABANDON,       /* there will be no answer: count the work done */
     HPS_STEP_DONE,          /* last step: send the answer */
-    HPS_STEP_FAILED,        /* last step: send the error for `failure` */
+    HPS_STEP_FAILED,        /* last step: send the error for course.failure */
     HPS_STEP_COUNT
 };
 
@@ -68,9 +69,9 @@ enum hps_outcome {
     HPS_OUTCOME_ERROR,     /* the lookup has ended with an error */
     HPS_OUTCOME_REFUSED,   /* the gpu was not queried: there was nothing to query, or the gpu did
                               not accept the query */
-    HPS_OUTCOME_LATE,      /* no thread took the step, or the gpu did not answer, within the time to
-                              wait */
-    HPS_OUTCOME_BUSY,      /* too many steps wait for a thread: the step was not performed */
+    HPS_OUTCOME_LATE,      /* within the time to wait, no thread began the step, or the gpu did not
+                              answer */
+    HPS_OUTCOME_BUSY, /* the step was not performed, because too many steps wait for a thread */
     HPS_OUTCOME_COUNT
 };
 
@@ -92,16 +93,16 @@ struct hps_course {
     /* set by hps_course_next; zeroed before its first use */
     enum hps_step step;
     enum hps_failure failure; /* set with the steps FAILED and ABANDON */
-    unsigned n_tries;         /* as limited by HPS_LOOKUP_TRIES_MAX */
-    unsigned n_waits;         /* as limited by HPS_LOOKUP_WAITS_MAX */
+    unsigned n_tries;         /* tries so far, at most HPS_LOOKUP_TRIES_MAX */
+    unsigned n_waits;         /* waits so far, at most HPS_LOOKUP_WAITS_MAX */
     uint64_t wait_us;         /* length of the current AWAIT_UPDATES or AWAIT_REREAD */
 };
 
-/* course->step has ended with `outcome`: returns the state with the next step. The step NONE has
- * the outcome OVER. Asserts that the step can have this outcome and is not a last step.
+/* The state with the next step, after course->step has ended with `outcome`. For the step NONE,
+ * pass OVER. Asserts that the step can have this outcome and is not a last step.
  *
- * cancelled   the client has disconnected. If the step was withdrawn before a thread began it, its
- *             outcome is LATE
+ * cancelled   the client has disconnected. If the caller therefore withdrew the step before a
+ *             thread began it, `outcome` is LATE
  * thread      any; no side effects
  */
 struct hps_course hps_course_next(const struct hps_course *course, enum hps_outcome outcome,
@@ -119,8 +120,7 @@ static inline bool hps_course_was_repeated(const struct hps_course *course)
     return course->n_tries + course->n_waits > 1;
 }
 
-/* Asserts what must hold between two steps. hps_course_next calls it in debug and sanitizer builds.
- */
+/* Assert that the state is consistent. hps_course_next calls it in debug and sanitizer builds. */
 void hps_course_sane(const struct hps_course *course);
 
 #endif

@@ -4,7 +4,7 @@
  * does it answer with the default row and insert them afterwards?
  *
  *     hit rate = hits / (hits + misses), of unique keys; a key proven to be in no tier is a hit
- *     below the threshold: wait for the true rows; at or above it: do not
+ *     below the threshold: wait for the true rows; at or above it: do not wait
  *
  * Thread-safe.
  */

@@ -20,8 +20,8 @@ static inline bool hps_step_is_call(enum hps_step step)
 
 /* Perform a step for which hps_step_is_call is true.
  *
- * thread   for STORES and REREAD: one that may block
- * err      set if this returns TORN, AHEAD, OVERTAKEN or ERROR
+ * thread   for the steps STORES and REREAD: one that may block
+ * err      set if the outcome is TORN, AHEAD, OVERTAKEN or ERROR
  */
 enum hps_outcome hps_lookup_step(struct hps_lookup *lookup, enum hps_step step,
                                  struct hps_error *err) HPS_MUST_CHECK;

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The walk: keys of one table query the tiers of their version from the top down, as long as keys
- * are missing. All code that reads several tiers uses it: lookups, insertion jobs, warm-ups,
- * refills, and the explanation of one key. They differ in their purpose, and in the tiers that they
- * query and insert into (struct hps_walk_call). A lookup with several parts links one walk for each
- * part, and the steps below process the linked walks together.
+ * A *walk* looks up keys of one table. It queries the tiers of the version from the top down, until
+ * every key is found or known to be in no tier. All code that reads several tiers uses walks:
+ * lookups, insertion jobs, warm-ups, refills, and the explanation of one key. Their walks differ in
+ * purpose, and in the tiers that they query and insert into (struct hps_walk_call). A lookup with
+ * several parts links one walk for each part, and the steps below process the linked walks
+ * together.
  *
  * A walk has two steps: hps_walk_memory for the memory tiers, which may run on a loop thread, and
  * hps_walk_rest for the tiers that may block. One thread at a time uses a walk; another thread may
- * continue it after a step. A walk does not query a tier on a device. gpu.c of this folder does,
- * and reports the keys found to the walk.
+ * continue it after a step. A walk does not query a tier on a device: gpu.c of this folder queries
+ * it, and reports the found keys to the walk.
  */
 #ifndef HPS_CACHE_LOOKUP_TIERS_H
 #define HPS_CACHE_LOOKUP_TIERS_H
@@ -24,30 +25,30 @@ enum {
     HPS_WALK_KEYS_MEMORY = 1024, /* per call of a memory tier */
     /* Per call of a tier that blocks. A shared tier gets all keys in one call. */
     HPS_WALK_KEYS_BLOCKING = 16384,
-    HPS_WALK_KEYS_PIECE = 2048, /* of a large lookup that a helper takes at a time */
-    /* Keys of one step for which fetches are shared with other lookups (cache/version/flight.h).
+    HPS_WALK_KEYS_PIECE = 2048, /* that a helper takes at one time from a large lookup */
+    /* Per step, of keys for which fetches are shared with other lookups (cache/version/flight.h).
      * Sharing takes 96 bytes per key and up to 4 % of the time of a warm read. */
     HPS_WALK_KEYS_SHARED = 4096
 };
 
 /* The work of one tier for one walk. All fields are 0 if the walk neither queried the tier nor
- * inserted into it. "Below" means in any lower tier. */
+ * inserted into it. "Found below" means: found in any lower tier. */
 struct hps_tier_report {
-    uint32_t n_asked;      /* keys for which the tier was queried */
-    uint32_t n_unanswered; /* of n_asked: the call failed before it answered them */
-    uint32_t n_found;      /* keys that this lookup found, or a lookup that it waited for */
-    uint32_t n_shared;     /* of n_found: by a lookup that this one waited for; not in n_asked */
-    uint32_t n_inserted;   /* rows found below and inserted into this tier */
-    uint32_t n_no_room;    /* rows found below for which this tier had no capacity */
-    uint32_t n_stale;      /* rows found below that an update may have changed since the read */
-    uint32_t n_dropped;    /* rows found below that were not inserted because of an error */
-    uint32_t n_evicted;    /* rows that the insertions evicted */
-    uint32_t n_faults;     /* failed calls; a call for several walks counts for the first one */
-    bool later;            /* a row may have updates that this version does not have yet */
-    hps_status status;     /* of the last failed query, or OK; not OK: the walk skipped the rest of
-                              the tier, or failed */
-    hps_status insert_status; /* of the last insertion into this tier */
-    uint64_t duration_us; /* of the queries; a call for several walks counts for the first one */
+    uint32_t n_asked;         /* keys for which the tier was queried */
+    uint32_t n_unanswered;    /* of n_asked: the call failed before it answered them */
+    uint32_t n_found;         /* keys that this lookup found, or a lookup that it waited for */
+    uint32_t n_shared;        /* of n_found: by a lookup that this one waited for; not in n_asked */
+    uint32_t n_inserted;      /* rows found below and inserted into this tier */
+    uint32_t n_no_room;       /* rows found below for which this tier had no capacity */
+    uint32_t n_stale;         /* rows found below that an update may have changed since the read */
+    uint32_t n_dropped;       /* rows found below that were not inserted because of an error */
+    uint32_t n_evicted;       /* rows that the insertions evicted */
+    uint32_t n_faults;        /* failed calls; a call for several walks counts for the first one */
+    bool later;               /* some row may have updates that this version does not have yet */
+    hps_status status;        /* error of the last query that failed; OK: no query failed. After an
+                                 error the walk has skipped the rest of the tier, or has failed */
+    hps_status insert_status; /* status of the last insertion into this tier */
+    uint64_t duration_us; /* of all queries; a call for several walks counts for the first one */
 };
 
 /* Private: state of hps_walk_rest. */
@@ -57,7 +58,7 @@ struct hps_walk_fetch {
                                        batch.keys[i] */
     uint32_t n_flights;
     uint32_t n_joined;
-    uint32_t n_led; /* keys that this walk fetches for others, too */
+    uint32_t n_led; /* keys that this walk fetches for itself and for lookups that wait for them */
     /* While a tier is queried: keys [lo, hi) of the batch are yet to be queried, and keys from hi
      * on have been found. */
     uint32_t lo;
@@ -84,9 +85,9 @@ struct hps_walk {
     enum hps_tier_kind kind_before; /* the tier that found them */
     uint32_t n_absent;              /* keys of the batch known to be in no tier */
     uint32_t n_remembered; /* of n_absent: known from an earlier lookup (cache/version/absent.h) */
-    uint32_t n_shared_absent; /* of n_absent: from a lookup that this one waited for */
+    uint32_t n_shared_absent; /* of n_absent: known from a lookup that this one waited for */
     uint32_t kind_next;       /* memory tiers with a smaller kind have been queried */
-    bool recalled;            /* the remembered absent keys have been looked for */
+    bool recalled; /* missing keys that are remembered as absent have been moved to n_absent */
     struct hps_tier_report reports[HPS_TIER_COUNT]; /* by kind; n_found includes n_found_before */
     const struct hps_gpu_space *gpu_missed; /* the device that was queried; NULL: no device was */
     struct hps_walk *next; /* the next linked walk: all are of one lookup or one job */
@@ -95,10 +96,11 @@ struct hps_walk {
     struct hps_walk_fetch fetch;
 };
 
-/* Why the rows are read. No walk inserts rows that have updates which this version lacks
- * (hps_walk_rest). For BEHIND and WARM, a shared tier above the lowest one does not return them. */
+/* Why the rows are read. No walk inserts rows with updates that this version does not have yet
+ * (hps_walk_rest). For BEHIND and WARM, a shared tier above the lowest one does not return such
+ * rows. */
 enum hps_walk_purpose {
-    HPS_WALK_ANSWER, /* for a lookup that waits for them */
+    HPS_WALK_ANSWER, /* for a lookup that waits for the rows */
     /* For an asynchronous insertion: a lookup was answered without these rows. The device inserts a
      * row that the host map did not take even if its key is rarely requested. */
     HPS_WALK_BEHIND,
@@ -106,16 +108,16 @@ enum hps_walk_purpose {
      * The walk waits for capacity in the device's queue, shares no fetches, and does not count the
      * keys as requested. */
     HPS_WALK_WARM,
-    /* To report on the tiers: nothing is inserted, remembered or shared. Keys that are remembered
-     * as absent are looked up, too. */
+    /* To report on the tiers: nothing is inserted, remembered or shared. The tiers are also queried
+     * for keys that are remembered as absent. */
     HPS_WALK_REPORT
 };
 
 /* Permissions and limits of a step. */
 struct hps_walk_call {
     enum hps_walk_purpose purpose;
-    uint32_t unasked;                   /* set of kinds (hps_tier_bit) that are not queried */
-    uint32_t closed;                    /* set of kinds (hps_tier_bit) that get no insertions */
+    uint32_t unasked;                   /* set of tiers (hps_tier_bit) that are not queried */
+    uint32_t closed;                    /* set of tiers (hps_tier_bit) that get no insertions */
     struct hps_arena *scratch;          /* reset before each call of a store; NULL: the heap */
     uint64_t deadline_us;               /* hps_clock_us; 0: no deadline */
     bool (*cancelled)(const void *ctx); /* NULL: never cancelled */
@@ -124,21 +126,22 @@ struct hps_walk_call {
     /* Queue for rows that shared tiers get later, and for keys whose rows a job is to fetch again;
      * NULL: neither is queued. */
     struct hps_insertion *insertion;
-    bool exact; /* take no rows with updates that this version does not have yet */
+    bool exact; /* shared tiers must not return rows with updates that this version lacks */
 };
 
-/* Copies *batch. The keys must be unique. The steps permute the arrays of keys and slots. */
+/* Set up a walk for the keys of *batch, which must be unique. Copies the struct, not its arrays.
+ * The steps change the order of its keys and slots. */
 void hps_walk_init(struct hps_walk *walk, struct hps_version *version,
                    const struct hps_table *table, const struct hps_batch *batch);
 
 /* Whether every key is found or known to be in no tier. */
 bool hps_walk_done(const struct hps_walk *walk);
 
-/* Before the first step: report n keys, with duplicates, that the tier of this kind has found and
- * that are not in the batch. */
+/* Call it before the first step: the tier of this kind has found n keys, with duplicates, which are
+ * not in the batch. */
 void hps_walk_found_before(struct hps_walk *walk, enum hps_tier_kind kind, uint32_t n);
-/* Before or after a step: report that the tier of this kind, on a device, has found the last n
- * missing keys. Their rows are already in their places. */
+/* Call it before or after a step: the tier of this kind, on a device, has found the last n missing
+ * keys. Their rows are already in their places. */
 void hps_walk_answered(struct hps_walk *walk, enum hps_tier_kind kind, uint32_t n);
 
 /* For this walk and those linked to it (of one version): query the memory tiers, down to the first
@@ -166,29 +169,34 @@ hps_status hps_walk_rest(struct hps_walk *first, const struct hps_walk_call *cal
                          struct hps_error *err) HPS_MUST_CHECK;
 
 /* The number of hits for the hit rate of the tier of this kind: keys that this tier or a tier above
- * it found, plus keys known to be in no tier. For a tier on a device, keys found by the memory
- * tiers so far count, too, because it may be queried before or after them. False: the version has
- * no such tier, or the tier has not been queried yet. */
+ * it found, plus keys known to be in no tier. For a tier on a device, the keys that the memory
+ * tiers have found so far also count, because the device may be queried before or after them.
+ * Returns false if the version has no such tier, or the tier has not been queried yet. */
 bool hps_walk_hits(const struct hps_walk *walk, enum hps_tier_kind kind, uint32_t *out_n);
-/* Set version->cache_full: whether its cache tier lacked capacity for the rows that the walk found
- * below it. If the cache tier is on a device, the flag is set only if no memory tier had capacity,
- * and only by walks of HPS_WALK_BEHIND: rows of other walks may be dropped because the device's
- * queue is full. */
+/* Set version->cache_full to whether the version's cache tier lacked capacity for the rows that the
+ * walk found below it. If the cache tier is on a device, the flag becomes true only if the memory
+ * tiers lacked capacity, too, and only after walks of HPS_WALK_BEHIND. Rows of other walks may be
+ * dropped just because the device's queue is full. If nothing was inserted, and no capacity was
+ * missing, the flag is not changed. */
 void hps_walk_note_room(const struct hps_walk *walk, struct hps_version *version,
                         enum hps_walk_purpose purpose);
 
-/* The keys of the batch that the tier of this kind found: index of the first one, and how many.
- * Without keys found before the walk, which are not in the batch. */
+/* The keys of the batch that the tier of this kind found: the index of the first one, and how many.
+ * Keys found before the walk do not count, because they are not in the batch. */
 uint32_t hps_walk_found_begin(const struct hps_walk *walk, enum hps_tier_kind kind);
 uint32_t hps_walk_found_n(const struct hps_walk *walk, enum hps_tier_kind kind);
-/* Check deadline and cancellation. DEADLINE, CANCELLED. Thread-safe. */
+/* Check the deadline and the cancellation of the call. DEADLINE, CANCELLED. Thread-safe. */
 hps_status hps_walk_check_interrupted(const struct hps_walk_call *call) HPS_MUST_CHECK;
 
-/* After hps_walk_memory: offer the rows that the host map has found to the version's device for
- * insertion. Copies the rows and never waits. No effect if the device refused the walk's query. Two
- * kinds of rows are left out. First, rows that an update has changed since `since` (hps_stamps_now,
- * read before the tiers were queried). Second, rows that the device has: bit slot % 32 of word
- * slot / 32 of `cached` is set; cached NULL: the device has no such row. */
+/* Call it after hps_walk_memory: offers the rows that the host map has found to the version's
+ * device for insertion. Copies the rows and never waits. No effect if the device refused the walk's
+ * query. Two kinds of rows are left out: rows that an update may have changed after `since` was
+ * read, and rows that the device has.
+ *
+ * since    hps_stamps_now, read before the tiers were queried
+ * cached   bit slot % 32 of word slot / 32 is set if the device has the row of that slot; NULL: the
+ *          device does not have any of the rows
+ */
 void hps_walk_offer_memory(struct hps_walk *walk, uint64_t since, const uint32_t *cached);
 
 #endif

@@ -18,10 +18,9 @@ struct walk_step {
     const struct hps_walk_call *call;
     struct hps_tier tiers[HPS_TIERS_MAX]; /* [n_tiers] of the version, top to bottom */
     uint32_t n_tiers;
-    uint64_t since; /* hps_stamps_now, read before any tier whose rows the step inserts */
-    /* Only hps_walk_rest uses these two. */
-    struct hps_flight_trip trip;
-    uint32_t n_share; /* how many more keys may share fetches */
+    uint64_t since; /* hps_stamps_now, read before the step queries a tier whose rows it inserts */
+    struct hps_flight_trip trip; /* only in hps_walk_rest: keys that wait for other lookups */
+    uint32_t n_share;            /* only in hps_walk_rest: how many more keys may share fetches */
 };
 
 /* Whether the walk queries this tier itself and the caller did not exclude it. */
@@ -33,7 +32,8 @@ static inline bool walk_asks(const struct walk_step *step, const struct hps_tier
 
 /* ---- ranges of the batch: see struct hps_walk ------------------------------------------------ */
 
-/* Exchange keys a and b, indices in the batch. Inline because it runs once per key. */
+/* Exchange the keys with the indices a and b, and their slots. Inline because it runs once per
+ * key. */
 static inline void walk_swap(struct hps_batch *batch, uint32_t a, uint32_t b)
 {
     hps_key key = batch->keys[a];
@@ -102,8 +102,9 @@ static inline void walk_settle_absent(struct hps_walk *walk, uint32_t n)
 /* Query one tier for the missing keys of all walks, except keys that wait for other lookups.
  *
  * thread  one that may block
- * error   the status of the first call that failed. *out_failed is the first walk of that call;
- *         *out_refused is true if the breaker refused the call. Keys found so far stay found
+ * error   the status of the first call of the store that failed. *out_failed is the first walk of
+ *         that call. *out_refused is true if the breaker refused the call. Keys found before stay
+ *         found
  */
 hps_status walk_ask_blocking(struct walk_step *step, uint32_t tier,
                              const struct hps_walk **out_failed, bool *out_refused) HPS_MUST_CHECK;
@@ -126,11 +127,11 @@ void walk_prove_absent(struct walk_step *step, struct hps_walk *walk);
 /* ---- tiers_others.c -------------------------------------------------------------------------- */
 
 /* Find the missing keys that other lookups are fetching, and move them to the front of the batch:
- * walk->fetch.n_joined keys. Without memory, no fetches are shared. Call walk_leave_others at the
- * end of the step. */
+ * walk->fetch.n_joined keys. If there is no memory, no fetches are shared. Call walk_leave_others
+ * at the end of the step. */
 void walk_join_others(struct walk_step *step, struct hps_walk *walk);
-/* Wait until no key of the walks waits for another lookup any more, or another lookup has given up
- * a key. This step must then fetch that key.
+/* Wait until no key of the walks waits for another lookup any more. Returns earlier if another
+ * lookup has given up a key that this step must now fetch.
  *
  * thread  one that may block
  * error   DEADLINE, CANCELLED
