@@ -17,7 +17,7 @@ enum { GPU_BATCHES_MAX = 16, GPU_LABEL_BYTES = 128, GPU_NAMES_BYTES = 200 };
 /* Neighbouring keys of one part of a lookup: all of them, or as many as fit into a batch. */
 struct gpu_piece {
     struct hps_gpu_lookup *lookup;
-    uint32_t part;  /* index in lookup->parts */
+    uint32_t part;  /* index of the part in lookup->parts */
     uint32_t begin; /* index of the first key */
     uint32_t n;     /* number of keys */
 };
@@ -174,14 +174,14 @@ static inline bool gpu_tier_is_mine(const struct hps_gpu_tier *tier)
 
 /* ---- bags.c ---------------------------------------------------------------------------------- */
 
-/* Neighbouring whole bags of a part. */
+/* A range of complete bags of a part. */
 struct gpu_bags {
     uint32_t first;  /* index of the first bag */
     uint32_t n;      /* number of bags */
     uint32_t n_keys; /* keys of all these bags */
 };
-/* The bags from `first` on that have at most n_keys_max keys and n_rows_max rows. n_keys is 0 if
- * the first one has more. */
+/* The longest range of bags from `first` on that has at most n_keys_max keys and n_rows_max rows.
+ * n_keys is 0 if already the first bag has more. */
 struct gpu_bags gpu_bags_fit(const struct hps_gpu_part *part, uint32_t first, uint64_t n_keys_max,
                              uint64_t n_rows_max);
 /* Copy the first n bits of `from` to bits [begin, begin + n) of `bits`, which must be 0. */
@@ -209,8 +209,8 @@ bool gpu_lookups_submit(struct hps_gpu_tier *tier); /* packs and submits pending
 bool gpu_lookups_poll(struct hps_gpu_tier *tier);   /* ends lookups that the device has answered */
 bool gpu_spaces_settle(struct hps_gpu_tier *tier);  /* makes missing caches, removes others */
 
-/* Handle the loss of the device: end all pending lookups and changes, and log it. text: how the
- * loss was noticed. */
+/* Handle the loss of the device: log it, end all pending lookups with an error, and drop all
+ * changes. text: how the loss was noticed. */
 void gpu_tier_lose(struct hps_gpu_tier *tier, const char *text);
 /* After a loss: drop all changes, and accept no more. */
 void gpu_changes_end(struct hps_gpu_tier *tier);
@@ -218,15 +218,15 @@ void gpu_changes_end(struct hps_gpu_tier *tier);
 void gpu_changes_drop(struct hps_gpu_tier *tier, const struct hps_gpu_space *space);
 /* Update gpu_changes.staged_bytes. */
 void gpu_changes_note(struct hps_gpu_tier *tier);
-/* Returns a number up to which every change is staged. A change also waits while its table's new
- * cache is being cleared; lookups find no row there until then. With but_waiting, such a change
- * counts as staged. */
+/* Returns a number: every change up to this number is staged. A change is not staged while the new
+ * cache of its table is being cleared; until then lookups find no row in that cache. If but_waiting
+ * is true, such changes at the front of the queue count as staged. */
 uint64_t gpu_changes_done(const struct hps_gpu_tier *tier, bool but_waiting);
 /* After a loss: end all pending lookups with an error. */
 void gpu_lookups_end(struct hps_gpu_tier *tier);
 
 void gpu_changes_init(struct hps_gpu_tier *tier);
-/* Any thread, after the tier's thread has ended. */
+/* Call it on any thread, after the tier's thread has ended. */
 void gpu_changes_fini(struct hps_gpu_tier *tier);
 hps_status gpu_lookups_init(struct hps_gpu_tier *tier);
 void gpu_lookups_fini(struct hps_gpu_tier *tier);

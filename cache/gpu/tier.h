@@ -13,10 +13,10 @@
  *
  * Insertions and updates are *changes*. They enter one queue, in the order in which they take its
  * lock, and the changes of a table are applied in this order. The guard of an insertion is called
- * under this lock. An update that comes later queues behind the insertion and replaces or erases
- * its row. So no insertion brings back an older row (cache/version/stamps.h). The thread stages the
- * queued changes before it submits a lookup. A lookup that begins after hps_gpu_update has returned
- * finds the new row or misses.
+ * under this lock. A later update of the same key is queued behind the insertion, and replaces or
+ * erases its row. So no insertion brings back an older row (cache/version/stamps.h). The thread
+ * stages the queued changes (hps_embed_stage) before it submits a lookup. A lookup that begins
+ * after hps_gpu_update has returned finds the new row or misses.
  *
  * A device is lost if its driver reports an error, or if it makes no progress for stall_us_max. The
  * tier then stays unusable until the process ends. Pending lookups get DATA_LOSS if the device may
@@ -40,33 +40,34 @@ struct hps_gpu_space; /* the caches of one version */
 
 struct hps_gpu_tier_options {
     const struct hps_device_driver *driver;
-    int index;                           /* of the device, for the driver */
+    int index;                           /* number of the device, passed to the driver */
     struct hps_embed_cache_config cache; /* arena_bytes 0: 80 % of the free device memory */
-    /* Lookups write their rows to blocks of this pool. Their blocks must be in its slab. The pool
-     * must outlive the tier. */
+    /* Lookups write their rows to blocks of this pool. These blocks must be in the pool's slab. The
+     * pool must outlive the tier. */
     struct hps_block_pool *blocks;
     /* Bound of the bytes of changes that are queued or staged. Insertions beyond it are dropped or
      * wait (hps_gpu_insertion.waits). 0: 8 MiB. A large bound delays lookups, because a lookup
      * waits for the changes queued before it. */
     uint64_t queue_bytes_max;
     uint32_t waiting_max; /* most pending lookups; further ones are refused. 0: 4,096 */
-    /* A device that makes no progress for this time is lost. A call of the driver that takes this
-     * time ends the process. 0: the driver's stall_us_max, or 5 s if that is 0, too. */
+    /* A device that makes no progress for this time, in microseconds, is lost. A call of the driver
+     * that takes this time ends the process. 0: the driver's stall_us_max, or 5 s if that is 0. */
     uint64_t stall_us_max;
 };
 
 /* Open a device and start the tier's thread. *options is copied. NOT_FOUND: no such device;
- * PRECONDITION: device or driver too old; NO_MEMORY: of device memory, `err` names the needed and
- * free bytes. */
+ * PRECONDITION: the device or its driver is too old; NO_MEMORY: the device has too little free
+ * memory, `err` names the needed and free bytes. */
 hps_status hps_gpu_tier_open(const struct hps_gpu_tier_options *options,
                              struct hps_gpu_tier **out_tier, struct hps_error *err) HPS_MUST_CHECK;
 /* Wait until every lookup has been answered and its done() has returned. The caller must make sure
  * that no new lookups begin. No effect if NULL. */
 void hps_gpu_tier_drain(struct hps_gpu_tier *tier);
-/* All spaces must be closed, and no lookup may be pending. No effect if NULL. */
+/* Close the device and end the tier's thread. All spaces must be closed, and no lookup may be
+ * pending. No effect if NULL. */
 void hps_gpu_tier_close(struct hps_gpu_tier *tier);
 /* Wait until the tier's thread has run every task that was in its mailbox before this call, and has
- * published its usage. Any thread but the tier's. */
+ * published its usage. Any thread except the tier's. */
 void hps_gpu_tier_sync(struct hps_gpu_tier *tier);
 const struct hps_device_info *hps_gpu_tier_info(const struct hps_gpu_tier *tier);
 bool hps_gpu_tier_lost(const struct hps_gpu_tier *tier); /* any thread */
@@ -85,8 +86,8 @@ struct hps_gpu_share {
 
 /* Copied by the functions that take it. */
 struct hps_gpu_space_options {
-    const char *model;                  /* for logs */
-    int64_t number;                     /* of the version, for logs */
+    const char *model;                  /* name of the model, for logs */
+    int64_t number;                     /* number of the version, for logs */
     const struct hps_table *tables;     /* [n_tables] */
     const struct hps_gpu_share *shares; /* [n_tables] */
     uint32_t n_tables;
@@ -98,7 +99,7 @@ struct hps_gpu_space_options {
  * there is free memory and the space is active (hps_gpu_space_active).
  *
  * thread  one that may block
- * error   NO_MEMORY: of the host; UNAVAILABLE: the device is lost
+ * error   NO_MEMORY: too little host memory; UNAVAILABLE: the device is lost
  */
 hps_status hps_gpu_space_open(struct hps_gpu_tier *tier,
                               const struct hps_gpu_space_options *options,
@@ -119,12 +120,14 @@ uint64_t hps_gpu_space_rows(struct hps_gpu_space *space, const struct hps_gpu_ti
 /* Set whether the version is the active one of its model. If an active space needs memory, the
  * caches of inactive spaces are removed. May block. */
 void hps_gpu_space_active(struct hps_gpu_space *space, bool active);
-/* No lookup of the space may be pending. Queued changes are dropped. May block. */
+/* Free the space and its caches. No lookup of the space may be pending. Queued changes of the space
+ * are dropped. May block. */
 void hps_gpu_space_close(struct hps_gpu_space *space);
-/* Usage of one table, published like hps_gpu_tier_usage. n_inserted, n_evicted, n_erased, n_refused
- * and n_stale count in all caches that the table has had since the space was opened. The other
- * fields are 0 while the table has no cache. Fields are sums over all devices, except that n_slots
- * and resident_share are the largest value of any device. A lost device adds only its counts. */
+/* Usage of one table, as last published (see hps_gpu_tier_usage). n_inserted, n_evicted, n_erased,
+ * n_refused and n_stale are totals since the space was opened; they include earlier caches of the
+ * table. The other fields describe the table's current cache, and are 0 while it has no cache. With
+ * several devices, fields are summed, but n_slots and resident_share are the largest value of any
+ * device. A lost device contributes only to the five totals. */
 void hps_gpu_space_usage(struct hps_gpu_space *space, uint32_t table_id,
                          struct hps_embed_range_usage *out_usage);
 /* hps_gpu_space_usage of all tables: out_usages[n_tables]. */
@@ -133,26 +136,26 @@ void hps_gpu_space_usages(struct hps_gpu_space *space, struct hps_embed_range_us
 bool hps_gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id);
 /* The functions from here to hps_gpu_space_fill_end may be called by any thread. */
 
-/* Whether, on a device that is not lost, the space has caches of some or all tables, or no table is
- * to be cached. */
+/* Whether, on some device that is not lost, the space has the cache of at least one table, or no
+ * table needs a cache. */
 bool hps_gpu_space_present(const struct hps_gpu_space *space);
 /* Whether the space is active and, on some device that is not lost, it is undecided whether its
  * missing caches fit. */
 bool hps_gpu_space_coming(const struct hps_gpu_space *space);
-/* Wait until hps_gpu_space_coming is false, for at most `us` microseconds. */
+/* Wait until hps_gpu_space_coming returns false, for at most `us` microseconds. */
 void hps_gpu_space_await(struct hps_gpu_space *space, uint64_t us);
 /* Whether the space has no cache on the device of `tier` because none of its caches fits there.
  * False if the space is NULL. */
 bool hps_gpu_space_without_room(const struct hps_gpu_space *space, const struct hps_gpu_tier *tier);
-/* How many tables have no cache on the device of `tier` because it does not fit. tier NULL: the
- * largest such number of any device. 0 for a device on which the space has no cache at all, and if
- * the space is NULL. */
+/* How many tables have no cache on the device of `tier` because it does not fit there. If tier is
+ * NULL, the largest number of any device. A device on which the space has no cache at all counts as
+ * 0. Returns 0 if the space is NULL. */
 uint32_t hps_gpu_space_tables_without_room(const struct hps_gpu_space *space,
                                            const struct hps_gpu_tier *tier);
 /* How many rows of the table are to be cached (hps_gpu_share.n_rows_cached). */
 uint64_t hps_gpu_space_rows_max(const struct hps_gpu_space *space, uint32_t table_id);
-/* Whether all rows of the table are to be cached, but a cache of the table was made after the last
- * fill began. False if the table has no cache. */
+/* Whether all rows of the table are to be cached, and a fill is needed: on some device, the cache
+ * of the table was made after the last complete fill began. False if the table has no cache. */
 bool hps_gpu_space_unfilled(const struct hps_gpu_space *space, uint32_t table_id);
 /* A *fill* inserts all rows of a table. Its thread calls begin before it reads the first row, and
  * end after it has queued the last insertion. At most one fill per table at a time; otherwise
@@ -169,7 +172,7 @@ uint64_t hps_gpu_share_bytes(const struct hps_table *tables, const struct hps_gp
 /* Keys of one table, and the form of their rows. Without pooling, the device writes one row for
  * each key that is cached. With pooling, it writes one row for each bag that has keys, if all of
  * them are cached. The content of the other rows' places is undefined afterwards. Gaps between rows
- * are not written. The caller keeps all arrays until done. */
+ * are not written. The arrays must stay valid until done() is called. */
 struct hps_gpu_part {
     /* in */
     uint32_t table_id;
@@ -189,7 +192,7 @@ struct hps_gpu_part {
     uint32_t *hits; /* [(n + 31) / 32] bit i % 32 of word i / 32 is set if keys[i] was cached */
 };
 
-/* One lookup. The caller keeps it and its parts until done. */
+/* One lookup. The struct and its parts must stay valid until done() is called. */
 struct hps_gpu_lookup {
     struct hps_gpu_space *space;
     struct hps_block *block; /* where rows go; the tier holds a reference while the device may write
@@ -203,11 +206,11 @@ struct hps_gpu_lookup {
     /* out. The space on the device that was chosen; set even if hps_gpu_lookup fails. */
     struct hps_gpu_space *asked;
 
-    /* out. OK. UNAVAILABLE: the device was lost, and no batch of this lookup was on it. DATA_LOSS:
-     * the device was lost while a batch of this lookup was on it. It may still write to the block,
-     * which must never be used again. */
+    /* out. OK: the device has answered. UNAVAILABLE: the device was lost, and no batch of this
+     * lookup was on it. DATA_LOSS: the device was lost while a batch of this lookup was on it. The
+     * device may still write to the block, which must never be used again. */
     hps_status status;
-    uint64_t duration_us; /* out. From hps_gpu_lookup to done */
+    uint64_t duration_us; /* out. Time from hps_gpu_lookup to done() */
 
     /* private to the tier */
     struct hps_gpu_tier *tier;
@@ -222,17 +225,17 @@ struct hps_gpu_lookup {
     uint32_t n_batches; /* pieces that are submitted and not yet answered */
 };
 
-/* Begin a lookup. After OK it belongs to the tier until done. After an error done() is not called,
- * and the caller queries another tier. Any thread; never blocks.
+/* Begin a lookup. After OK it belongs to the tier until done() is called. After an error, done() is
+ * not called. Any thread; never blocks.
  *
  * error   UNAVAILABLE: the device is lost; EXHAUSTED: too many lookups are pending; INVALID: the
  *         block is not in the slab
  */
 hps_status hps_gpu_lookup(struct hps_gpu_lookup *lookup) HPS_MUST_CHECK;
 
-/* Which bags of a part with pooling were answered. Call it after done with status OK. whole:
- * [(n_bags + 31) / 32] bit b % 32 of word b / 32 is bag b. Bags without keys, and bags with more
- * keys than a batch takes, are not answered. Any thread. */
+/* Which bags of a part with pooling were answered. Call it after done() was called with the status
+ * OK. whole: [(n_bags + 31) / 32] bit b % 32 of word b / 32 is set if bag b was answered. Bags
+ * without keys, and bags with more keys than a batch takes, are never answered. Any thread. */
 void hps_gpu_bags_whole(const struct hps_gpu_part *part, uint32_t *whole);
 
 /* ---- changes --------------------------------------------------------------------------------- */
@@ -246,10 +249,10 @@ struct hps_gpu_insertion {
     const uint8_t *rows;                  /* the row of keys[i] is at rows + slots[i] * row_bytes */
     const struct hps_insert_guard *guard; /* called under the lock of the queue, for each key; NULL:
                                              all rows are inserted */
-    bool wanted; /* a reply lacked these rows: insert them even if all resident rows have more
-                    lookups */
-    const struct hps_gpu_space *missed; /* hps_gpu_lookup.asked: insert only on that device; NULL:
-                                           on all devices of the space */
+    bool wanted; /* a reply lacked these rows: insert them even if all resident rows are looked up
+                    more often */
+    const struct hps_gpu_space *missed; /* a value of hps_gpu_lookup.asked: insert only on its
+                                           device; NULL: on all devices of the space */
     bool waits; /* true: wait until the queue has capacity; false: drop rows that do not fit */
 };
 /* Queue the insertion of rows. *out_report is always set; n_inserted counts queued rows. The device
@@ -257,13 +260,13 @@ struct hps_gpu_insertion {
 void hps_gpu_insert(struct hps_gpu_space *space, const struct hps_gpu_insertion *insertion,
                     struct hps_insert_report *out_report);
 /* Queue an update: replace the cached rows of these keys by `rows` ([n][row_bytes]), or erase them
- * if `rows` is NULL. Call it after the stamps are marked and the tiers below have the update, and
- * before the stamps end. An update does not cache keys that are not cached. All keys are queued,
- * because an insertion queued before may have an older row. The tier's thread drops changes of a
- * table that has no cache when it stages them; a new cache is empty. Waits until changes that are
- * queued and not staged take less than twice queue_bytes_max. A lost tier ignores updates. If there
- * is no memory to queue an update, the cache of the table is emptied, so that no old row is left.
- * One updater thread per version. */
+ * if `rows` is NULL. Call it after hps_stamps_mark, after the tiers below have the update, and
+ * before hps_stamps_end. An update does not insert keys that are not cached. All keys are queued,
+ * because an insertion that was queued before may have an older row. If the table has no cache when
+ * the tier's thread stages a change, the change is dropped; a cache that is made later begins
+ * empty. Waits until changes that are queued and not staged take less than twice queue_bytes_max. A
+ * lost tier ignores updates. If there is no memory to queue an update, the cache of the table is
+ * emptied, so that no old row is left. One updater thread per version. */
 void hps_gpu_update(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
                     const uint8_t *rows, uint32_t n);
 
