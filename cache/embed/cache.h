@@ -36,42 +36,43 @@ struct hps_embed_ticket;
 
 enum {
     HPS_EMBED_WAYS = 8,               /* slots of a set */
-    HPS_EMBED_BATCH_KEYS_MAX = 65536, /* keys per submit */
-    /* Changes per call of hps_embed_stage, and per slice: the changes that one launch applies */
+    HPS_EMBED_BATCH_KEYS_MAX = 65536, /* most keys per call of hps_embed_submit */
+    /* Most changes per call of hps_embed_stage, and per slice. A *slice* is the changes that one
+     * launch applies. */
     HPS_EMBED_SLICE_ROWS_MAX = 16384,
     HPS_EMBED_ROW_BYTES_MAX = 65536,
 };
 
-/* 0 in a field means its default. */
+/* A field that is 0 has its default value. */
 struct hps_embed_cache_config {
     uint64_t arena_bytes;  /* device memory for ranges; has no default */
     uint64_t gather_bytes; /* device memory for rows that are then copied to the host; default 64
                               MiB */
     uint64_t stage_bytes;  /* memory for staged rows, as much on the host as on the device; default
                               32 MiB */
-    uint64_t timeout_us;   /* without progress for this time, the device is lost; default 5 s */
-    uint64_t seed;         /* of the hash of keys; default: the secret of the process */
+    uint64_t timeout_us;   /* a device without progress for this time is lost; default 5 s */
+    uint64_t seed;         /* seed of the hash of keys; default: the secret of the process */
     uint32_t n_batches;    /* most lookups in flight; default 4 */
     uint32_t batch_keys_max;  /* most keys of a lookup; default 65,536 */
     uint32_t batch_parts_max; /* most parts of a lookup; default 4,096 */
-    /* Limit for a lookup's rows that go to host memory, all together. Up to this size the kernel
-     * stores them there. Beyond it, the kernel gathers them in device memory, and a copy engine
-     * copies them to the host. Rows with gaps between them are always stored by the kernel. Default
-     * 65,536 bytes. */
+    /* Decides how the rows of a lookup get to host memory. If they take up to this size together,
+     * the kernel stores them there. Otherwise the kernel gathers them in device memory, and a copy
+     * engine copies them to the host. Rows with gaps between them are always stored by the kernel.
+     * Default 65,536 bytes. */
     uint32_t mapped_bytes_max;
     uint32_t sample_rate; /* sketches count 1 / sample_rate of the keys; default 8; tests use 1 */
 };
 
-/* Open a cache, and allocate all memory that it uses until it is closed. NO_MEMORY: of device
- * memory, `err` names the needed and free bytes. INVALID: a value of the configuration is out of
- * bounds. */
+/* Open a cache, and allocate all memory that it uses until it is closed. NO_MEMORY: the device has
+ * too little free memory, `err` names the needed and free bytes. INVALID: a value of the
+ * configuration is out of bounds. */
 hps_status hps_embed_cache_open(struct hps_device *device,
                                 const struct hps_embed_cache_config *config,
                                 struct hps_embed_cache **out_cache, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Waits for work in flight, unless the device is lost. All tickets must have been released, and all
- * ranges and regions freed. Exception: regions for which hps_embed_region_free returns AGAIN after
- * a loss. No effect if NULL. */
+/* Close a cache. Waits for work in flight, unless the device is lost. All tickets must have been
+ * released, and all ranges and regions freed. If the device is lost, regions for which
+ * hps_embed_region_free returns AGAIN may be left. No effect if NULL. */
 void hps_embed_cache_close(struct hps_embed_cache *cache);
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
@@ -95,7 +96,7 @@ uint64_t hps_embed_range_bytes(uint32_t row_bytes, uint64_t n_rows, uint64_t n_r
  * error   INVALID: row_bytes is out of bounds, or bytes_max is less than the smallest range takes.
  *         EXHAUSTED: the arena has no free piece that is large enough; `err` names the needed and
  *         free bytes. AGAIN: there will be such a piece when the work that uses retired ranges has
- *         ended. NO_MEMORY: of the host. DATA_LOSS
+ *         ended. NO_MEMORY: too little host memory. DATA_LOSS: the device is lost
  */
 hps_status hps_embed_range_new(struct hps_embed_cache *cache,
                                const struct hps_embed_range_config *config,
@@ -153,9 +154,9 @@ hps_status hps_embed_region_device(struct hps_embed_cache *cache, hps_devptr mem
                                    struct hps_embed_region **out_region, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Free a region. OK: it is freed. AGAIN: lookups still write to it, even if their tickets were
- * released; call again later. After the loss of the device, AGAIN means that the driver may still
- * write to the memory. If a kernel hangs, that remains so, and the memory must never be reused. OK
- * and no effect if NULL. */
+ * released; call again later. After the loss of the device, AGAIN means that the device may still
+ * write to the memory. If a kernel hangs, every call returns AGAIN, and the memory must never be
+ * reused. If region is NULL, returns OK and has no effect. */
 hps_status hps_embed_region_free(struct hps_embed_region *region) HPS_MUST_CHECK;
 
 /* ---- lookups --------------------------------------------------------------------------------- */
@@ -185,8 +186,8 @@ struct hps_embed_part {
     struct hps_embed_region *region;
     uint64_t offset;
     uint32_t stride; /* bytes; 0: the size of a row */
-    /* NULL: rows as stored, without pooling; offset and stride may be any number. Otherwise both
-     * must be multiples of the size of a value. */
+    /* NULL: rows as stored, without pooling; offset and stride may then be any number. With a
+     * shape, offset and stride must be multiples of the size of a value. */
     const struct hps_embed_shape *shape;
 };
 
@@ -230,8 +231,8 @@ enum hps_embed_op {
  * it returns false are left out; guard NULL: no key is left out. Only tests pass a guard. The gpu
  * tier passes NULL, because it calls the guard when it queues the insertion (cache/gpu/tier.h).
  *
- * shape   rows: [n][row_bytes]; out_n_taken: how many keys were taken, from the front. If fewer
- *         than n, the caller stages the other keys later
+ * shape   rows: [n][row_bytes]; out_n_taken: how many keys were taken, from the front. If it is
+ *         less than n, the caller must stage the other keys later
  * error   AGAIN: no key was taken, because the cache is full of changes or the range is not ready;
  *         DATA_LOSS: the device is lost
  */

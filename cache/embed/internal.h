@@ -54,15 +54,16 @@ struct hps_embed_range {
     struct hps_embed_range_config config;
     struct hps_embed_range_usage usage;
     struct hps_embed_desc desc; /* as sent to the device */
-    uint64_t offset;            /* in the arena */
-    uint64_t n_cleared;   /* bytes for which clearing is queued on `in`; all: the range is ready */
-    uint64_t n_counted;   /* keys that the sketch counted since it was last halved */
-    uint64_t slice;       /* number of the last slice that has changes of the range */
+    uint64_t offset;            /* offset of the range in the arena */
+    uint64_t n_cleared; /* bytes whose clearing is queued on `in`; the range is ready when these are
+                           all bytes that must be cleared */
+    uint64_t n_counted; /* keys that the sketch counted since it was last halved */
+    uint64_t slice;     /* number of the last slice that has changes of the range */
     uint32_t slice_index; /* index of the range in that slice */
     uint32_t n_uses;      /* lookups and slices in flight, or being filled, that use the range */
     bool live;            /* may have rows: a slice for it has been queued on the device */
     bool retired;
-    bool freed; /* by the caller; the struct is freed when n_uses is 0 */
+    bool freed; /* the caller has freed the range; the struct is freed when n_uses is 0 */
 };
 
 struct hps_embed_region {
@@ -79,7 +80,7 @@ struct hps_embed_region {
 struct hps_embed_use {
     struct hps_embed_range *range;
     struct hps_embed_region *region;
-    uint64_t offset;     /* of its rows in the region */
+    uint64_t offset;     /* offset of its rows in the region */
     uint64_t bytes;      /* from the start of its first row to the end of its last one */
     hps_devptr gather;   /* where the kernel gathers its rows; 0: they are not gathered */
     uint32_t first_tile; /* index of its first tile (kernels.h) */
@@ -100,7 +101,7 @@ struct hps_embed_ticket {
     uint32_t n_bags;    /* bags that have keys */
     uint32_t bag_lanes; /* lanes per bag of the pool kernel: enough for the widest row */
     uint32_t sequence;  /* the value to which the last kernel sets the flag */
-    /* positions of its piece of the gather ring; equal: no part gathers its rows */
+    /* positions of the ticket's piece of the gather ring; equal: no part gathers its rows */
     uint64_t gather_begin;
     uint64_t gather_end;
     hps_status result;
@@ -143,8 +144,8 @@ struct hps_embed_intake {
     struct hps_embed_entry *entries; /* [SLICE_ROWS_MAX] in the order staged */
     uint64_t *order, *order_other;   /* [SLICE_ROWS_MAX] hps_embed_order of each entry; the second
                                         array is for sorting */
-    uint32_t *seen;                  /* [SEEN] hash set of the keys of one hps_embed_stage */
-    uint8_t *repeated; /* [SLICE_ROWS_MAX] 1: the key occurs again later in that call */
+    uint32_t *seen;                  /* [SEEN] hash set of the keys of one hps_embed_stage call */
+    uint8_t *repeated; /* [SLICE_ROWS_MAX] 1: the key occurs again later in the same call */
 };
 
 /* New ranges are cleared in pieces. At most HPS_EMBED_PIECE_CLEAR_BYTES of all ranges together are
@@ -228,7 +229,7 @@ void hps_embed_desc_init(struct hps_embed_desc *desc, uint64_t sets, uint32_t n_
 /* Queue the clearing of a whole range: afterwards all its slots are empty. */
 hps_status hps_embed_clear(struct hps_stream_q *stream, const struct hps_embed_desc *desc)
     HPS_MUST_CHECK;
-/* Queue the next pieces of clearing if the last ones have ended. */
+/* If the pieces of ranges that were being cleared have ended, queue the next ones. */
 void hps_embed_ranges_advance(struct hps_embed_cache *cache);
 /* Take and release a reference to a range, for a lookup or a slice. */
 void hps_embed_range_use(struct hps_embed_range *range);
@@ -262,12 +263,12 @@ void hps_embed_pack(struct hps_embed_ticket *ticket, const struct hps_embed_part
 
 /* Notice lookups that have ended, and release their ranges and regions. */
 void hps_embed_batches_advance(struct hps_embed_cache *cache);
-/* While the cache is closed: release the ranges of lookups that were not seen to end. */
+/* Called when the cache is closed: release the ranges of lookups that were not seen to end. */
 void hps_embed_batches_drop(struct hps_embed_cache *cache);
 
 /* ---- stage.c, slice.c ------------------------------------------------------------------------ */
 
-/* Size of a slice's descriptors, groups and entries, at most. */
+/* The largest size in bytes of a slice's descriptors, groups and entries together. */
 size_t hps_embed_slice_bytes(void);
 /* Close the slice that is being filled: queue its changes on the device. No effect without changes.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Shared by the host and the kernels of the embedding cache: the placement of keys, and the records
- * sent to the device. Compiled by gcc, and by nvcc for both sides.
+ * sent to the device. Compiled by gcc for the host, and by nvcc for the host and the device.
  *
  * A range in device memory:
  *
@@ -13,8 +13,8 @@
  *                                         of set s has the number s * 8 + w, its *slot*
  *     sketch  [4][n_cells] counts         one byte each
  *
- * A *block* is up to 32 neighbouring sets that share a spill, for keys whose set is full. If a
- * range has rows / 0.6 slots in its sets, two of a hundred keys do not fit into their set. The
+ * A *block* is up to 32 neighbouring sets that share a spill, for keys whose set is full. If the
+ * sets of a range have 1 / 0.6 slots per cached row, 2 % of the keys do not fit into their set. The
  * spill of a block has 1 to 3 lines, which take nearly all of these keys. A lookup that misses in a
  * set reads the set's mark, and reads the spill only if the mark is set.
  *
@@ -51,12 +51,12 @@ enum {
     HPS_EMBED_SKETCH_ROWS = 4,           /* each key has one cell in each row of the sketch */
     HPS_EMBED_SKETCH_CELLS_PER_SET = 16, /* in each row of the sketch */
     HPS_EMBED_SKETCH_BYTES_PER_SET = 64, /* in all rows of the sketch */
-    HPS_EMBED_COUNT_MAX = 255, /* a cell that has this count keeps it until it is halved */
+    HPS_EMBED_COUNT_MAX = 255, /* largest count of a cell; it rises again after it is halved */
 };
 
 /* ---- where a key goes ------------------------------------------------------------------------ */
 
-/* The hash of a key. seed: of the range. */
+/* The hash of a key. seed: the seed of the range. */
 HPS_HASH_ANYWHERE static inline uint64_t hps_embed_mix(uint64_t key, uint64_t seed)
 {
     return hps_mix64(key ^ seed);

@@ -16,13 +16,13 @@
 #include "base/assert.h"
 
 struct hps_embed_ring {
-    uint64_t size; /* of the area, in bytes */
+    uint64_t size; /* size of the area in bytes */
     uint64_t head; /* position after the last piece taken */
     uint64_t tail; /* position up to which pieces have been released */
 };
 
-/* Take a piece of `bytes` (more than 0) at *out_offset of the area. False: too little is free, and
- * no piece is taken. */
+/* Take a piece of `bytes` (more than 0) of the area; *out_offset is its offset. Returns false, and
+ * takes no piece, if too little is free. */
 static inline bool hps_embed_ring_take(struct hps_embed_ring *ring, uint64_t bytes,
                                        uint64_t *out_offset)
 {
