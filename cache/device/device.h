@@ -6,15 +6,15 @@
  * - CUDA (cuda.cu), in builds that have it;
  * - simulated (sim/sim.h), a separate library that only hpsd-sim and test programs link. Each
  *   stream is a thread, and kernels run as fibers from the same source (simt.h). For
- *   ThreadSanitizer only events order two streams, and each step may be delayed at random. So
- *   ThreadSanitizer reports a missing event as a data race, and AddressSanitizer reports a store
- *   outside its target.
+ *   ThreadSanitizer only events order two streams, and each piece of work may be delayed at random.
+ *   So ThreadSanitizer reports a missing event as a data race. AddressSanitizer reports a store
+ *   outside of an allocation.
  *
  * A *stream* is a queue of work (copies, fills, launches of kernels) that the device does in order.
  * Only *events* order the work of two streams. The host sees the results of work after a later
  * event of the stream has completed (hps_event_done). Alternatively, it can wait for a flag that a
- * kernel raises (simt.h). Before the host overwrites memory that the work reads, it must wait in
- * the same way.
+ * kernel raises (hps_flag_load). Before the host overwrites memory that the work reads, it must
+ * also wait for an event or a flag.
  *
  * Threads: calls that open, close, allocate, free, register or unregister are made by one thread at
  * a time. Do not make them while lookups run, because a driver may stop the device for them. Other
@@ -50,7 +50,7 @@ struct hps_device_info {
     char name[64];
     char uuid[48];
     enum hps_device_kind kind;
-    int index;             /* as in the option deployed_device_list */
+    int index;             /* number of the device, as in the option deployed_device_list */
     int driver_version;    /* CUDA version of the driver, 12080 for 12.8; 0: simulated device */
     int capability;        /* compute capability, 90 for sm_90; 0: simulated device */
     uint32_t n_processors; /* streaming multiprocessors */
@@ -88,7 +88,7 @@ hps_status hps_device_count(const struct hps_device_driver *driver, int *out_n,
 hps_status hps_device_open(const struct hps_device_driver *driver, int index,
                            const struct hps_kernel *const *kernels, size_t n_kernels,
                            struct hps_device **out_device, struct hps_error *err) HPS_MUST_CHECK;
-/* All streams and events must have been freed. No effect if NULL. */
+/* Close a device. All its streams and events must have been freed. No effect if NULL. */
 void hps_device_close(struct hps_device *device);
 const struct hps_device_info *hps_device_info(const struct hps_device *device);
 /* Whether the device is lost. Any thread. */
@@ -112,8 +112,8 @@ hps_status hps_device_host_alloc(struct hps_device *device, size_t size, void **
                                  hps_devptr *out_ptr, struct hps_error *err) HPS_MUST_CHECK;
 void hps_device_host_free(struct hps_device *device, void *host); /* no effect if NULL */
 /* Register the caller's memory, so that copies, and kernels at *out_ptr, can access it. It must
- * stay until it is unregistered. Several devices may register the same memory, each once and as a
- * whole. INVALID: a part of a registered area. */
+ * stay until it is unregistered. Several devices may register the same memory, each once, with the
+ * same address and size. INVALID: the memory overlaps other registered memory. */
 hps_status hps_device_host_register(struct hps_device *device, void *host, size_t size,
                                     hps_devptr *out_ptr, struct hps_error *err) HPS_MUST_CHECK;
 void hps_device_host_unregister(struct hps_device *device, void *host); /* no effect if NULL */
@@ -123,12 +123,12 @@ void hps_device_host_unregister(struct hps_device *device, void *host); /* no ef
 /* low_priority: the device prefers the work of other streams. */
 hps_status hps_stream_q_new(struct hps_device *device, const char *name, bool low_priority,
                             struct hps_stream_q **out_stream, struct hps_error *err) HPS_MUST_CHECK;
-/* Waits for the end of the stream's work, unless the device is lost. No effect if NULL. */
+/* Free a stream. Waits for the end of its work, unless the device is lost. No effect if NULL. */
 void hps_stream_q_free(struct hps_stream_q *stream);
 hps_status hps_event_new(struct hps_device *device, struct hps_event **out_event,
                          struct hps_error *err) HPS_MUST_CHECK;
-/* Allowed at any time. If a stream still has to reach a record of the event, or a wait for it, it
- * still does so. No effect if NULL. */
+/* Free an event, at any time. Records of the event and waits for it that are already queued on
+ * streams still take effect. No effect if NULL. */
 void hps_event_free(struct hps_event *event);
 /* Record the event: it completes when all work that was queued on the stream before this call has
  * ended. An event may be recorded again; first call hps_stream_q_wait for every stream that must
@@ -136,10 +136,11 @@ void hps_event_free(struct hps_event *event);
 hps_status hps_event_record(struct hps_event *event, struct hps_stream_q *stream) HPS_MUST_CHECK;
 /* Work queued on the stream after this call waits for the last record of the event. */
 hps_status hps_stream_q_wait(struct hps_stream_q *stream, struct hps_event *event) HPS_MUST_CHECK;
-/* OK: the last record has completed, and the work before it is visible to the caller. AGAIN: not
- * yet. DATA_LOSS. An event that was never recorded is complete. Does not block. */
+/* Check an event. OK: its last record has completed, and the work before that record is visible to
+ * the caller. AGAIN: not yet. DATA_LOSS: the device is lost. An event that was never recorded is
+ * complete. Does not block. */
 hps_status hps_event_done(struct hps_event *event) HPS_MUST_CHECK;
-/* Wait until hps_event_done would return OK, or the device is lost. Only while starting and
+/* Wait until hps_event_done would return OK, or the device is lost. Use it only while starting and
  * stopping. */
 hps_status hps_event_wait(struct hps_event *event) HPS_MUST_CHECK;
 

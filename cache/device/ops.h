@@ -48,8 +48,8 @@ struct hps_device_ops {
                          const void *args);
 };
 
-/* Each kind of device has its own structs for devices, streams and events. They begin with these
- * three. */
+/* Each kind of device has its own structs for devices, streams and events. The structs below are
+ * their first members. */
 struct hps_device {
     const struct hps_device_ops *ops;
     struct hps_device_info info;

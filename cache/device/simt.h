@@ -20,10 +20,11 @@
  * A *lane* is one of the 32 threads of a warp. Rules for a source that works on both:
  * - No templates, overloads or classes. Structs have an explicit layout (no padding, types of
  *   fixed width).
- * - All 32 lanes of a warp must make the same call of hps_ballot, hps_any, hps_shuffle_* and
- *   hps_warp_barrier. All threads of a block must make the same call of hps_block_barrier. A
- *   thread must not return before the other threads have made the last of these calls. If a kernel
- *   breaks this rule, a GPU may hang, and the simulator ends the process with a message.
+ * - All 32 lanes of a warp must make each call of hps_ballot, hps_any, hps_shuffle_* and
+ *   hps_warp_barrier, all at the same place in the source. All threads of a block must make each
+ *   call of hps_block_barrier, also at the same place. A thread must not return before the other
+ *   threads have made the last of these calls. If a kernel breaks this rule, a GPU may hang, and
+ *   the simulator ends the process with a message.
  * - Ballots and shuffles do not order memory. A barrier orders the memory accesses of its threads.
  *   An atomic orders them as its argument `order` says. The start and the end of a launch order
  *   the accesses of all threads.
@@ -94,7 +95,7 @@ HPS_DEVICE_CODE uint32_t hps_grid_blocks(void)
 /* ---- the warp and the block ------------------------------------------------------------------ */
 
 /* hps_ballot: bit i of the result is the vote of lane i. hps_any: whether any lane votes true.
- * hps_shuffle_*: the value of the given lane. */
+ * hps_shuffle_*: the value that lane number `lane` has passed. */
 HPS_DEVICE_CODE uint32_t hps_ballot(bool vote)
 {
     return __ballot_sync(0xffffffffu, vote);
@@ -251,8 +252,8 @@ HPS_DEVICE_CODE uint32_t hps_first_bit(uint32_t bits)
 }
 
 /* fp32 arithmetic with the same results as on the host: each result is rounded to nearest, ties to
- * even. A product and a sum are never fused, whatever the compiler options. A NaN may have any
- * bits. */
+ * even. A product and a sum are never fused, whatever the compiler options. If a result is a NaN,
+ * the bits may differ from the host's NaN. */
 HPS_DEVICE_CODE float hps_float_of_bits(uint32_t bits)
 {
     return __uint_as_float(bits);
@@ -404,7 +405,8 @@ HPS_DEVICE_CODE void hps_store_quad(void *to, struct hps_quad value)
 #define hps_atomic_or_u32(to, value, order)    __atomic_fetch_or((uint32_t *)(to), (value), order)
 #define hps_atomic_exchange_u32(to, value, order) \
     __atomic_exchange_n((uint32_t *)(to), (value), order)
-/* True if *to was *expected, and is now `value`. Otherwise stores *to in *expected. */
+/* If *to is equal to *expected, set *to to `value` and return true. Otherwise set *expected to *to
+ * and return false. */
 #define hps_atomic_cas_u32(to, expected, value, order)                               \
     __atomic_compare_exchange_n((uint32_t *)(to), (expected), (value), false, order, \
                                 __ATOMIC_RELAXED)
@@ -420,24 +422,26 @@ HPS_DEVICE_CODE void hps_atomic_store_u8(uint8_t *to, uint8_t value)
     __atomic_store_n(to, value, __ATOMIC_RELAXED);
 }
 
-/* The host does not see the thread's later writes before its earlier ones. */
+/* Order the writes of this thread for the host. If the host sees a write that the thread made after
+ * this call, it also sees all writes that the thread made before the call. */
 HPS_DEVICE_CODE void hps_fence_system(void)
 {
 #if !defined(HPS_TSAN) /* it does not support fences; the release store of the flag suffices */
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 #endif
 }
-/* Store a value to a flag in host memory. Once the host reads it by hps_flag_load, it sees
- * everything that the thread did before this call. */
+/* Store a value to a flag in host memory. Once the host reads the value by hps_flag_load, the host
+ * sees everything that the thread did before this call. */
 HPS_DEVICE_CODE void hps_flag_raise(uint32_t *flag, uint32_t value)
 {
     hps_fence_system();
     __atomic_store_n(flag, value, __ATOMIC_RELEASE);
 }
-/* Acquire what other threads have released by atomic operations on `ticket`, whose values this
- * thread has read by a relaxed or releasing operation. What these threads did before becomes
- * visible to this thread, and to the threads that pass a later barrier with it. On the simulated
- * device this is an acquiring load, because ThreadSanitizer does not support fences. */
+/* Call it after this thread has read *ticket by a relaxed or releasing atomic operation. Other
+ * threads must have released that value, or an earlier one, by atomic operations on *ticket. What
+ * they did before becomes visible to this thread, and to threads that pass a later barrier with it.
+ * On the simulated device this is an acquiring load, because ThreadSanitizer does not support
+ * fences. */
 HPS_DEVICE_CODE void hps_fence_acquire(const uint32_t *ticket)
 {
     (void)__atomic_load_n(ticket, __ATOMIC_ACQUIRE);

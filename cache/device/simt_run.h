@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What simt.h needs for the simulated device, implemented in sim/simt.c. A kernel runs on the
- * thread of its stream, with a fiber for each thread of a block. file, line: of the call in the
- * kernel.
+ * thread of its stream, with a fiber for each thread of a block. The arguments `file` and `line`
+ * are the place of the call in the kernel, for messages.
  */
 #ifndef HPS_CACHE_DEVICE_SIMT_RUN_H
 #define HPS_CACHE_DEVICE_SIMT_RUN_H
@@ -38,7 +38,8 @@ const struct hps_simt_meeting *hps_simt_meet(bool vote, uint64_t value, enum hps
                                              const char *file, int line);
 void hps_simt_warp_barrier(const char *file, int line);
 void hps_simt_block_barrier(const char *file, int line);
-/* End the process with a message: an access that is not aligned, or a lane outside of 0 to 31. */
+/* End the process with a message. hps_simt_misaligned: an access of `bytes` bytes is not aligned.
+ * hps_simt_far_lane: `lane` is greater than 31. */
 void hps_simt_misaligned(const void *address, unsigned bytes) __attribute__((noreturn, cold));
 void hps_simt_far_lane(uint32_t lane, const char *file, int line) __attribute__((noreturn, cold));
 

@@ -51,9 +51,9 @@ static inline void hps_sim_unlock(struct hps_sim_lock *lock)
 
 /* ---- a pulse: wakes all waiting threads after a change --------------------------------------- */
 
-/* To wait for a condition: call hps_sim_pulse, check the condition, and if it is false call
- * hps_sim_pulse_wait with the result of the first call. Repeat. A thread that changes the condition
- * then calls hps_sim_pulse_beat. */
+/* To wait for a condition, repeat: call hps_sim_pulse, check the condition, and if it is false,
+ * pass the result of hps_sim_pulse to hps_sim_pulse_wait. A thread that changes the condition must
+ * call hps_sim_pulse_beat afterwards. */
 struct hps_sim_pulse {
     uint32_t beats;     /* number of beats so far */
     uint32_t n_waiting; /* threads in hps_sim_pulse_wait */

@@ -38,8 +38,8 @@ hps_status hps_sim_memory_register(struct hps_sim_memory *memory, void *host, si
 /* Free an allocation, or end a registration. Aborts unless one of this kind begins at ptr, or if
  * its guard bytes have changed. */
 void hps_sim_memory_free(struct hps_sim_memory *memory, enum hps_sim_memory_kind kind, void *ptr);
-/* Aborts unless the `size` bytes at ptr are within one allocation or registered area. host: it must
- * be host memory. what: the operation, for the message. */
+/* Aborts unless the `size` bytes at ptr are within one allocation or registered area. If `host` is
+ * true, it must be host memory. what: the name of the operation, for the message. */
 void hps_sim_memory_check(struct hps_sim_memory *memory, const void *ptr, size_t size, bool host,
                           const char *what);
 /* Aborts if anything is still allocated or registered. */

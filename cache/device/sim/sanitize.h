@@ -4,8 +4,8 @@
  * which stack a thread uses. Without effect in other builds.
  *
  * The files of the simulator (fiber.c, simt.c, device.c) are compiled without ThreadSanitizer. So
- * it learns about order only from these annotations, and not from the locks and queues of these
- * files.
+ * ThreadSanitizer learns about order only from these annotations, and not from the locks and queues
+ * of the simulator.
  */
 #ifndef HPS_CACHE_DEVICE_SIM_SANITIZE_H
 #define HPS_CACHE_DEVICE_SIM_SANITIZE_H

@@ -2,7 +2,7 @@
  *
  * Simulated devices, for tests. They are in a separate library, which hpsd-sim and test programs
  * link and hpsd does not. A *piece of work* is a copy, a fill or a launch. A *step* of a stream is
- * a piece of work, or a record of or a wait for an event.
+ * a piece of work, a record of an event, or a wait for an event.
  */
 #ifndef HPS_CACHE_DEVICE_SIM_SIM_H
 #define HPS_CACHE_DEVICE_SIM_SIM_H
@@ -10,15 +10,16 @@
 #include "cache/device/device.h"
 
 struct hps_device_sim_config {
-    /* For random delays, and for a random order of blocks and lanes; 0: they run in order. */
+    /* Seed of random delays, and of the random order in which blocks and lanes run. 0: blocks and
+     * lanes run in order. */
     uint64_t seed;
     uint32_t delay_us_max; /* longest delay before each step of a stream; 0: no delays */
     uint64_t memory_bytes; /* device memory; 0: 256 MiB */
-    uint64_t fail_at; /* number of a piece of work, from 1: instead of it, the device is lost; 0:
-                         never */
-    uint64_t hang_at; /* number of a piece of work, from 1: then the driver hangs
-                         (hps_device_sim_driver_hang); 0: never */
-    /* The driver's stall_us_max; 0: 60 s, because a busy CPU delays the device. */
+    uint64_t fail_at; /* the device is lost instead of doing the piece of work with this number,
+                         counted from 1; 0: never */
+    uint64_t hang_at; /* the driver hangs (hps_device_sim_driver_hang) at the piece of work with
+                         this number, counted from 1; 0: never */
+    /* The driver's stall_us_max. 0: 60 s, because a busy CPU may delay the device. */
     uint64_t stall_us;
 };
 
@@ -40,18 +41,20 @@ hps_status hps_sim_config_parse(const char *name, const char *text,
 
 /* ---- faults that tests inject ---------------------------------------------------------------- */
 
-/* Instead of the n-th piece of work from now on, the device is lost; n = 0: it is lost now. Any
- * thread. */
+/* Make the device fail: it is lost instead of doing the n-th piece of work from now on. n = 0: it
+ * is lost now. Any thread. */
 void hps_device_sim_fail(struct hps_device *device, uint64_t n);
-/* While `held`, no stream begins a step, so that its work stays in flight. Any thread. */
+/* From a call with `held` true until a call with `held` false, no stream begins a step, so that
+ * work stays in flight. Any thread. */
 void hps_device_sim_hold(struct hps_device *device, bool held);
-/* While `hung`, a piece of work that has begun does not end, even if the device is lost: it may
- * still write to memory. Any thread. */
+/* From a call with `hung` true until a call with `hung` false, work that has begun does not end.
+ * Even if the device is lost, that work may still write to memory. Any thread. */
 void hps_device_sim_hang(struct hps_device *device, bool hung);
-/* While `hung`, these calls of the driver do not return: calls that queue work, wait for or check
- * an event, free memory or a stream, unregister memory, or close the device. Any thread. */
+/* From a call with `hung` true until a call with `hung` false, these calls of the driver do not
+ * return: calls that queue work, wait for or check an event, free memory or a stream, unregister
+ * memory, or close the device. Any thread. */
 void hps_device_sim_driver_hang(struct hps_device *device, bool hung);
-/* The address in this process of device memory. */
+/* The address of device memory in this process. */
 void *hps_device_sim_host(struct hps_device *device, hps_devptr ptr);
 
 #endif
