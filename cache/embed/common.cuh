@@ -34,8 +34,9 @@ HPS_DEVICE_CODE uint32_t embed_lanes_remainder(uint32_t n, uint32_t lanes)
 #define EMBED_TICKET_ORDER HPS_ACQ_REL
 #endif
 
-/* True in the first warp of the block that ends last. Resets blocks_done to 0. reads: that warp
- * then sees everything that all blocks have written; otherwise only embed_raise_flag may follow. */
+/* Call it at the end of a block of threads. Returns true in the first warp of the block that ends
+ * last, and resets blocks_done to 0. If `reads` is true, that warp then sees everything that all
+ * blocks have written. If it is false, the warp may only call embed_raise_flag afterwards. */
 HPS_DEVICE_CODE bool embed_last_block(uint64_t blocks_done, bool reads)
 {
     uint32_t *done = (uint32_t *)embed_at(blocks_done);
@@ -58,8 +59,8 @@ HPS_DEVICE_CODE bool embed_last_block(uint64_t blocks_done, bool reads)
     return hps_shuffle_u32(n, 0) == hps_grid_blocks();
 }
 
-/* Signal the host that all blocks are done. Called by lane 0 of the warp for which embed_last_block
- * was true. */
+/* Signal the host that all blocks have ended. Called by lane 0 of the warp in which
+ * embed_last_block returned true. */
 HPS_DEVICE_CODE void embed_raise_flag(uint64_t flag, uint32_t sequence, uint64_t blocks_done)
 {
 #if HPS_EMBED_TICKET_RELEASE

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The kernels of the embedding cache; kernels.h describes their data. Lookups and applications of
- * changes run on one stream, so neither runs while the other does. Kernels that count keys run next
- * to both, and access only the counts of the sketch.
+ * changes run on one stream, one after the other. Kernels that count keys run at the same time as
+ * these, and write only to the counts of sketches.
  */
 #include "cache/embed/common.cuh"
 #include "cache/embed/kernels.h"
 #include "cache/embed/values.cuh"
 
-enum { UNROLL = 4 }; /* rows that a lane has in flight; 8 spills registers */
+enum { UNROLL = 4 }; /* rows that a lane loads at one time; with 8, registers are spilled */
 
 #define EMBED_NO_SLOT UINT64_MAX
 
@@ -27,8 +27,9 @@ enum { UNROLL = 4 }; /* rows that a lane has in flight; 8 spills registers */
 
 /* ---- lookup ---------------------------------------------------------------------------------- */
 
-/* Returns to lane i the way of key i in its set, or WAYS. Four lanes read one set, 16 bytes each,
- * so a warp reads 8 sets at a time. All 32 sets are loaded before the first is compared. */
+/* Lane i passes a key and its set. Returns to lane i the way of its key in the set;
+ * HPS_EMBED_KERNEL_WAYS: not found. Four lanes read one set, 16 bytes each, so a warp reads 8 sets
+ * at a time. All 32 sets are loaded before the first is compared. */
 HPS_DEVICE_CODE uint32_t embed_find(uint64_t sets, uint64_t key, uint32_t set)
 {
     uint32_t lane = hps_lane();
@@ -55,8 +56,9 @@ HPS_DEVICE_CODE uint32_t embed_find(uint64_t sets, uint64_t key, uint32_t set)
     return way;
 }
 
-/* Returns to lane i, if its key missed in its set, the slot in the spill of its block, or NO_SLOT.
- * If no set is marked, it reads the marks only. */
+/* Find keys that missed in their set, in the spills. Returns to lane i the slot of its key;
+ * EMBED_NO_SLOT: not found, or `missed` is false. Reads a spill only if a set of a missed key is
+ * marked. */
 HPS_DEVICE_CODE uint64_t embed_find_spilled(uint64_t sets, uint32_t n_sets, uint64_t key,
                                             uint32_t set, bool missed)
 {
@@ -84,16 +86,16 @@ HPS_DEVICE_CODE uint64_t embed_find_spilled(uint64_t sets, uint32_t n_sets, uint
     return slot;
 }
 
-/* The rows of one tile to copy. */
+/* The rows of one tile that hit, and where to copy them. */
 struct embed_copy {
     uint64_t rows;
-    uint64_t out; /* of the tile's first row */
+    uint64_t out; /* destination of the tile's first row */
     uint32_t row_stride;
     uint32_t out_stride;
-    uint32_t units; /* per row */
-    uint32_t lanes; /* per row */
-    uint32_t hits;
-    uint32_t n;
+    uint32_t units; /* units per row; values per row, if rows are converted */
+    uint32_t lanes; /* lanes per row */
+    uint32_t hits;  /* bit i: key i of the tile is cached */
+    uint32_t n;     /* number of keys */
 };
 
 HPS_DEVICE_CODE uint8_t embed_load_byte(const void *from)
@@ -151,7 +153,7 @@ EMBED_COPY(embed_copy_quads, struct hps_quad, {0}, EMBED_LOAD_ROW, hps_store_qua
 EMBED_COPY(embed_copy_words, uint32_t, 0, hps_load_u32, hps_store_u32)
 EMBED_COPY(embed_copy_bytes, uint8_t, 0, embed_load_byte, embed_store_byte)
 
-/* The same, but converts the values of each row. */
+/* Convert the rows that hit from the type `stored` to the type `wanted`. */
 HPS_DEVICE_CODE void embed_convert(const struct embed_copy *copy, uint64_t slot, uint32_t stored,
                                    uint32_t wanted)
 {
@@ -188,7 +190,8 @@ HPS_DEVICE_CODE void embed_convert(const struct embed_copy *copy, uint64_t slot,
     }
 }
 
-/* Store the addresses of rows, which the pool kernel adds afterwards. */
+/* Store the addresses of the rows that hit, for the pool kernel. key: index of the tile's first key
+ * in the lookup. */
 HPS_DEVICE_CODE void embed_note_found(const struct hps_embed_lookup_args *args,
                                       const struct embed_copy *copy, uint64_t slot, uint32_t key,
                                       bool weighted)
@@ -303,8 +306,8 @@ HPS_DEVICE_CODE uint32_t embed_estimate(uint64_t sketch, uint32_t n_cells, uint6
     return least;
 }
 
-/* Count a key. Only its smallest cells are raised, as larger ones have also counted other keys
- * ("conservative update"). Two concurrent counts may count as one. */
+/* Count a key. Raises only the smallest of its cells, because larger cells have also counted other
+ * keys ("conservative update"). Two lanes that count at one time may raise a cell by only 1. */
 HPS_DEVICE_CODE void embed_count(uint64_t sketch, uint32_t n_cells, uint64_t twice)
 {
     uint32_t least = embed_estimate(sketch, n_cells, twice);
@@ -364,14 +367,14 @@ struct embed_change {
     uint64_t marker;  /* the key that marks the way as empty */
     uint64_t before;  /* the key that is in memory */
     uint32_t n_ways;  /* lanes that have a way */
-    uint32_t spill;   /* the set number of its first line */
-    uint32_t set;     /* the current one */
+    uint32_t spill;   /* the set number of the spill's first line */
+    uint32_t set;     /* the current set */
     uint32_t n_inserted, n_evicted, n_erased, n_refused;
 };
 
-/* The way with the fewest lookups, if `key` has more or is wanted; otherwise WARP. The hash of the
- * new key decides among equal ways, so that two wanted keys do not evict each other again and
- * again. */
+/* The way whose key has the fewest lookups, if `wanted` is true or `key` has more lookups;
+ * otherwise HPS_WARP. The hash of `key` decides among ways with equal counts, so that two wanted
+ * keys do not evict each other repeatedly. */
 HPS_DEVICE_CODE uint32_t embed_victim(const struct embed_change *change, uint64_t key, bool wanted)
 {
     const struct hps_embed_desc *desc = change->desc;
@@ -381,7 +384,7 @@ HPS_DEVICE_CODE uint32_t embed_victim(const struct embed_change *change, uint64_
     uint32_t mine = embed_estimate(sketch, n_cells, twice);
 
     twice = hps_mix64(hps_embed_mix(key, seed));
-    /* the estimate of one lane: counts may change, and all lanes must agree */
+    /* use the estimate of lane 0: counts may change, and all lanes must have the same value */
     uint32_t newcomer = hps_shuffle_u32(embed_estimate(sketch, n_cells, twice), 0);
     uint32_t turn = (uint32_t)twice & (HPS_WARP - 1);
     mine = lane < change->n_ways ? mine : HPS_EMBED_COUNT_MAX + 1;
@@ -393,7 +396,8 @@ HPS_DEVICE_CODE uint32_t embed_victim(const struct embed_change *change, uint64_
     return wanted || newcomer > best >> 5 ? (best & (HPS_WARP - 1)) ^ turn : HPS_WARP;
 }
 
-/* The way to which the entry writes its row, or WARP. Updates the counts. */
+/* The way to which a change writes its row; HPS_WARP: it writes no row. Updates way_key and the
+ * counts of *change. */
 HPS_DEVICE_CODE uint32_t embed_way_for(struct embed_change *change, uint64_t key, uint32_t op)
 {
     bool is_way = hps_lane() < change->n_ways;
@@ -441,7 +445,8 @@ HPS_DEVICE_CODE uint64_t *embed_way_at(const struct embed_change *change)
     return (uint64_t *)embed_at(line) + (spilled ? lane - HPS_EMBED_KERNEL_WAYS : lane);
 }
 
-/* Write back the changed ways of the current set; spill: of the block's spill. */
+/* Write changed ways to memory: those of the spill, if `spill` is true, else those of the current
+ * set. */
 HPS_DEVICE_CODE void embed_put_ways(struct embed_change *change, bool spill)
 {
     if (hps_lane() < change->n_ways && (hps_lane() >= HPS_EMBED_KERNEL_WAYS) == spill &&
@@ -460,7 +465,7 @@ HPS_DEVICE_CODE void embed_take_ways(struct embed_change *change, bool spill, ui
     }
 }
 
-/* The marker of a set or spill. home: the first marker hashes to it. */
+/* The marker of a set or spill. home: whether desc->marker hashes to this set or block. */
 HPS_DEVICE_CODE uint64_t embed_marker(const struct hps_embed_desc *desc, bool home)
 {
     return hps_load_u64(home ? &desc->marker_home : &desc->marker);
@@ -472,7 +477,7 @@ HPS_DEVICE_CODE uint32_t embed_set_of(const struct hps_embed_desc *desc, uint64_
                          hps_load_u32(&desc->n_sets));
 }
 
-/* Make `set` the current one. */
+/* Make `set` the current set. */
 HPS_DEVICE_CODE void embed_change_set(struct embed_change *change, uint32_t set)
 {
     if (set != change->set) {
@@ -483,7 +488,7 @@ HPS_DEVICE_CODE void embed_change_set(struct embed_change *change, uint32_t set)
     }
 }
 
-/* Write back the spill, and the marks of the sets that have rows there. */
+/* Write the changed ways of the spill to memory, and mark the sets that have keys in the spill. */
 HPS_DEVICE_CODE void embed_put_spill(struct embed_change *change, uint32_t block)
 {
     const struct hps_embed_desc *desc = change->desc;
@@ -524,8 +529,8 @@ HPS_DEVICE_CODE void embed_add_counts(const struct embed_change *change, uint64_
     }
 }
 
-/* The warp copies a staged row to the row of the way. A lane always writes the same quads of a
- * row. */
+/* Copy a staged row to the row of a way, by the whole warp. Each lane always writes the same quads
+ * of a row. */
 HPS_DEVICE_CODE void embed_put_row(const struct embed_change *change, uint64_t from, uint32_t way,
                                    struct hps_quad first)
 {
@@ -566,7 +571,7 @@ HPS_DEVICE_CODE struct hps_quad embed_first_quad(const struct hps_embed_apply_ar
 }
 
 /* Apply the entries of a group. The first loads do not depend on each other: each lane reads its
- * way of set or spill, and its quad of the row. marker: of the block's spill. */
+ * way of the set or spill, and its quad of the row. marker: the marker of the block's spill. */
 HPS_DEVICE_CODE void embed_apply_entries(const struct hps_embed_apply_args *args,
                                          const struct hps_quad *group, struct embed_change *change,
                                          uint64_t marker)

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The kernel that adds the rows of bags, after the lookup that found them. A few neighbouring lanes
- * add one bag, four columns each, over all of its keys in order. So a sum has the same bits as by
- * hps_row_sum_add, whatever else is in the batch.
+ * add one bag: each lane adds four columns of all rows, in the order of the keys. So a sum has the
+ * same bits as one of hps_row_sum_add, and does not depend on the rest of the batch.
  */
 #include "base/row_sum.h"
 #include "cache/embed/kernels.h"
 #include "cache/embed/values.cuh"
 
-enum { POOL_ROWS = 4 }; /* that a lane has in flight */
+enum { POOL_ROWS = 4 }; /* rows that a lane loads at one time */
 
-/* Four columns of a bag, and the sums that they may be divided by. */
+/* The sums of four columns of a bag, and the sums by which they may be divided. */
 struct embed_sum {
     float values[EMBED_VALUES];
     float weights;
@@ -28,7 +28,7 @@ HPS_DEVICE_CODE void embed_add_row(struct embed_sum *sum, const struct hps_quad 
     sum->squares = hps_float_add(sum->squares, hps_float_multiply(weight, weight));
 }
 
-/* Add columns first to first + 3 of all n rows. False: a row is missing. */
+/* Add columns first to first + 3 of all n rows. Returns false if a row is not cached. */
 HPS_DEVICE_CODE bool embed_add_rows(struct embed_sum *sum, uint64_t found, uint32_t n,
                                     uint32_t stored, uint32_t dim, uint32_t first)
 {
@@ -55,7 +55,7 @@ HPS_DEVICE_CODE bool embed_add_rows(struct embed_sum *sum, uint64_t found, uint3
     return true;
 }
 
-/* The same with a type that is a constant for the compiler. */
+/* embed_add_rows, compiled separately for each stored type. */
 HPS_DEVICE_CODE bool embed_add_rows_of(struct embed_sum *sum, uint64_t found, uint32_t n,
                                        uint32_t stored, uint32_t dim, uint32_t first)
 {
@@ -73,7 +73,7 @@ HPS_DEVICE_CODE bool embed_add_rows_of(struct embed_sum *sum, uint64_t found, ui
     }
 }
 
-/* As hps_row_sum_end. A divisor of 1 leaves the value unchanged. */
+/* Divide the sums as hps_row_sum_end does. A divisor of 1 leaves a sum unchanged. */
 HPS_DEVICE_CODE void embed_divide(struct embed_sum *sum, uint32_t pooling, uint32_t n)
 {
     float by = pooling == HPS_POOLING_MEAN            ? sum->weights
@@ -86,7 +86,7 @@ HPS_DEVICE_CODE void embed_divide(struct embed_sum *sum, uint32_t pooling, uint3
     }
 }
 
-/* lane: its index among the lanes of the bag. */
+/* Add one bag. lane: index of the calling lane among the lanes of the bag. */
 HPS_DEVICE_CODE void embed_pool_bag(const struct hps_embed_pool_args *args, uint32_t index,
                                     uint32_t lane)
 {

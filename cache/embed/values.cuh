@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of any type, four neighbouring values at a time: loaded as stored, converted to fp32 in
- * registers, and stored in the wanted type. A row begins at a multiple of 16 bytes and its size is
- * rounded up to one, so four values may be loaded near its end.
+ * Converts rows of any type, four neighbouring values at a time. Values are loaded as stored,
+ * converted to fp32 in registers, and stored in the wanted type. A row begins at a multiple of 16
+ * bytes, and its memory is a multiple of 16 bytes long. So loading four values near the end of a
+ * row reads no other memory.
  */
 #ifndef HPS_CACHE_EMBED_VALUES_CUH
 #define HPS_CACHE_EMBED_VALUES_CUH
@@ -12,7 +13,8 @@
 
 enum { EMBED_VALUES = 4 };
 
-/* 4 bytes at any address. The row must contain all words that they overlap. */
+/* Load 4 bytes at any address. The memory of the row must contain all aligned words that the 4
+ * bytes overlap. */
 HPS_DEVICE_CODE uint32_t embed_load_word(uint64_t address)
 {
     uint32_t bits = (uint32_t)(address & 3) * 8;
@@ -24,9 +26,9 @@ HPS_DEVICE_CODE uint32_t embed_load_word(uint64_t address)
     return low >> bits | hps_load_u32(embed_at((address & ~UINT64_C(3)) + 4)) << (32 - bits);
 }
 
-/* Load values first to first + 3 of a row of dim values, in the form that embed_value reads. The
- * values are a whole quad, its first half, or its first word; after such a word are the row's scale
- * and bias as fp32. */
+/* Load values first to first + 3 of a row of dim values, in the form that embed_value reads. FP32
+ * values take the whole quad, FP16 and BF16 values its first half. INT8 values take the first word;
+ * the next two words are the row's scale and bias as fp32. */
 HPS_DEVICE_CODE struct hps_quad embed_load_values(uint64_t row, uint32_t stored, uint32_t dim,
                                                   uint32_t first)
 {
@@ -53,9 +55,9 @@ HPS_DEVICE_CODE struct hps_quad embed_load_values(uint64_t row, uint32_t stored,
 }
 
 #if HPS_EMBED_CONVERT_AHEAD
-/* embed_load_values in two steps. The first loads the values of n rows (a row 0 is absent), and the
- * word in which a row's scale begins. The second loads the rest of scale and bias, from lines
- * that the first has brought into the cache. */
+/* embed_load_values in two steps. embed_load_ahead loads the values of n rows, and the word in
+ * which the scale of each row begins. A row with address 0 is not loaded. embed_finish_values loads
+ * the rest of scale and bias, from lines that the first step has brought into the cache. */
 HPS_DEVICE_CODE void embed_load_ahead(struct hps_quad *raw, const uint64_t *rows, uint32_t n,
                                       uint32_t stored, uint32_t dim, uint32_t first)
 {
@@ -83,7 +85,7 @@ HPS_DEVICE_CODE void embed_load_ahead(struct hps_quad *raw, const uint64_t *rows
     }
 }
 
-/* embed_load_word, with the first word already loaded. */
+/* The result of embed_load_word, if its first aligned word, `low`, is already loaded. */
 HPS_DEVICE_CODE uint32_t embed_finish_word(uint64_t address, uint32_t low)
 {
     uint32_t bits = (uint32_t)(address & 3) * 8;
@@ -110,7 +112,7 @@ HPS_DEVICE_CODE struct hps_quad embed_finish_values(const struct hps_quad *raw, 
 }
 #endif
 
-/* Value first + i, i below EMBED_VALUES. */
+/* Value i of the values that embed_load_values has loaded, as fp32; i is less than EMBED_VALUES. */
 HPS_DEVICE_CODE float embed_value(const struct hps_quad *raw, uint32_t stored, uint32_t i)
 {
     if (stored == HPS_DTYPE_FP32) {
@@ -136,7 +138,8 @@ HPS_DEVICE_CODE uint16_t embed_bf16_of_float(float value)
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-/* Store n of four values as FP32, FP16 or BF16, at a multiple of the size of one. */
+/* Store the first n of four values as FP32, FP16 or BF16. `to` must be a multiple of the size of
+ * one value. */
 HPS_DEVICE_CODE void embed_store_values(uint64_t to, uint32_t wanted, const float *values,
                                         uint32_t n)
 {
