@@ -55,8 +55,7 @@ void hps_insertion_forget(struct hps_insertion *insertion, const struct hps_vers
  * current insertion into a shared tier. Does not wait for jobs: freeing the I/O pool waits for
  * them. No effect if insertion is NULL. */
 void hps_insertion_stop(struct hps_insertion *insertion);
-/* Call it after hps_insertion_stop, and after the I/O pool has been freed. insertion may be NULL.
- */
+/* Call it after hps_insertion_stop and after freeing the I/O pool. insertion may be NULL. */
 void hps_insertion_free(struct hps_insertion *insertion);
 /* Number of keys that are queued or being fetched. Thread-safe. */
 uint32_t hps_insertion_rows(struct hps_insertion *insertion);

@@ -280,10 +280,10 @@ void hps_lookup_leave_gpu(struct hps_lookup *lookup);
  * Otherwise call hps_lookup_ask_gpu, hps_lookup_run_gpu and hps_lookup_run_rest next. If the
  * version has no gpu, call only hps_lookup_run_rest.
  *
- * error   NOT_FOUND: unknown_policy is HPS_UNKNOWN_ERROR, and a key is in no tier; `err` names
- * table and key. ABORTED: the lookup wants a unit, and is torn or ahead, or an update may have
- *         added a key that was in no tier. EXHAUSTED: the arena is full. DEADLINE, CANCELLED,
- *         NO_MEMORY, or the error of the authoritative tier
+ * error   NOT_FOUND: unknown_policy is HPS_UNKNOWN_ERROR, and a key is in no tier; `err` names the
+ *         table and the key. ABORTED: the lookup wants a unit, and it is torn or ahead, or an
+ *         update may have added a key that was in no tier. EXHAUSTED: the arena is full. DEADLINE,
+ *         CANCELLED, NO_MEMORY, or the error of the authoritative tier
  */
 hps_status hps_lookup_run_memory(struct hps_lookup *lookup, bool *out_done, struct hps_error *err)
     HPS_MUST_CHECK;
@@ -316,8 +316,8 @@ void hps_lookup_abandon(struct hps_lookup *lookup);
  *
  * thread  one that may block
  * error   ABORTED with `torn`: updates changed rows during each reread and could not be held back,
- *         or a batch has failed half-way. ABORTED with `ahead`: see the top of this file.
- * NO_MEMORY, EXHAUSTED; errors of hps_lookup_run_rest
+ *         or a batch has failed half-way. ABORTED with `ahead`: see the top of this file. The
+ *         other errors are NO_MEMORY, and those of hps_lookup_run_rest
  */
 hps_status hps_lookup_reread(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
 

@@ -33,7 +33,7 @@
 enum {
     /* Most tries of a lookup. Each BEGIN starts a try, except a BEGIN after AWAIT_UPDATES. */
     HPS_LOOKUP_TRIES_MAX = 3,
-    /* Most waits of a lookup: AWAIT_UPDATES and AWAIT_REREAD together. 20 waits take 1 second. */
+    /* Most waits of a lookup: AWAIT_UPDATES and AWAIT_REREAD together. 20 waits take about 1 s. */
     HPS_LOOKUP_WAITS_MAX = 20,
     HPS_LOOKUP_WAIT_US = 1000, /* length of the first wait; each later one is twice as long */
     HPS_LOOKUP_WAIT_US_MAX = 64 * 1000 /* longest wait */

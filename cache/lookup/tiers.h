@@ -25,8 +25,8 @@ enum {
     HPS_WALK_KEYS_MEMORY = 1024, /* per call of a memory tier */
     /* Per call of a tier that blocks. A shared tier gets all keys in one call. */
     HPS_WALK_KEYS_BLOCKING = 16384,
-    HPS_WALK_KEYS_PIECE = 2048, /* that a helper takes at one time from a large lookup */
-    /* Per step, of keys for which fetches are shared with other lookups (cache/version/flight.h).
+    HPS_WALK_KEYS_PIECE = 2048, /* per piece of a large lookup; helpers take one at a time */
+    /* Per step, for which fetches are shared with other lookups (cache/version/flight.h).
      * Sharing takes 96 bytes per key and up to 4 % of the time of a warm read. */
     HPS_WALK_KEYS_SHARED = 4096
 };
