@@ -16,7 +16,8 @@
 
 #include "base/types.h"
 
-/* HPS_FETCHED_OFTEN: a lookup waits for a missing row that jobs have fetched this often. */
+/* HPS_FETCHED_OFTEN: a lookup waits for a missing row that jobs have fetched this many times.
+ * HPS_FETCHED_KEYS: most keys that are remembered. */
 enum { HPS_FETCHED_OFTEN = 1, HPS_FETCHED_KEYS = 65536 };
 
 struct hps_fetched;

@@ -24,7 +24,7 @@
 #include "base/types.h"
 #include "cache/version/stamps.h"
 
-struct hps_flight; /* of one version */
+struct hps_flight; /* the keys of one version that are being fetched */
 
 enum hps_flight_state {
     HPS_FLIGHT_ALONE, /* the fetch of the key is not shared, or no longer shared */
@@ -71,8 +71,8 @@ void hps_flight_trip_begin(struct hps_flight_trip *trip);
 /* Call it after every key of the trip has landed or left. */
 void hps_flight_trip_end(struct hps_flight_trip *trip);
 
-/* Share the fetch of a key. Returns LEADS, WAITS or ALONE. After WAITS, key->state may have changed
- * already. */
+/* Share the fetch of a key. Returns LEADS, WAITS or ALONE. If it returns WAITS, key->state may have
+ * changed again before the call returns. */
 enum hps_flight_state hps_flight_join(struct hps_flight *flight, struct hps_flight_trip *trip,
                                       const struct hps_stamps *stamps, struct hps_flight_key *key);
 

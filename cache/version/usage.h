@@ -48,8 +48,9 @@ void hps_usage_get(const struct hps_usage *usage, struct hps_usage_sums *out_sum
  * one thread at a time. */
 struct hps_usages;
 
-struct hps_usages *hps_usages_new(void);         /* NULL: no memory */
-void hps_usages_free(struct hps_usages *usages); /* and all its counters; may be NULL */
+/* Returns NULL if there is no memory. */
+struct hps_usages *hps_usages_new(void);
+void hps_usages_free(struct hps_usages *usages); /* frees all its counters, too; may be NULL */
 /* The counters of a version, created by the first call for it. Returns NULL if there is no
  * memory. */
 struct hps_usage *hps_usages_of(struct hps_usages *usages, const char *model, int64_t version);

@@ -47,7 +47,7 @@ struct hps_table_metrics {
     struct hps_metric *keys_found;     /* lookup_keys_total{status="found"} */
     struct hps_metric *keys_defaulted; /* lookup_keys_total{status="defaulted"} */
     struct hps_metric *keys_unknown;   /* lookup_keys_total{status="unknown"} */
-    struct hps_metric *unique_keys;    /* lookup_unique_keys_total; NULL: no keys are counted */
+    struct hps_metric *unique_keys;    /* lookup_unique_keys_total; NULL: no metric counts keys */
     struct hps_metric *absent_keys;    /* lookup_absent_keys_total, of the model */
     struct hps_metric *shared_keys;    /* lookup_shared_keys_total, of the model */
     /* lookup_defaulted_keys_total{reason}, of the model; index: enum hps_miss_policy */
@@ -67,8 +67,8 @@ struct hps_version {
     int64_t number;
     char *label;
     char *lineage;
-    char *source;      /* directory it was loaded from */
-    char *fingerprint; /* of the source files */
+    char *source;      /* directory from which the version was loaded */
+    char *fingerprint; /* fingerprint of the source files */
     char *load_id;     /* hash of the loaded rows and of the positions where updates began; hex */
     char *config;      /* the models[] entry that the load used, JSON; NULL: it used no entry */
     char *configured;  /* hash of the models[] entry in ps.json at the time of the load; NULL: not
@@ -118,7 +118,7 @@ struct hps_version {
     struct hps_absent *absent;   /* keys known to be in no tier; NULL: not remembered */
     struct hps_fetched *fetched; /* rows that insertion jobs fetched; NULL: not remembered */
     struct hps_flight *flight;   /* keys being fetched; NULL: lookups share no fetches */
-    struct hps_updates *updates; /* sequence and positions; NULL: the rows never change */
+    struct hps_updates *updates; /* state of cache/update/update.h; NULL: the rows never change */
     void (*updates_free)(struct hps_updates *updates); /* frees `updates`; set with it */
     /* update_rows_total{op}; NULL: not counted */
     struct hps_metric *update_rows_put, *update_rows_deleted, *update_rows_older;
