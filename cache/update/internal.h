@@ -18,7 +18,7 @@ struct update_position {
 };
 
 struct hps_updates {
-    atomic_bool busy;                        /* hps_update_apply runs: to detect a second updater */
+    atomic_bool busy;                        /* hps_update_apply runs; detects a second updater */
     _Atomic uint64_t sequence;               /* see hps_update_sequence */
     _Atomic int64_t event_time_ms, as_of_ms; /* see hps_update_times_set */
     _Atomic uint64_t as_of_us;               /* when as_of_ms last changed, hps_clock_us */
@@ -37,8 +37,8 @@ struct hps_updates {
     _Atomic int64_t *rows_changed;
     atomic_bool rows_updated; /* batches have changed rows, or may have */
 
-    /* Updater thread only: sum of the shared tier's reports since the last hps_update_shared_take
-     */
+    /* The updater thread only: the sum of the shared tier's reports since the last call of
+     * hps_update_shared_take. */
     struct hps_log_report shared;
 };
 
@@ -71,7 +71,8 @@ struct update_plan {
     /* [n_writes + n_version_writes]. First the writes of rows and deletes; each key of a table
      * occurs once in all of them. Then the writes of row versions, for the durable store only. */
     struct hps_write *writes;
-    void **owned; /* for each of `writes`, memory to free; NULL: the write borrows from the batch */
+    void **owned;    /* for each of `writes`, memory that update_plan_free frees; NULL: the write
+                        borrows from the batch */
     uint32_t *spans; /* [n_writes] index of the batch's span from which each write comes */
     uint32_t n_writes;
     uint32_t n_version_writes;

@@ -91,9 +91,9 @@ struct hps_update_batch {
 };
 
 enum {
-    HPS_UPDATE_KEYS_MAX = 1 << 26,           /* keys of one batch */
-    HPS_UPDATE_HOLD_US_MAX = 100 * 1000,     /* longest wait of a batch for the end of a hold */
-    HPS_UPDATE_HOLD_WAIT_US_MAX = 500 * 1000 /* longest wait of a hold for the end of a batch */
+    HPS_UPDATE_KEYS_MAX = 1 << 26,           /* most keys of one batch */
+    HPS_UPDATE_HOLD_US_MAX = 100 * 1000,     /* longest wait of a batch for a hold to end */
+    HPS_UPDATE_HOLD_WAIT_US_MAX = 500 * 1000 /* longest wait of a hold for a batch to end */
 };
 
 /* Prepare a version for updates: make its stamps, and read the stored positions and sequence. Call
