@@ -76,7 +76,7 @@ size_t hps_hot_record_size(uint32_t table_size, uint32_t n);
 void hps_hot_record_write(const char *table, uint32_t table_size, const struct hps_hot_key *keys,
                           uint32_t n, uint8_t *out_data);
 /* Parse a record of `size` bytes. *out_record points into `data`. DATA_LOSS: the record is damaged;
- * NEWER_FORMAT */
+ * NEWER_FORMAT: a newer hpsd wrote it. */
 hps_status hps_hot_record_read(const void *data, size_t size, struct hps_hot_record *out_record,
                                struct hps_error *err) HPS_MUST_CHECK;
 /* The key with index i, less than record->n. */

@@ -132,17 +132,17 @@ struct hps_lookup_part {
     uint8_t *rows;       /* row i of the reply at rows + i * stride; NULL: the part has no rows, or
                             was not started */
     uint8_t *key_status; /* [n_keys] enum hps_key_status; NULL: all keys were found */
-    /* Keys that hits_tier found before the walk, which leaves them out. Bit i % 32 of word i / 32
-     * is keys[i]; each duplicate has its own bit. hits_tier is the gpu if it was queried first for
-     * all keys, or the host map if it pools. With pooling, only keys of bags that the tier has
-     * added are set. NULL: no key was found before the walk. */
+    /* Keys that hits_tier found before the walk; the walk leaves them out. For keys[i], bit i % 32
+     * of word i / 32 is set; each duplicate has its own bit. hits_tier is the gpu if it was queried
+     * first, or the host map if it pools. With pooling, only the keys of bags that the tier has
+     * added have their bits set. NULL: no key was found before the walk. */
     const uint32_t *hits;
     enum hps_tier_kind hits_tier;
     uint32_t n_unique;     /* unique keys of the walk, plus the number of bits set in `hits` */
     uint32_t n_defaulted;  /* keys with the status DEFAULTED; duplicates count */
     uint32_t n_unknown;    /* keys with the status UNKNOWN; duplicates count */
-    uint32_t n_whole_bags; /* POOLED: bags that a tier added, because it had all their keys or they
-                              have no keys */
+    uint32_t n_whole_bags; /* POOLED: bags that a tier added; it had all keys of the bag, or the bag
+                              has no keys */
     struct hps_duplicate *duplicates; /* [n_keys - n_unique] by ascending index; without keys that
                                          are set in `hits` */
     struct hps_walk walk;             /* what each tier did, and which keys it answered */
@@ -150,9 +150,11 @@ struct hps_lookup_part {
     bool waits_for_gpu; /* the gpu will be queried for keys that the memory tiers missed */
 
     /* private */
-    uint32_t *whole; /* POOLED: bags that a tier added, as in struct hps_bags; NULL: no bag */
-    const uint32_t *cached; /* POOLED: keys that a gpu queried first had, also in bags that it did
-                               not add; bits as in `hits`; NULL: the gpu was not queried first */
+    uint32_t *whole; /* POOLED: the bags that tiers added, as in struct hps_bags; NULL: no tier
+                        added one */
+    const uint32_t *cached; /* POOLED: keys that the gpu had when it was queried first, also keys of
+                               bags that it did not add; bits as in `hits`; NULL: the gpu was not
+                               queried first */
     /* The row of keys[i], as stored, is at gathered + i * table->row_bytes. NULL: the part gathers
      * no rows. */
     uint8_t *gathered;
@@ -168,7 +170,7 @@ static inline bool hps_lookup_part_hit(const struct hps_lookup_part *part, uint3
  * the keys of other parts that the memory tiers missed. */
 struct hps_lookup_gpu {
     struct hps_gpu_lookup ask;
-    struct hps_lookup_part **parts; /* [ask.n_parts] parts[i] has sent ask.parts[i] */
+    struct hps_lookup_part **parts; /* [ask.n_parts] ask.parts[i] has the keys of parts[i] */
     struct hps_block *scratch; /* where the gpu writes rows that the memory tiers missed; NULL: it
                                   writes rows to their places in the reply */
     bool asked; /* the gpu has been queried, and hps_lookup_run_memory or _run_gpu has not yet taken
@@ -187,8 +189,8 @@ struct hps_lookup {
     uint32_t n_parts;
     enum hps_miss_policy miss_policy;       /* 0: hps_lookup_plan sets the version's policy */
     enum hps_unknown_policy unknown_policy; /* 0: hps_lookup_plan sets the version's policy */
-    enum hps_dtype output; /* FP32 (also 0), FP16 or BF16. RAW: rows as stored; only with PER_TABLE
-                              and without bags */
+    enum hps_dtype output; /* FP32 (also 0), FP16 or BF16. RAW: rows as stored; allowed only with
+                              PER_TABLE and without pooling */
     enum hps_row_layout layout; /* CONCAT: all parts must have the same number of rows */
     bool unit;    /* consistency unit: the rows have all changes of a batch of updates or none */
     bool rereads; /* this lookup reads changed rows again on behalf of another lookup; that lookup

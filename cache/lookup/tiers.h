@@ -34,21 +34,22 @@ enum {
 /* The work of one tier for one walk. All fields are 0 if the walk neither queried the tier nor
  * inserted into it. "Found below" means: found in any lower tier. */
 struct hps_tier_report {
-    uint32_t n_asked;         /* keys for which the tier was queried */
-    uint32_t n_unanswered;    /* of n_asked: the call failed before it answered them */
-    uint32_t n_found;         /* keys that this lookup found, or a lookup that it waited for */
-    uint32_t n_shared;        /* of n_found: by a lookup that this one waited for; not in n_asked */
-    uint32_t n_inserted;      /* rows found below and inserted into this tier */
-    uint32_t n_no_room;       /* rows found below for which this tier had no capacity */
-    uint32_t n_stale;         /* rows found below that an update may have changed since the read */
-    uint32_t n_dropped;       /* rows found below that were not inserted because of an error */
-    uint32_t n_evicted;       /* rows that the insertions evicted */
-    uint32_t n_faults;        /* failed calls; a call for several walks counts for the first one */
-    bool later;               /* some row may have updates that this version does not have yet */
-    hps_status status;        /* error of the last query that failed; OK: no query failed. After an
-                                 error the walk has skipped the rest of the tier, or has failed */
+    uint32_t n_asked;      /* keys for which the tier was queried */
+    uint32_t n_unanswered; /* keys of n_asked that a failed call did not answer */
+    uint32_t n_found;      /* keys found in this tier, by this walk or by one that it waited for */
+    uint32_t n_shared;     /* keys of n_found that another lookup found; not in n_asked */
+    uint32_t n_inserted;   /* rows found below and inserted into this tier */
+    uint32_t n_no_room;    /* rows found below for which this tier had no capacity */
+    uint32_t n_stale;      /* rows found below that an update may have changed since the read */
+    uint32_t n_dropped;    /* rows found below that were not inserted because of an error */
+    uint32_t n_evicted;    /* rows that the insertions evicted */
+    uint32_t n_faults;     /* failed calls; a call for several walks counts only for the first */
+    bool later;            /* some row may have updates that this version does not have yet */
+    hps_status status;     /* error of the last query that failed; OK: no query failed. After an
+                              error the walk has skipped the rest of the tier, or has failed */
     hps_status insert_status; /* status of the last insertion into this tier */
-    uint64_t duration_us; /* of all queries; a call for several walks counts for the first one */
+    uint64_t duration_us;     /* time of all queries; that of a call for several walks counts
+                                 only for the first */
 };
 
 /* Private: state of hps_walk_rest. */
@@ -84,12 +85,14 @@ struct hps_walk {
     uint32_t n_found_before; /* keys found before the walk, with duplicates; not in the batch */
     enum hps_tier_kind kind_before; /* the tier that found them */
     uint32_t n_absent;              /* keys of the batch known to be in no tier */
-    uint32_t n_remembered; /* of n_absent: known from an earlier lookup (cache/version/absent.h) */
-    uint32_t n_shared_absent; /* of n_absent: known from a lookup that this one waited for */
+    uint32_t n_remembered; /* keys of n_absent that are remembered as absent (version/absent.h) */
+    uint32_t n_shared_absent; /* keys of n_absent that another lookup found in no tier, while this
+                                 one waited for it */
     uint32_t kind_next;       /* memory tiers with a smaller kind have been queried */
     bool recalled; /* missing keys that are remembered as absent have been moved to n_absent */
     struct hps_tier_report reports[HPS_TIER_COUNT]; /* by kind; n_found includes n_found_before */
-    const struct hps_gpu_space *gpu_missed; /* the device that was queried; NULL: no device was */
+    const struct hps_gpu_space *gpu_missed; /* the caches on the device that was queried; NULL: no
+                                               device was queried */
     struct hps_walk *next; /* the next linked walk: all are of one lookup or one job */
     uint64_t wait_us; /* time spent waiting for rows that other lookups fetch; the first of linked
                          walks has the time of all */
