@@ -123,7 +123,7 @@ struct hps_gpu_tier {
 struct hps_gpu_space {
     struct hps_gpu_tier *tier;
     struct hps_gpu_space *next; /* the tier's thread: next in tier->spaces */
-    /* the same version on another device; constant while the space is in use */
+    /* the caches of the same version on another device; constant while the space is in use */
     struct hps_gpu_space *sibling;
     atomic_uint n_turns; /* first sibling only: counts lookups, to rotate them among equally loaded
                             devices */
@@ -145,7 +145,7 @@ struct hps_gpu_space {
     _Atomic uint64_t spoiled_until;
     char label[GPU_LABEL_BYTES]; /* model/version, for logs */
     struct gpu_table {
-        char *name; /* for logs; NULL: no memory for it */
+        char *name; /* name of the table, for logs; NULL: there was no memory for it */
         uint32_t row_bytes;
         uint32_t dim;
         enum hps_dtype dtype;
@@ -189,7 +189,8 @@ void gpu_bits_put(uint32_t *bits, uint32_t begin, uint32_t n, const uint32_t *fr
 
 /* ---- space.c, tier.c ------------------------------------------------------------------------- */
 
-/* hps_gpu_space_caches for the device of this space, without its siblings. Any thread. */
+/* Like hps_gpu_space_caches, but only for the device of this space, not for its siblings. Any
+ * thread. */
 bool gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id);
 /* Run fn(ctx) on the tier's thread and wait until it has returned. Any thread except the tier's. fn
  * must not take a lock that the caller holds. */
@@ -214,7 +215,7 @@ bool gpu_spaces_settle(struct hps_gpu_tier *tier);  /* makes missing caches, rem
 void gpu_tier_lose(struct hps_gpu_tier *tier, const char *text);
 /* After a loss: drop all changes, and accept no more. */
 void gpu_changes_end(struct hps_gpu_tier *tier);
-/* Drop the changes of the space that are not staged; NULL: of all spaces. */
+/* Drop the changes of the space that are not staged. If space is NULL, drop those of all spaces. */
 void gpu_changes_drop(struct hps_gpu_tier *tier, const struct hps_gpu_space *space);
 /* Update gpu_changes.staged_bytes. */
 void gpu_changes_note(struct hps_gpu_tier *tier);

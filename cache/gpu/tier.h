@@ -157,9 +157,9 @@ uint64_t hps_gpu_space_rows_max(const struct hps_gpu_space *space, uint32_t tabl
 /* Whether all rows of the table are to be cached, and a fill is needed: on some device, the cache
  * of the table was made after the last complete fill began. False if the table has no cache. */
 bool hps_gpu_space_unfilled(const struct hps_gpu_space *space, uint32_t table_id);
-/* A *fill* inserts all rows of a table. Its thread calls begin before it reads the first row, and
- * end after it has queued the last insertion. At most one fill per table at a time; otherwise
- * hps_gpu_space_unfilled may become false too early. */
+/* A *fill* inserts all rows of a table. Call hps_gpu_space_fill_begin before the first row is read,
+ * and hps_gpu_space_fill_end after the last insertion is queued. Only one fill of a table may run
+ * at a time; otherwise hps_gpu_space_unfilled may return false too early. */
 void hps_gpu_space_fill_begin(struct hps_gpu_space *space, uint32_t table_id);
 void hps_gpu_space_fill_end(struct hps_gpu_space *space, uint32_t table_id);
 
