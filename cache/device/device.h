@@ -71,12 +71,13 @@ struct hps_device_driver {
                               device lost; 0: 5 s */
 };
 
-/* GPUs, through the CUDA runtime. In a build without CUDA it counts 0 devices. */
+/* The driver for GPUs, through the CUDA runtime. In a build without CUDA it counts 0 devices. */
 extern const struct hps_device_driver hps_device_cuda;
 
 /* The version of the CUDA toolkit of this build, such as "13.0"; "none" in a build without CUDA. */
 const char *hps_device_cuda_version(void);
-/* The targets of this build, such as "sm_80, sm_90, sm_100"; "" in a build without CUDA. */
+/* The GPU architectures for which this build has kernels, such as "sm_80, sm_90, sm_100"; "" in a
+ * build without CUDA. */
 const char *hps_device_cuda_processors(void);
 
 /* Set *out_n to the number of devices that can be opened. If there is no GPU, returns OK, sets

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Annotations for ThreadSanitizer and AddressSanitizer: which memory accesses are ordered, and
- * which stack a thread uses. Without effect in other builds.
+ * which stack a thread uses. They have no effect in other builds.
  *
  * The files of the simulator (fiber.c, simt.c, device.c) are compiled without ThreadSanitizer. So
  * ThreadSanitizer learns about order only from these annotations, and not from the locks and queues
