@@ -53,7 +53,7 @@ struct hps_embed_range {
     struct hps_embed_range *previous, *next; /* neighbours in cache->ranges */
     struct hps_embed_range_config config;
     struct hps_embed_range_usage usage;
-    struct hps_embed_desc desc; /* as sent to the device */
+    struct hps_embed_desc desc; /* the description of the range for the device */
     uint64_t offset;            /* offset of the range in the arena */
     uint64_t n_cleared; /* bytes whose clearing is queued on `in`; the range is ready when these are
                            all bytes that must be cleared */
