@@ -65,7 +65,7 @@ hps_status hps_models_expect(struct hps_models *models, const char *model, const
  * no memory. Thread-safe. NO_MEMORY: the old order stays. */
 hps_status hps_models_set_order(struct hps_models *models, const char *model,
                                 const char *const *names, uint32_t n) HPS_MUST_CHECK;
-/* Make a resident version the active one; number 0: no version becomes active. This function and
+/* Make a resident version the active one; number 0: the model then has no active version. This and
  * hps_models_remove need no memory. One caller at a time. NOT_FOUND: no such resident version */
 hps_status hps_models_activate(struct hps_models *models, const char *model, int64_t number)
     HPS_MUST_CHECK;
