@@ -19,9 +19,9 @@ struct hps_acceptor;
 struct hps_acceptor_options {
     struct hps_peers_limits limits;          /* for all listeners together */
     const struct hps_peers_metrics *metrics; /* copied; NULL: nothing is counted */
-    /* Called for each accepted connection, which already has its slot. The callee owns `conn`. It
-     * is not attached to a loop, so the callee may pass it to another thread. The callee may stop
-     * the acceptor, but must not free it. `cookie`: see hps_acceptor_add. */
+    /* Called for each accepted connection, which already has its slot (net/peers.h). The callee
+     * owns `conn`. It is not attached to a loop, so the callee may pass it to another thread. The
+     * callee may stop the acceptor, but must not free it. `cookie`: see hps_acceptor_add. */
     void (*on_accept)(void *ctx, struct hps_conn *conn, unsigned cookie);
     void *ctx;
 };
@@ -30,9 +30,9 @@ hps_status hps_acceptor_new(struct hps_loop *loop, const struct hps_acceptor_opt
                             struct hps_acceptor **out_acceptor, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Starts to accept connections on `listen_fd`. The acceptor owns `listen_fd` from now on, also on
- * failure. Its connections use `tls` (NULL: no TLS), to which the acceptor takes a reference.
- * on_accept gets `cookie` with each of them. `unlink_file`: if this is a Unix socket,
- * hps_acceptor_stop removes its file. Do not set it for inherited sockets. */
+ * failure. The accepted connections use TLS with `tls`, or no TLS if it is NULL. The acceptor takes
+ * a reference to `tls`. on_accept gets `cookie` for each connection of this socket. `unlink_file`:
+ * hps_acceptor_stop removes the file of this Unix socket. Do not set it for inherited sockets. */
 hps_status hps_acceptor_add(struct hps_acceptor *acceptor, int listen_fd, struct hps_tls *tls,
                             unsigned cookie, bool unlink_file, struct hps_error *err)
     HPS_MUST_CHECK;

@@ -15,11 +15,11 @@
 
 #define HPS_ADDR_HOST_MAX 255
 #define HPS_ADDR_TEXT_MAX (HPS_ADDR_HOST_MAX + 16) /* with brackets, port and NUL */
-#define HPS_PLACES_MAX    16                       /* per name; further ones are ignored */
+#define HPS_PLACES_MAX    16                       /* per host name; hpsd ignores further ones */
 
 struct hps_addr {
     bool is_unix;
-    uint16_t port;                                          /* 0: for bind(): any free port */
+    uint16_t port;                                          /* 0, only for bind(): any free port */
     char host[HPS_ADDR_HOST_MAX + 1];                       /* number or name, without brackets */
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* Unix sockets */
 };
@@ -55,7 +55,7 @@ bool hps_addr_is_name(const struct hps_addr *addr);
 hps_status hps_addr_resolve(const struct hps_addr *addr, bool listening,
                             struct hps_places *out_places, struct hps_error *err) HPS_MUST_CHECK;
 /* Prints a socket address: "127.0.0.1:80", "[::1]:80", "unix:PATH", or "unix:" for a Unix socket
- * without a path. IPv4 mapped to IPv6 is printed as IPv4. Truncates and returns like
+ * without a path. IPv4 mapped to IPv6 is printed as IPv4. The text is truncated and returned as by
  * hps_addr_print. */
 char *hps_addr_print_sockaddr(const struct sockaddr *sockaddr, socklen_t size, char *text,
                               size_t capacity);

@@ -28,19 +28,20 @@ struct hps_tls;  /* net/tls.h */
 hps_status hps_conn_new(int fd, struct hps_tls *tls, struct hps_conn **out_conn,
                         struct hps_error *err) HPS_MUST_CHECK;
 /* Starts to connect to "host:port", "[v6]:port" or "unix:PATH". Blocks while it resolves a host
- * name. If a name has several addresses and one refuses, the next one is tried. If all refuse at
- * once, this call fails, usually with UNAVAILABLE. hps_conn_handshake reports later refusals.
- * INVALID: `address` is malformed. */
+ * name. If a name has several addresses and one refuses the connection, the next one is tried. If
+ * all refuse it immediately, this call fails, usually with UNAVAILABLE. If they refuse it later,
+ * hps_conn_handshake fails. INVALID: `address` is malformed. */
 hps_status hps_conn_connect(const char *address, struct hps_tls *tls, struct hps_conn **out_conn,
                             struct hps_error *err) HPS_MUST_CHECK;
 /* Closes the socket. TLS sends close_notify if that does not block. May be called within on_ready.
  * NULL has no effect. */
 void hps_conn_free(struct hps_conn *conn);
 
-/* Attaches the connection to `loop`. The loop then calls on_ready(ctx, events) on its thread when a
- * wanted operation may proceed; spurious calls are possible. At first the connection waits for the
- * events of its handshake. If the handshake does not finish within `handshake_timeout_us` (0: no
- * limit), on_ready is called and hps_conn_handshake returns DEADLINE. */
+/* Attaches the connection to `loop`. The loop then calls on_ready(ctx, events) on its thread when
+ * the connection may be ready for a wanted event. Until the handshake is finished, these are the
+ * events that the handshake needs. After it, hps_conn_want sets them. Spurious calls are possible.
+ * If the handshake does not finish within `handshake_timeout_us` (0: no limit), on_ready is called
+ * and hps_conn_handshake returns DEADLINE. */
 hps_status hps_conn_attach(struct hps_conn *conn, struct hps_loop *loop,
                            uint64_t handshake_timeout_us,
                            void (*on_ready)(void *ctx, unsigned events), void *ctx) HPS_MUST_CHECK;
@@ -52,9 +53,9 @@ hps_status hps_conn_attach(struct hps_conn *conn, struct hps_loop *loop,
 hps_status hps_conn_handshake(struct hps_conn *conn, struct hps_error *err) HPS_MUST_CHECK;
 
 /* Sets the events for which on_ready is called: HPS_LOOP_READ, HPS_LOOP_WRITE, both, or 0 for none.
- * With TLS, on_ready is also called for bytes that are already decrypted, and a read that must
- * write first waits for the right event. Cheap if nothing changes. Call it only after the
- * handshake. */
+ * With TLS, on_ready is also called while decrypted bytes are buffered. If TLS must write before it
+ * can read, or read before it can write, the connection waits for that event of the socket instead.
+ * Cheap if nothing changes. Call it only after the handshake. */
 hps_status hps_conn_want(struct hps_conn *conn, unsigned events) HPS_MUST_CHECK;
 
 /* Reads up to `capacity` > 0 bytes. OK: *out_size > 0. AGAIN: no byte is available; wait for
@@ -66,10 +67,10 @@ hps_status hps_conn_read(struct hps_conn *conn, void *data, size_t capacity, siz
 hps_status hps_conn_readv(struct hps_conn *conn, const struct iovec *iov, int n_iov,
                           size_t *out_size) HPS_MUST_CHECK;
 /* Writes the bytes of `iov`, at least one. OK: the kernel has accepted the first *out_size > 0
- * bytes, possibly not all. AGAIN: it has accepted none; wait for HPS_LOOP_WRITE. After both, the
- * next call must begin with the bytes that were not accepted. They may be at another address, and
- * further bytes may follow them. CLOSED: the peer has disconnected. IO: the connection is broken.
- * Never raises SIGPIPE. */
+ * bytes, possibly not all. AGAIN: it has accepted none; wait for HPS_LOOP_WRITE. After OK and after
+ * AGAIN, the next call must begin with the bytes that the kernel has not accepted. These bytes may
+ * be at another address, and further bytes may follow them. CLOSED: the peer has disconnected. IO:
+ * the connection is broken. Never raises SIGPIPE. */
 hps_status hps_conn_writev(struct hps_conn *conn, const struct iovec *iov, int n_iov,
                            size_t *out_size) HPS_MUST_CHECK;
 /* Half-close: the peer reads an end of stream. This side can still read. Best effort, never
@@ -79,7 +80,8 @@ void hps_conn_shutdown_write(struct hps_conn *conn);
 bool hps_conn_is_tls(const struct hps_conn *conn);
 bool hps_conn_is_unix(const struct hps_conn *conn);
 /* The peer of an accepted connection: "127.0.0.1:40112", "[::1]:40112" or
- * "unix:pid=12,uid=1000,gid=1000". For hps_conn_connect, the `address` given to it. */
+ * "unix:pid=12,uid=1000,gid=1000". For an outgoing connection, the `address` given to
+ * hps_conn_connect. */
 const char *hps_conn_peer(const struct hps_conn *conn);
 /* The i-th name of the peer's certificate (hps_tls_session_name). NULL: `i` is past the last name,
  * or the peer has no certificate. */
@@ -97,9 +99,10 @@ bool hps_conn_peer_uid(const struct hps_conn *conn, uid_t *out_uid);
  */
 hps_status hps_conn_peer_groups(const struct hps_conn *conn, gid_t **out_groups, size_t *out_n)
     HPS_MUST_CHECK;
-/* As hps_sock_file_group. False also if the connection is not a Unix socket. */
+/* The group that owns the socket file of an accepted Unix connection (hps_sock_file_group). False:
+ * not a Unix socket, the socket has no file, or the file has been removed. */
 bool hps_conn_socket_group(const struct hps_conn *conn, gid_t *out_group);
-/* hps_sock_client of an accepted connection. */
+/* The client number (hps_sock_client) of an accepted connection. */
 uint64_t hps_conn_client(const struct hps_conn *conn);
 /* Whether the peer is known to have closed its socket, so that it reads no more. With TCP this is
  * known only after this side has written bytes. */
@@ -112,8 +115,8 @@ bool hps_conn_heard(const struct hps_conn *conn);
 void hps_conn_seat_give(struct hps_conn *conn, struct hps_seat *seat);
 /* The slot, still owned by the connection. NULL: it has none. */
 struct hps_seat *hps_conn_seat(const struct hps_conn *conn);
-/* Returns the slot and makes the caller its owner, who frees it when the connection has ended.
- * NULL: the connection had none. */
+/* Returns the slot and makes the caller its owner. The caller frees it when the connection has
+ * ended. NULL: the connection had none. */
 struct hps_seat *hps_conn_seat_take(struct hps_conn *conn);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * gRPC over HTTP/2: a server and a client. A server may also have HTTP/1.1 routes. A request on
- * such a route is a call like any other, with the same limits and the same guard. Functions must be
- * called, and callbacks run, on the loop thread of the connection, unless the comment says "any
- * thread".
+ * such a route is a call like any other, with the same limits and the same authorization (struct
+ * hps_grpc_guard). Functions must be called, and callbacks run, on the loop thread of the
+ * connection, unless the comment says "any thread".
  */
 #ifndef HPS_NET_GRPC_H
 #define HPS_NET_GRPC_H
@@ -35,15 +35,15 @@ struct hps_grpc_packed {
     size_t size;
     size_t size_max; /* limit of the inflated message */
     bool compressed;
-    bool is_http; /* it is the body of an HTTP/1.1 request */
-    bool is_zlib; /* if compressed: with zlib ("deflate" in gRPC and HTTP/1.1), else with gzip */
+    bool is_http; /* the message is the body of an HTTP/1.1 request */
+    bool is_zlib; /* if compressed. True: with zlib ("deflate" in gRPC and HTTP/1.1); false: gzip */
 };
 
 /* A method. Callbacks run on the loop thread of the call's connection. */
 struct hps_grpc_method {
     const char *path; /* "/hps.v1.ParameterServer/Lookup" */
-    bool open;        /* every client may call it: the guard is not called */
-    uint32_t roles;   /* for the guard: the client needs one of these; 0: any role */
+    bool open;        /* every client may call it; struct hps_grpc_guard is not used */
+    uint32_t roles;   /* bits: the client needs one of these roles; 0: any role */
     /* True: the client sends any number of messages. False: exactly one, as in unary and
      * server-streaming calls. */
     bool client_streaming;
@@ -54,8 +54,9 @@ struct hps_grpc_method {
      * called. Unless client_streaming: called exactly once, after the half-close. */
     void (*on_message)(struct hps_grpc_call *call, const uint8_t *data, size_t size);
     /* Used instead of on_message: receives one message that may still be compressed. The service
-     * inflates it with hps_grpc_unpack, on a thread where that delays no other call. `packed` is
-     * valid during the callback only; its data as in on_message. */
+     * inflates it with hps_grpc_unpack on another thread, so that the loop is not delayed. `packed`
+     * is valid during the callback only. So is packed->data, unless hps_grpc_call_keep_message is
+     * called. */
     void (*on_packed)(struct hps_grpc_call *call, const struct hps_grpc_packed *packed);
     /* client_streaming only: the client has sent its last message. */
     void (*on_half_close)(struct hps_grpc_call *call);
@@ -63,13 +64,13 @@ struct hps_grpc_method {
      * connection was lost. Called exactly once. The service frees its state of the call here. May
      * be NULL. */
     void (*on_close)(struct hps_grpc_call *call);
-    /* Called instead of on_close for a call that ended with this code before it was delivered to
-     * the service by another callback. May be NULL. */
+    /* Called instead of on_close if the call ends before another callback has delivered it to the
+     * service. grpc_code: the code with which the call ended. May be NULL. */
     void (*on_undelivered)(struct hps_grpc_call *call, int grpc_code);
     /* The send queue of this call has capacity again (see hps_grpc_call_queued). May be NULL. */
     void (*on_drained)(struct hps_grpc_call *call);
-    /* The call has left the queue in which hps_grpc_call_charge put it (AGAIN). Its charge counts
-     * from now on. NULL: the method must not call hps_grpc_call_charge. */
+    /* The call has left the queue in which it waited since hps_grpc_call_charge returned AGAIN. Its
+     * charge counts from now on. NULL: the method must not call hps_grpc_call_charge. */
     void (*on_room)(struct hps_grpc_call *call);
 };
 
@@ -95,41 +96,42 @@ struct hps_http_route {
 enum { HPS_HTTP_SEGMENTS_MAX = 8 }; /* in a pattern */
 
 struct hps_grpc_limits {
-    size_t request_bytes_max;     /* of one message, inflated */
+    size_t request_bytes_max;     /* maximum of one message, inflated */
     size_t request_bytes_all_max; /* of incomplete requests on all connections; 0: no limit */
-    /* The part of request_bytes_all_max that one peer may use while others lack memory; 0: no limit
-     * per peer. */
+    /* How much of request_bytes_all_max one peer may use while requests of other peers lack memory;
+     * 0: no limit per peer. */
     size_t request_bytes_share;
-    /* Per connection, of replies that are charged or queued. Further calls wait while it is
-     * reached. */
+    /* Maximum bytes, per connection, of replies that are charged or queued. At this limit further
+     * calls of the connection wait. */
     size_t connection_reply_bytes_max;
     uint32_t streams_max; /* open streams per HTTP/2 connection */
     bool compression;     /* accept compressed messages */
-    /* For the TLS handshake, for the first request, and for each HTTP/1.1 head. 0: no limit. */
-    uint64_t handshake_timeout_us;
-    /* For a reply, or the request of a call without client_streaming, that makes no progress. 0: no
+    /* Time limit of the TLS handshake, of the first request, and of each HTTP/1.1 head. 0: no
      * limit. */
+    uint64_t handshake_timeout_us;
+    /* Maximum time without progress of a reply, or of the request of a call without
+     * client_streaming. 0: no limit. */
     uint64_t stall_timeout_us;
-    uint64_t reply_bytes_per_s_min;   /* rate at which a client must read waiting replies; 0: any */
-    uint64_t request_bytes_per_s_min; /* rate at which it must send a begun request; 0: any */
-    uint64_t idle_timeout_us;         /* for a connection without calls; 0: no limit */
-    uint64_t age_max_us;              /* of a connection; 0: no limit */
+    uint64_t reply_bytes_per_s_min; /* minimum rate at which a client reads its replies; 0: none */
+    uint64_t request_bytes_per_s_min; /* minimum rate at which a client sends requests; 0: none */
+    uint64_t idle_timeout_us;         /* time limit of a connection without calls; 0: no limit */
+    uint64_t age_max_us;              /* maximum age of a connection; 0: no limit */
     double age_jitter;                /* random change of age_max_us; 0.1: by up to +- 10 % */
     uint64_t keepalive_us;            /* silence after which the server sends PING; 0: never */
-    uint64_t keepalive_timeout_us;    /* for the answer to the PING; 0: no limit */
+    uint64_t keepalive_timeout_us;    /* time limit of the reply to the PING; 0: no limit */
 };
 
 /* Why a connection ended before its first request. The name is a metric label. */
 enum hps_grpc_no_start {
     HPS_GRPC_TIMEOUT,     /* no handshake or no request in time */
     HPS_GRPC_CERTIFICATE, /* the client's certificate is missing or not trusted */
-    HPS_GRPC_PROTOCOL,    /* not TLS or HTTP as expected, or the client rejected our certificate */
+    HPS_GRPC_PROTOCOL,    /* the client broke TLS or HTTP, or rejected the server's certificate */
     HPS_GRPC_LEFT,        /* the client disconnected */
     HPS_GRPC_NO_STARTS
 };
 const char *hps_grpc_no_start_name(enum hps_grpc_no_start how);
 
-/* Why a client that reads or sends too slowly is disconnected or has a call ended. */
+/* Why a slow client was disconnected, or why one of its calls was ended. */
 enum hps_grpc_slow {
     /* It read less than reply_bytes_per_s_min for 10 s. */
     HPS_GRPC_SLOW_RATE,
@@ -178,16 +180,17 @@ struct hps_grpc_guard {
     void (*release)(const void *grant); /* drops a reference; NULL has no effect */
 };
 
-/* The methods of a server. All its loops share it. It must not change once a connection exists. */
+/* A server: its services and routes, its observer and its guard. All loops of the server share it.
+ * It must not change once a connection exists. */
 struct hps_grpc_server;
 
-/* Creates a server. Each of its loops begins with these limits. `observer` is copied. Returns NULL
- * if there is no memory. */
+/* Creates a server. Each loop of the server begins with `limits`. `observer` is copied. Returns
+ * NULL if there is no memory. */
 struct hps_grpc_server *hps_grpc_server_new(const struct hps_grpc_limits *limits,
                                             const struct hps_grpc_observer *observer);
-/* Adds a service, which is borrowed for the life of the server. Connections can use it if their
- * listener_mask has a bit in common with this one. So the Admin service can be on its own socket
- * only. */
+/* Adds a service, which is borrowed for the life of the server. A connection can use the service if
+ * the listener_mask of the connection has a bit in common with the listener_mask of the service. So
+ * the Admin service, for example, can be limited to one socket. */
 hps_status hps_grpc_server_add(struct hps_grpc_server *server,
                                const struct hps_grpc_service *service, uint32_t listener_mask)
     HPS_MUST_CHECK;
@@ -215,7 +218,7 @@ void hps_grpc_loop_adopt(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
 /* Like hps_grpc_loop_adopt, for a connection that speaks HTTP/1.1. */
 void hps_grpc_loop_adopt_http(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
                               uint32_t listener_mask);
-/* Changes the limits. Connections that are already open keep their age limit and streams_max. Loop
+/* Changes the limits. Connections that are open already keep their age limit and streams_max. Loop
  * thread. */
 void hps_grpc_loop_limits_set(struct hps_grpc_loop *grpc_loop,
                               const struct hps_grpc_limits *limits);
@@ -227,7 +230,8 @@ void hps_grpc_loop_recheck(struct hps_grpc_loop *grpc_loop);
  * connection when its calls have ended. Calls `done(ctx)` on the loop thread when all are closed.
  * Loop thread. */
 void hps_grpc_loop_drain(struct hps_grpc_loop *grpc_loop, void (*done)(void *ctx), void *ctx);
-/* Closes all connections now and frees the loop. Loop thread, or any after the loop has stopped. */
+/* Closes all connections now and frees the loop. Loop thread, or any thread after the loop has
+ * stopped. */
 void hps_grpc_loop_free(struct hps_grpc_loop *grpc_loop);
 /* Reply bytes of all connections that are queued and not yet in the kernel. */
 size_t hps_grpc_loop_bytes_in_flight(const struct hps_grpc_loop *grpc_loop); /* any thread */
@@ -243,15 +247,15 @@ const char *hps_grpc_call_peer(const struct hps_grpc_call *call);
 /* The connection. Loop thread, until the call is finished. */
 const struct hps_conn *hps_grpc_call_conn(const struct hps_grpc_call *call);
 uint64_t hps_grpc_call_client(const struct hps_grpc_call *call); /* hps_conn_client */
-/* The permissions that the guard gave, borrowed during the life of the call. NULL: the call has
- * none. Any thread. */
+/* The permissions (out_grant) that the guard gave to the call, borrowed during the life of the
+ * call. NULL: the call has no permissions. Any thread. */
 const void *hps_grpc_call_grant(const struct hps_grpc_call *call);
 uint64_t hps_grpc_call_start_us(const struct hps_grpc_call *call);
 uint64_t hps_grpc_call_deadline_us(const struct hps_grpc_call *call); /* 0: none */
 /* Sets the deadline of the call, unless it has an earlier one. For deadlines that are part of a
  * message. No effect after the call is finished.
  *
- * unit    at_us: by hps_clock_us. If it has passed, the call ends in the next turn of the loop
+ * unit    at_us: by hps_clock_us. A time in the past ends the call in the next turn of the loop
  */
 void hps_grpc_call_deadline_limit(struct hps_grpc_call *call, uint64_t at_us);
 /* Whether the call came by HTTP/1.1. Its method then belongs to a route. Any thread. */
@@ -262,8 +266,8 @@ bool hps_grpc_call_is_http(const struct hps_grpc_call *call);
  * owner   borrowed during the call's life
  */
 const char *hps_grpc_call_segment(const struct hps_grpc_call *call, unsigned i, size_t *out_size);
-/* The value of a request header; NULL if it is absent. `name` is in lower case. Values of -bin
- * headers are decoded. */
+/* The value of a request header; NULL if the request lacks the header. `name` is in lower case. The
+ * values of headers whose names end in -bin are decoded from base64. */
 const char *hps_grpc_call_header(const struct hps_grpc_call *call, const char *name,
                                  size_t *out_size);
 void *hps_grpc_call_user(const struct hps_grpc_call *call);
@@ -284,8 +288,8 @@ void hps_grpc_call_pause(struct hps_grpc_call *call, bool paused);
  * unit    size_max: bytes; the smaller of size_max and packed->size_max is the limit
  * thread  any
  * owner   plain: initialised here; the caller frees it, also on failure
- * error   EXHAUSTED: above the limit, or above the ratio of net/gzip.h; INTERNAL (HTTP/1.1:
- *         INVALID): damaged, or not in the declared encoding; NO_MEMORY
+ * error   EXHAUSTED: the message exceeds the limit, or the ratio of net/gzip.h; INTERNAL (HTTP/1.1:
+ *         INVALID): the message is damaged, or not in the declared encoding; NO_MEMORY
  */
 hps_status hps_grpc_unpack(const struct hps_grpc_packed *packed, size_t size_max,
                            struct hps_buf *plain, const uint8_t **out_data, size_t *out_size,
@@ -297,26 +301,28 @@ void hps_grpc_call_unref(struct hps_grpc_call *call); /* any thread */
  * passed. The service should stop working on it. Any thread. */
 bool hps_grpc_call_cancelled(const struct hps_grpc_call *call);
 
-/* Charges `bytes`, the memory of the reply, to the connection. They count until
- * hps_grpc_call_discharge, even if the connection ends before. OK: the bytes count. AGAIN: other
- * calls of the connection are queued, or the total of the connection would exceed
- * connection_reply_bytes_max. The call then waits in the connection's queue, and later calls of the
- * connection wait behind it. on_room follows, unless the call is finished or ends before. If no
- * bytes of the connection count, a reply may have any size.
+/* Charges `bytes`, the memory of the reply, to the connection. OK: the bytes count from now on,
+ * until hps_grpc_call_discharge, even if the connection ends before. AGAIN: the call waits in the
+ * queue of the connection, because other calls are in the queue already, or because the total of
+ * the connection would exceed connection_reply_bytes_max. on_room follows when the bytes count,
+ * unless the call is finished or ends before. A reply may have any size if no other bytes of the
+ * connection count. Call this once per call, before the call is finished. A client_streaming call
+ * may call it again after each discharge.
  *
- * unit    bytes: > 0. Call it once per call, before the call is finished (client_streaming: again
- *         after each discharge). held: bytes of request data that the call keeps while it is
- *         queued. If the call ends in the queue, they count until on_close
+ * unit    bytes: > 0. held: bytes of request data that the call keeps while it is queued. If the
+ *         call ends in the queue, these bytes count until on_close
  * error   EXHAUSTED: with `held`, the calls in the queue of the connection would hold more than
- *         connection_reply_bytes_max. Or `held` exceeds 64 KiB, and the calls in all queues would
- *         hold more than request_bytes_all_max. Each limit applies only if bytes are queued
- *         already. After EXHAUSTED the bytes do not count and on_room does not follow
+ *         connection_reply_bytes_max. Also if `held` exceeds 64 KiB and the calls in the queues of
+ *         all connections would hold more than request_bytes_all_max. Each of the two limits
+ *         applies only if calls in these queues already hold bytes. After EXHAUSTED the bytes do
+ *         not count, and on_room does not follow
  */
 hps_status hps_grpc_call_charge(struct hps_grpc_call *call, size_t bytes, size_t held)
     HPS_MUST_CHECK;
-/* Call it when the memory of the reply is free again: its bytes no longer count. A client_streaming
- * call that still waits in the queue leaves it. No effect on a call without a charge. The caller
- * must have a reference to the call, which may have ended. Loop thread. */
+/* Ends the charge of a call: its bytes no longer count. Call it when the memory of the reply is
+ * free again. A client_streaming call that still waits in the queue leaves it. No effect on a call
+ * without a charge. The caller must have a reference to the call, which may have ended. Loop
+ * thread. */
 void hps_grpc_call_discharge(struct hps_grpc_call *call);
 
 /* Records on all loops how much each client has read so far. Call it when the reply of `call`
@@ -324,12 +330,12 @@ void hps_grpc_call_discharge(struct hps_grpc_call *call);
 void hps_grpc_readers_watch(struct hps_grpc_call *call);
 /* Disconnects a slow reader, or ends one of its calls, to free memory for the waiting reply of
  * `call`. Call it when that reply would otherwise be rejected. Candidates are connections and calls
- * that have read less than reply_bytes_per_s_min since a record that is at least 80 ms old. Of
- * these the one that would take longest to read its replies is ended. Its memory becomes free soon
- * after this returns. Loop thread. */
+ * whose client has read less than reply_bytes_per_s_min since hps_grpc_readers_watch recorded it,
+ * at least 80 ms ago. The candidate that would take longest to read its replies is ended. Its
+ * memory becomes free soon after this returns. Loop thread. */
 void hps_grpc_readers_cut(struct hps_grpc_call *call);
 
-/* Queues one message made of slices, and takes their references. If the call has ended, it only
+/* Queues one message made of slices, and takes their references. If the call has ended, only
  * releases the references. HTTP/1.1: the message is the whole body; call this once, then
  * hps_grpc_call_finish. */
 void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slices,
@@ -338,24 +344,28 @@ void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slic
 void hps_grpc_call_send_copy(struct hps_grpc_call *call, const void *data, size_t size);
 /* Bytes of the call that are queued and not yet in the kernel. For streaming services. */
 size_t hps_grpc_call_queued(const struct hps_grpc_call *call);
-/* Adds metadata to the trailers. Call it before the call is finished. Values of -bin names are
- * base64-encoded. HTTP/1.1 sends the metadata as a header, if it is added before the body. It also
- * derives Retry-After from grpc-retry-pushback-ms. */
+/* Adds metadata to the trailers. Call it before the call is finished. Values of names that end in
+ * -bin are encoded in base64. HTTP/1.1: the metadata is sent with the headers; metadata that is
+ * added after the body was sent is dropped. A reply with grpc-retry-pushback-ms also has
+ * Retry-After, in seconds. */
 hps_status hps_grpc_call_add_trailer(struct hps_grpc_call *call, const char *name,
                                      const void *value, size_t size) HPS_MUST_CHECK;
 /* Adds metadata to the headers. No effect after the first send. HTTP/1.1: "content-type" replaces
  * the default application/json. */
 hps_status hps_grpc_call_add_header(struct hps_grpc_call *call, const char *name, const void *value,
                                     size_t size) HPS_MUST_CHECK;
-/* HTTP/1.1: sets the status of the reply (200 to 599), which otherwise follows from the gRPC code.
- * If no message is sent, the reply then has no body. Call it before the first send. No effect on
- * gRPC calls. */
+/* HTTP/1.1: sets the HTTP status of the reply (200 to 599). Without this call, the gRPC code
+ * selects the status (see hps_grpc_call_finish). After this call, a reply without a message has no
+ * body. Call it before the first send. No effect on gRPC calls. */
 void hps_grpc_call_answer_status(struct hps_grpc_call *call, unsigned http_status);
-/* Ends the call with a gRPC code and a message (NULL: no message). Must be called once; further
- * calls have no effect. HTTP/1.1, if no body was sent: code 0 gives an empty body, any other code
- * the body {"error": message}. The HTTP status is then 400 (INVALID_ARGUMENT, FAILED_PRECONDITION,
- * OUT_OF_RANGE, UNKNOWN, ALREADY_EXISTS, CANCELLED), 409 (ABORTED), 429 (RESOURCE_EXHAUSTED), or
- * the usual 401, 403, 404, 500, 501, 503 or 504. */
+/* Ends the call with a gRPC code and a message (NULL: no message). Each call must be ended once; on
+ * a call that has ended this has no effect. HTTP/1.1: a body that was sent stays as it is. If no
+ * body was sent, code 0 gives status 200 and an empty body. Any other code gives the body {"error":
+ * message} and its status: 400 (INVALID_ARGUMENT, FAILED_PRECONDITION, OUT_OF_RANGE, UNKNOWN,
+ * ALREADY_EXISTS, CANCELLED), 401 (UNAUTHENTICATED), 403 (PERMISSION_DENIED), 404 (NOT_FOUND), 409
+ * (ABORTED), 429 (RESOURCE_EXHAUSTED), 500 (INTERNAL, DATA_LOSS), 501 (UNIMPLEMENTED), 503
+ * (UNAVAILABLE) or 504 (DEADLINE_EXCEEDED). After hps_grpc_call_answer_status, the reply has that
+ * status and no error body. */
 void hps_grpc_call_finish(struct hps_grpc_call *call, int grpc_code, const char *message);
 /* Calls hps_grpc_call_finish with the gRPC code and the text of `err`. */
 void hps_grpc_call_fail(struct hps_grpc_call *call, const struct hps_error *err);

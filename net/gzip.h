@@ -12,14 +12,14 @@
 #include "base/status.h"
 
 /* The inflated size may be at most HPS_GZIP_RATIO_MAX times the compressed size, or
- * HPS_GZIP_FREE_BYTES if that is more. Real requests stay far below: keys compress to about a
- * third, padded ones to a thirtieth. */
+ * HPS_GZIP_FREE_BYTES if that is more. Real requests stay far below this limit: keys compress to
+ * about a third of their size, padded keys to a thirtieth. */
 enum { HPS_GZIP_RATIO_MAX = 128, HPS_GZIP_FREE_BYTES = 1024 * 1024 };
 
 /* Appends the inflated `data` (one or more gzip members) to `out`. On failure `out` is unchanged.
  *
- * error   EXHAUSTED: more than out->size_max or the limit above allows; INVALID: not gzip, damaged,
- *         truncated, empty, or followed by other bytes; NO_MEMORY
+ * error   EXHAUSTED: the inflated size exceeds out->size_max or the limit above; INVALID: not gzip,
+ *         damaged, truncated, empty, or followed by other bytes; NO_MEMORY
  */
 hps_status hps_gzip_inflate(const void *data, size_t size, struct hps_buf *out,
                             struct hps_error *err) HPS_MUST_CHECK;

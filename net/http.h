@@ -3,8 +3,8 @@
  * The interface between the gRPC server (net/grpc.h) and its HTTP connections. Two protocols
  * implement it. HTTP/2 (net/http2.h) has many streams at once. In HTTP/1.1 (net/http1_server.h) a
  * stream is one request with its response, and there is at most one. Values that the server reads
- * often are in the two structs below, which an implementation embeds and updates. All else goes
- * through its table of functions. Everything runs on the thread of the connection's loop.
+ * often are in the two structs below, which an implementation embeds and updates. All other
+ * operations are in its table of functions. Everything runs on the thread of the connection's loop.
  */
 #ifndef HPS_NET_HTTP_H
 #define HPS_NET_HTTP_H
@@ -33,7 +33,7 @@ enum {
     HPS_HTTP2_LOST = 0x7fffffff,
 };
 
-enum { HPS_HTTP_FIELDS_MAX = 32 }; /* in a header block that this side sends */
+enum { HPS_HTTP_FIELDS_MAX = 32 }; /* maximum in a header block that this side sends */
 
 struct hps_http_field {
     const char *name; /* in lower case */
@@ -42,7 +42,8 @@ struct hps_http_field {
     size_t value_size;
 };
 
-/* A field whose name is a string literal. HPS_HTTP_FIELD_LITERAL: its value is a literal too. */
+/* A field whose name is a string literal. With HPS_HTTP_FIELD_LITERAL the value is a literal
+ * too. */
 #define HPS_HTTP_FIELD(n, v, size)   ((struct hps_http_field){(n), sizeof(n) - 1, (v), (size)})
 #define HPS_HTTP_FIELD_LITERAL(n, v) HPS_HTTP_FIELD(n, v, sizeof(v) - 1)
 /* Whether the `size` bytes at `text` equal the string literal. */
@@ -60,16 +61,17 @@ struct hps_http_events {
     void (*on_headers)(void *ctx, struct hps_http_stream *stream); /* the fields are complete */
     /* Bytes of the body. The flow-control window stays reduced by `size` until hps_http_consume. */
     void (*on_data)(void *ctx, struct hps_http_stream *stream, const uint8_t *data, size_t size);
-    /* May return a buffer of *out_room bytes for the next bytes of the body, at most `size`. If
-     * bytes arrive, they are read into this buffer, and on_data reports them before the connection
-     * makes any other callback. Returns NULL if there is no buffer. The callback may be NULL. */
+    /* May return a buffer for the next bytes of the body. Its size *out_room is at most `size`, and
+     * the connection expects `size` more bytes. If bytes arrive, they are read into this buffer,
+     * and on_data reports them before the connection makes any other callback. Returns NULL if
+     * there is no buffer. The callback may be NULL. */
     uint8_t *(*on_room)(void *ctx, struct hps_http_stream *stream, size_t size, size_t *out_room);
     void (*on_end)(void *ctx, struct hps_http_stream *stream); /* the request is complete */
-    /* HTTP/2: the last byte of the body is framed, after hps_http_finish. The server calls
-     * hps_http_trailers within this callback. */
+    /* HTTP/2: called after hps_http_finish, when the last byte of the body is in a frame. The
+     * server calls hps_http_trailers within this callback. */
     void (*on_trailers)(void *ctx, struct hps_http_stream *stream);
     void (*on_sent)(void *ctx, struct hps_http_stream *stream); /* stream->queued decreased */
-    /* `queued` of the connection has decreased. Some streams may have closed. */
+    /* hps_http.queued has decreased. Some streams may have closed. */
     void (*on_released)(void *ctx);
     /* The stream has ended and must not be used after this callback. error: a code of RFC 9113, or
      * HPS_HTTP2_LOST. */
@@ -128,8 +130,8 @@ struct hps_http_stream {
     size_t queued;       /* bytes of its body not yet in the kernel */
     uint64_t framed;     /* bytes of its body put into frames (HTTP/1.1: written) so far */
     uint64_t body_bytes; /* HTTP/1.1: size of the request's body, set before on_headers */
-    bool too_large;      /* HTTP/2: the header block of the request exceeds the limits, so that
-                          * on_header was not called for all fields */
+    bool too_large;      /* HTTP/2: the header block of the request exceeds the limits, and
+                          * on_header was not called for all of its fields */
 };
 
 /* ---- a connection ---------------------------------------------------------------------------- */
@@ -149,7 +151,7 @@ static inline void hps_http_abort(struct hps_http *http, uint32_t error, const c
 
 /* Announces the end of a connection; its handshake must be finished. HTTP/2 sends GOAWAY at once
  * and refuses new streams after a round trip. HTTP/1.1 waits for the next response, which then has
- * "Connection: close". The connection closes after that announcement, when no stream is left. */
+ * "Connection: close". After the announcement, the connection closes when no stream is left. */
 static inline void hps_http_drain(struct hps_http *http)
 {
     http->ops->drain(http);
@@ -174,13 +176,15 @@ static inline bool hps_http_is_ready(const struct hps_http *http)
 }
 
 /* Whether the peer has shown that it speaks this version of HTTP. HTTP/2: its SETTINGS frame has
- * arrived. HTTP/1.1: no incomplete head is buffered; true also before the peer has sent a byte. */
+ * arrived. HTTP/1.1: no incomplete head is buffered. This is also true before the peer has sent a
+ * byte. */
 static inline bool hps_http_peer_spoke(const struct hps_http *http)
 {
     return http->ops->peer_spoke(http);
 }
 
-/* hps_conn_heard of the connection. May be called until on_closed returns. */
+/* Whether the peer has sent at least one byte (hps_conn_heard). May be called until on_closed
+ * returns. */
 static inline bool hps_http_heard(const struct hps_http *http)
 {
     return http->ops->heard(http);
@@ -194,8 +198,8 @@ static inline bool hps_http_is_limited(const struct hps_http *http)
     return http->ops->is_limited(http);
 }
 
-/* How many bytes of `written` belong to bodies. While a batch of frames is partly written, this is
- * an estimate. Never decreases. */
+/* How many of the bytes in http->written belong to bodies. While a batch of frames is partly
+ * written, this is an estimate. Never decreases. */
 static inline uint64_t hps_http_written_bodies(const struct hps_http *http)
 {
     return http->ops->written_bodies(http);

@@ -24,11 +24,12 @@ struct hps_http1_field {
 
 /* The size of the head, including the empty line at its end. 0: the head is not complete.
  *
- * unit    from: bytes at the front that an earlier call has searched without success; 0 at first
+ * unit    from: number of bytes at the front of `head` that an earlier call has searched; 0 in the
+ *         first call
  */
 size_t hps_http1_head_end(const char *head, size_t size, size_t from);
-/* Whether every line ends with CR LF and there is no other CR or LF. Otherwise a proxy in front of
- * the server might split the head into other lines. */
+/* Whether every line ends with CR LF and there is no other CR or LF. If this is false, a proxy in
+ * front of the server may have split the head into other lines. */
 bool hps_http1_head_is_strict(const char *head, size_t size);
 /* Returns the line that begins at *at, without its line end, and moves *at to the next line. A NUL
  * replaces the line end. False: no line is left.
@@ -42,7 +43,7 @@ bool hps_http1_line_parse(char *text, struct hps_http1_line *out_line);
  * value may contain no control character except tab, so that no part of it can be taken for a line
  * end. Folded lines are malformed (RFC 9112).
  *
- * shape   text[size], with a NUL
+ * shape   text[size], followed by a NUL
  */
 bool hps_http1_field_parse(char *text, size_t size, struct hps_http1_field *out_field);
 /* The reason phrase of a status code: "Not Found" for 404. */

@@ -5,12 +5,12 @@
  * a Content-Length or is chunked. Its bytes are read into the buffer that on_room returns. Response
  * bytes are written from their blocks without a copy in user space.
  *
- * A request that could be read in two ways is rejected, and its connection is closed. Examples are
- * both kinds of length, two lengths, two Authorization fields, folded lines, and line ends other
- * than CR LF. A head may have 16 KiB and 64 fields. If the response is sent before the whole
- * request has arrived, the connection is closed after it. The server first reads and drops the rest
- * of the request, so that the client can read the response. Everything runs on the thread of the
- * connection's loop.
+ * An ambiguous request is rejected, and its connection is closed. Examples are a Content-Length in
+ * a chunked request, two Content-Lengths, two Authorization fields, folded lines, and line ends
+ * other than CR LF. A head may have at most 16 KiB and 64 fields. If the response is sent before
+ * the whole request has arrived, the connection is closed after the response. Before closing, the
+ * server reads and drops the rest of the request, so that the client can read the response.
+ * Everything runs on the thread of the connection's loop.
  */
 #ifndef HPS_NET_HTTP1_SERVER_H
 #define HPS_NET_HTTP1_SERVER_H

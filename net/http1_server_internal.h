@@ -19,7 +19,8 @@
 enum {
     HTTP1_HEAD_BYTES_MAX = 16 * 1024,
     HTTP1_HEAD_FIELDS_MAX = 64,
-    /* Received bytes that are not parsed yet: a head, and bytes that a client sends ahead. */
+    /* Limit of received bytes that are not parsed yet: a head, and bytes that the client sends
+     * ahead. */
     HTTP1_IN_BYTES_MAX = 20 * 1024,
 };
 
@@ -29,7 +30,7 @@ enum http1_phase {
     HTTP1_BODY,      /* part of the request's body is missing */
     HTTP1_CALL,      /* the request is complete, the kernel does not have the whole response */
     HTTP1_LAST,      /* the last response is being sent, and no further request is parsed */
-    HTTP1_LINGER,    /* the kernel has the last response; waiting for the peer to close */
+    HTTP1_LINGER,    /* the kernel has the last response; waits until the peer closes */
     HTTP1_FAILED,    /* ended; on_closed must be called. Freed when no callback is running */
     HTTP1_FREED,     /* the owner called hps_http_free. Freed when no callback is running */
     HTTP1_PHASES,
@@ -57,9 +58,9 @@ struct http1 {
     struct hps_conn *conn;
     atomic_size_t *queued; /* body bytes that wait to be sent, on all connections */
     struct hps_loop_later later;
-    struct hps_timer timer; /* LINGER: its end; else polls whether a half-closed peer has closed */
+    struct hps_timer timer; /* LINGER: when it ends; else polls whether a half-closed peer closed */
     enum http1_phase phase; /* only http1_phase_set changes it */
-    unsigned busy;          /* nesting of enter and leave; nothing is freed while > 0 */
+    unsigned busy;          /* depth of enter() (see http1_fail); nothing is freed while > 0 */
     bool aborting;          /* on_later fails the connection with `why` */
     bool has_stream;
     bool responded;   /* the head of the response is in out.text */
@@ -71,7 +72,7 @@ struct http1 {
     bool half_closed; /* the peer has ended its side */
     bool heard;       /* result of hps_conn_heard, saved when `conn` was freed */
     unsigned minor;   /* the x of HTTP/1.x in the current request */
-    uint32_t error;   /* for on_stream_closed when the connection fails */
+    uint32_t error;   /* code for on_stream_closed if the connection fails */
     struct {
         struct hps_buf bytes; /* received; the bytes before `at` are parsed */
         size_t at;
@@ -79,7 +80,7 @@ struct http1 {
         uint64_t body_left; /* missing bytes of the body, or of the current chunk */
         enum http1_chunk_phase chunk;
         size_t trailer_bytes;
-        size_t work;    /* bytes read by this http1_read_in; each read counts a minimum */
+        size_t work;    /* bytes read by this call of http1_read_in; small reads count more */
         size_t dropped; /* bytes dropped in LINGER */
     } in;
     struct {
@@ -109,12 +110,13 @@ static inline bool http1_takes_in(const struct http1 *http)
     return !http->aborting && (http->phase == HTTP1_HEAD || http->phase == HTTP1_BODY);
 }
 
-/* Marks the connection as ended. `why` becomes `status` and the text, unless it is set already.
- * Call it between enter and leave; leave then reports the end and frees the connection. */
+/* Marks the connection as ended. Sets http->why to `status` and the text, unless it is set already.
+ * Each callback of the loop runs between enter() and leave() of http1_server.c, and so must this
+ * call. The outermost leave() calls on_closed and frees the connection. */
 void http1_fail(struct http1 *http, hps_status status, const char *fmt, ...) HPS_PRINTF(3, 4);
 
-/* Makes the loop run on_later at the end of its turn, which sends, parses or ends the connection as
- * needed. No effect on a connection that has ended. */
+/* Makes the loop call on_later of http1_server.c at the end of its turn. on_later sends and parses
+ * bytes, and ends the connection if that is due. No effect on a connection that has ended. */
 static inline void http1_kick(struct http1 *http)
 {
     if (!http1_is_dead(http)) {
@@ -124,7 +126,8 @@ static inline void http1_kick(struct http1 *http)
 
 /* Marks the stream as ended and calls on_stream_closed. */
 void http1_stream_close(struct http1 *http, uint32_t error);
-/* Ends the request after its response is written. Then waits for the next request, or closes. */
+/* Ends the request after its response is written. The connection then waits for the next request,
+ * or closes. */
 void http1_answered(struct http1 *http);
 /* Asserts the invariants of a connection. Debug and sanitizer builds call it each time `busy`
  * becomes 0. */
@@ -132,10 +135,10 @@ void http1_sane(const struct http1 *http);
 
 /* ---- http1_server_receive.c ------------------------------------------------------------------ */
 
-/* Reads until the socket is empty or the share of this turn of the loop is used up. Fails the
- * connection if the peer has ended it. Call it between enter and leave. */
+/* Reads until the socket is empty or the connection has used its share of this turn of the loop.
+ * Fails the connection if the peer has ended it. Must run between enter() and leave(). */
 void http1_read_in(struct http1 *http);
-/* Parses the received bytes, depending on the phase. Call it between enter and leave. */
+/* Parses the received bytes as the phase requires. Must run between enter() and leave(). */
 void http1_take_in(struct http1 *http);
 
 /* Received bytes that are not parsed yet. */
@@ -146,8 +149,8 @@ static inline size_t http1_waiting(const struct http1 *http)
 
 /* ---- http1_server_send.c --------------------------------------------------------------------- */
 
-/* Writes until the socket is full (base.blocked is then set), all bytes are written, or the share
- * of this turn of the loop is used up. Call it between enter and leave. */
+/* Writes until the socket is full (base.blocked is then set), all bytes are written, or the
+ * connection has used its share of this turn of the loop. Must run between enter() and leave(). */
 void http1_write_out(struct http1 *http);
 /* Bytes that wait to be written. */
 size_t http1_unwritten(const struct http1 *http);

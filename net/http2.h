@@ -31,13 +31,15 @@ struct hps_http2_events {
     /* Bytes of the body. The flow-control window stays reduced by `size` until
      * hps_http2_consume. */
     void (*on_data)(void *ctx, struct hps_http2_stream *stream, const uint8_t *data, size_t size);
-    /* May return a buffer of *out_room bytes for the next bytes of the body, at most `size`. If
-     * bytes arrive, they are read into this buffer, and on_data reports them before the connection
-     * makes any other callback. Returns NULL if there is no buffer. */
+    /* May return a buffer for the next bytes of the body. Its size *out_room is at most `size`, and
+     * the connection expects `size` more bytes. If bytes arrive, they are read into this buffer,
+     * and on_data reports them before the connection makes any other callback. Returns NULL if
+     * there is no buffer. */
     uint8_t *(*on_room)(void *ctx, struct hps_http2_stream *stream, size_t size, size_t *out_room);
     void (*on_end)(void *ctx, struct hps_http2_stream *stream); /* the peer has ended its side */
-    /* The last byte of the body is framed, after hps_http2_finish. The owner calls
-     * hps_http2_trailers within this callback. If it is NULL, the stream ends without trailers. */
+    /* Called after hps_http2_finish, when the last byte of the body is in a frame. The owner calls
+     * hps_http2_trailers within this callback. If on_trailers is NULL, the stream ends without
+     * trailers. */
     void (*on_trailers)(void *ctx, struct hps_http2_stream *stream);
     /* hps_http2_stream_queued has decreased. */
     void (*on_sent)(void *ctx, struct hps_http2_stream *stream);
@@ -62,14 +64,16 @@ struct hps_http2_options {
     uint32_t frame_bytes_max;         /* largest frame that the peer may send */
     /* Limits of a received header block: the sum of the sizes of all fields, and the number of
      * fields. The size of a field is that of its name plus that of its value plus 32. A server sets
-     * too_large on a stream above a limit, and resets it above 16 times a limit. A client resets a
-     * stream above a limit. */
+     * too_large of a stream whose header block is above a limit. It resets a stream whose header
+     * block is above 16 times a limit. A client resets a stream whose header block is above a
+     * limit. */
     size_t header_bytes_max;
     unsigned header_fields_max;
     uint64_t handshake_timeout_us; /* 0: no limit */
 };
 
-/* Send buffers that the connections of a loop share, and the sum of their queued bytes. */
+/* Data that the connections of a loop share: send buffers, and the number of body bytes that all of
+ * these connections have queued. */
 struct hps_http2_shared;
 struct hps_http2_shared *hps_http2_shared_new(struct hps_loop *loop); /* NULL: no memory */
 void hps_http2_shared_free(struct hps_http2_shared *shared); /* connections must be freed */
@@ -105,7 +109,8 @@ void hps_http2_ping(struct hps_http2 *h2);
 const struct hps_conn *hps_http2_conn(const struct hps_http2 *h2);
 bool hps_http2_is_ready(const struct hps_http2 *h2);
 bool hps_http2_peer_spoke(const struct hps_http2 *h2); /* the peer's SETTINGS have arrived */
-/* hps_conn_heard of the connection. May be called until on_closed returns. */
+/* Whether the peer has sent at least one byte (hps_conn_heard). May be called until on_closed
+ * returns. */
 bool hps_http2_heard(const struct hps_http2 *h2);
 /* Client: whether hps_http2_request may open a stream. False if the connection is ending, the peer
  * has sent GOAWAY, or no stream id is left. */

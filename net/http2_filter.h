@@ -16,10 +16,10 @@
 enum { HPS_HTTP2_HEAD_BYTES = 9, HPS_HTTP2_RESET_BYTES = HPS_HTTP2_HEAD_BYTES + 4 };
 
 struct hps_http2_filter {
-    size_t left;        /* next bytes of the preface or a frame that pass without a check */
+    size_t left;        /* number of next bytes (preface or frame) that pass unchecked */
     uint32_t last_id;   /* highest id of a stream that the client has opened */
     uint32_t n_dropped; /* removed frames; the owner may reset it to 0 */
-    /* The first n_held bytes of a frame that has not arrived far enough to be checked. */
+    /* The first n_held bytes of a frame. The filter checks it when more bytes have arrived. */
     uint8_t held[HPS_HTTP2_RESET_BYTES];
     uint8_t n_held;
 };

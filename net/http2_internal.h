@@ -24,10 +24,10 @@
 #include "net/http2_filter.h"
 #include "net/loop.h"
 
-/* Size of a read. The bytes of a larger one would leave the L2 cache before they are parsed. */
+/* Size of a read. The bytes of a larger read would leave the L2 cache before they are parsed. */
 enum { HTTP2_READ_BYTES = 64 * 1024 };
 
-struct http2_batch;   /* frames that are ready for writev */
+struct http2_batch;   /* frames that can be passed to writev */
 struct http2_piece;   /* consecutive bytes of a message, in one block */
 struct http2_message; /* bytes queued by one send; messages are framed in order */
 
@@ -67,7 +67,7 @@ struct hps_http2_stream {
     struct hps_http2_stream *next, *prev; /* list h2->streams */
     struct hps_http2_stream *sent_next;   /* list h2->sent */
     struct http2_message *head, *tail;    /* queued messages; the first may be framed in part */
-    size_t unconsumed;                    /* received bytes before hps_http2_consume */
+    size_t unconsumed;                    /* body bytes of on_data not yet consumed */
     uint64_t opened;              /* out.n_turns + 1 when the peer last opened this window */
     struct http2_request request; /* used only if h2->checks_requests */
     size_t header_bytes;          /* size of the current header block so far */
@@ -106,19 +106,19 @@ struct hps_http2 {
     unsigned n_streams;
     struct hps_http2_stream *sent; /* streams for which on_sent must be called */
     enum http2_phase phase;        /* only http2_phase_set changes it */
-    unsigned busy;                 /* nesting of enter and leave; nothing is freed while > 0 */
-    bool checks_requests;          /* server on a Unix socket: http2_request.c checks requests */
-    bool released;                 /* on_released must be called */
-    bool peer_spoke;               /* the peer's SETTINGS have arrived */
-    bool peer_goaway;              /* the peer's GOAWAY has arrived */
-    bool heard;                    /* result of hps_conn_heard, saved when `conn` was freed */
+    unsigned busy;        /* depth of enter() (see http2_fail); nothing is freed while > 0 */
+    bool checks_requests; /* server on a Unix socket: http2_request.c checks requests */
+    bool released;        /* on_released must be called */
+    bool peer_spoke;      /* the peer's SETTINGS have arrived */
+    bool peer_goaway;     /* the peer's GOAWAY has arrived */
+    bool heard;           /* result of hps_conn_heard, saved when `conn` was freed */
     struct {
         struct http2_batch *batch; /* being written; may be NULL */
         /* Framed pieces that the kernel does not have yet, in order of release_at. */
         struct http2_piece *unreleased_head, *unreleased_tail;
         uint64_t position; /* bytes ever added to batches */
         uint64_t bodies;   /* body bytes in `position` */
-        uint64_t heads;    /* other bytes in `position`, without the current batch */
+        uint64_t heads;    /* the other bytes in `position`, except those of `batch` */
         uint64_t n_turns;  /* calls of http2_write_out so far */
     } out;
     struct {
@@ -131,7 +131,7 @@ struct hps_http2 {
         /* Rates of tiny DATA frames, of PING frames, and of all control frames. */
         struct http2_rate tiny, pings, controls;
         uint64_t opened; /* out.n_turns + 1 when the peer last opened the connection's window */
-        uint64_t opened_streams; /* likewise when SETTINGS last changed all streams' windows */
+        uint64_t opened_streams; /* out.n_turns + 1 when SETTINGS last changed all windows */
     } in;
     struct hps_error why; /* first cause of the connection's end */
 };
@@ -154,7 +154,7 @@ static inline void http2_stream_send_set(struct hps_http2_stream *stream, enum h
 /* Asserts that phase, queues and byte counts of a connection agree. Debug and sanitizer builds call
  * it each time `busy` becomes 0. */
 void http2_sane(const struct hps_http2 *h2);
-/* Asserts the same for a stream. Called after each call and frame that changed the stream. */
+/* Asserts the same for a stream. Called after each function and frame that changed the stream. */
 void http2_stream_sane(const struct hps_http2_stream *stream);
 
 /* Whether the connection has ended: nothing is sent or parsed any more. */
@@ -178,12 +178,12 @@ static inline bool http2_takes_in(const struct hps_http2 *h2)
 /* ---- http2.c --------------------------------------------------------------------------------- */
 
 /* Marks the connection as ended because of `why`, which is copied. After hps_http2_abort, the cause
- * of the abort is kept. Call it between enter and leave; leave then reports the end and frees the
- * connection. */
+ * of the abort is kept. Each callback of the loop runs between enter() and leave() of http2.c, and
+ * so must this call. The outermost leave() calls on_closed and frees the connection. */
 void http2_fail(struct hps_http2 *h2, const struct hps_error *why);
 
-/* Makes the loop run on_later at the end of its turn, which sends bytes or ends the connection as
- * needed. No effect on a connection that has ended. */
+/* Makes the loop call on_later of http2.c at the end of its turn. on_later sends bytes, or ends the
+ * connection if that is due. No effect on a connection that has ended. */
 static inline void http2_kick(struct hps_http2 *h2)
 {
     if (!http2_is_dead(h2)) {
@@ -213,7 +213,8 @@ void http2_stream_callbacks_set(nghttp2_session_callbacks *callbacks);
  * is not allowed there. */
 bool http2_request_field(struct http2_request *request, const uint8_t *name, size_t name_size,
                          const uint8_t *value, size_t value_size);
-/* Checks a head, or trailers, that are complete. `end`: they end the request. False: malformed. */
+/* Checks a complete head or complete trailers. `end`: no body or trailers follow. False:
+ * malformed. */
 bool http2_request_head(struct http2_request *request, bool end);
 /* Counts `size` received bytes of the body. False: the body exceeds content-length. */
 bool http2_request_data(struct http2_request *request, size_t size);
@@ -222,17 +223,17 @@ bool http2_request_end(const struct http2_request *request);
 
 /* ---- http2_receive.c ------------------------------------------------------------------------- */
 
-/* Reads until the socket is empty or the share of this turn of the loop is used up. Fails the
- * connection if the peer has ended it. Call it between enter and leave. */
+/* Reads until the socket is empty or the connection has used its share of this turn of the loop.
+ * Fails the connection if the peer has ended it. Must run between enter() and leave(). */
 void http2_read_in(struct hps_http2 *h2);
 /* Sets the callbacks for received frames. */
 void http2_receive_callbacks_set(nghttp2_session_callbacks *callbacks);
 
 /* ---- http2_send.c ---------------------------------------------------------------------------- */
 
-/* Writes until the socket is full (base.blocked is then set), all bytes are written, or the share
- * of this turn of the loop is used up. Then calls http2_tell_sent. Call it between enter and
- * leave. */
+/* Writes until the socket is full (base.blocked is then set), all bytes are written, or the
+ * connection has used its share of this turn of the loop. Then calls http2_tell_sent. Must run
+ * between enter() and leave(). */
 void http2_write_out(struct hps_http2 *h2);
 /* Calls on_sent for the streams in h2->sent, and on_released if h2->released is set. */
 void http2_tell_sent(struct hps_http2 *h2);
@@ -252,7 +253,7 @@ void http2_release_written(struct hps_http2 *h2, uint64_t position);
  * owner   takes batch
  */
 void http2_batch_give(struct hps_http2_shared *shared, struct http2_batch *batch);
-void http2_batches_free(struct hps_http2_shared *shared); /* the unused ones */
+void http2_batches_free(struct hps_http2_shared *shared); /* frees the unused batches */
 /* The source from which nghttp2 reads the body of the stream. It points to the stream and is valid
  * until the stream is closed. */
 nghttp2_data_provider http2_body(struct hps_http2_stream *stream);

@@ -44,7 +44,8 @@ void hps_loop_post(struct hps_loop *loop, struct hps_task *task);
 /* Whether the calling thread may use the loop: it is the thread that runs the loop, or the loop
  * does not run. */
 bool hps_loop_is_mine(const struct hps_loop *loop);
-/* The time (hps_clock_us) that the current turn last read; between turns, the current time. */
+/* The time of the current turn: the value of hps_clock_us that the turn read last. Between turns:
+ * the current time. */
 uint64_t hps_loop_now_us(const struct hps_loop *loop);
 /* The number of the current turn, counted from 0. Between turns, the number of the next one. */
 uint64_t hps_loop_turns(const struct hps_loop *loop);
@@ -125,8 +126,8 @@ bool hps_loop_later_is_set(const struct hps_loop_later *later);
 
 struct hps_loop_signals;
 
-/* Blocks `signals` in the calling thread. From then on the loop calls `fn` for each such signal of
- * the process. Call it before other threads start, because they inherit the signal mask.
+/* Blocks `signals` in the calling thread. The loop then calls `fn` when the process gets one of
+ * these signals. Call it before other threads start, because they inherit the signal mask.
  * hps_loop_signals_free leaves the signals blocked. */
 hps_status hps_loop_signals_new(struct hps_loop *loop, const int *signals, unsigned n_signals,
                                 void (*fn)(void *ctx, int signal_number), void *ctx,

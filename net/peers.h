@@ -18,7 +18,7 @@
  * before those with calls in flight. Two kinds of connections are displaced only in the second
  * case: those with calls in flight, and, unless limits.idle_at_once is set, those that have been
  * idle or without a request for less than a second. Their clients may be about to use them. A
- * search compares at most 512 connections.
+ * search for the connection to displace compares at most 512 connections.
  *
  * A peer is slowed if its connections repeatedly fail before their first request, or make calls
  * that are not authenticated. Then only HPS_PEERS_LET_IN_PER_S of its connections are accepted per
@@ -38,7 +38,8 @@
 struct hps_peers; /* the table of peers */
 struct hps_seat;  /* the slot of one connection */
 
-/* Connections that a slowed peer may open per second. Also the number it may open at once. */
+/* Connections that a slowed peer may open per second. It may also open this number at the same
+ * time. */
 enum { HPS_PEERS_LET_IN_PER_S = 10 };
 
 /* Why a connection is refused. The name is a metric label. */
@@ -65,9 +66,9 @@ struct hps_peers_limits {
     unsigned connections_per_peer_max; /* 0: no limit. Does not apply to Unix users */
     double share;          /* part of connections_max that is the share of a peer; 0: no shares */
     unsigned failures_max; /* failures per minute above which a peer is slowed; 0: never slowed */
-    /* Displaces connections also within their first idle second, and any number of them before they
-     * have closed. For an owner that accepts and closes connections on one loop, where displaced
-     * connections close within a turn. */
+    /* True: connections may be displaced also within their first idle second, and any number of
+     * displaced connections may be still open (see hps_peers_admit). For an owner that accepts and
+     * closes connections on one loop, so that a displaced connection closes within a turn. */
     bool idle_at_once;
 };
 
@@ -90,7 +91,7 @@ uint64_t hps_peers_refused(struct hps_peers *peers);     /* connections refused 
 
 /* Admits a new connection and returns its slot. If another connection is displaced, its on_leave is
  * called before this returns. Displaced connections that have not closed yet do not count towards
- * connections_max. There may be 64 of them, or any number with idle_at_once.
+ * connections_max. At most 64 of them may be open, or any number with idle_at_once.
  *
  * unit    client: from hps_sock_client; is_unix: it is a Unix socket; now_us: from hps_clock_us
  * owner   the caller owns the slot and frees it with hps_seat_free
@@ -98,7 +99,7 @@ uint64_t hps_peers_refused(struct hps_peers *peers);     /* connections refused 
  */
 struct hps_seat *hps_peers_admit(struct hps_peers *peers, uint64_t client, bool is_unix,
                                  uint64_t now_us, enum hps_peers_refusal *out_why) HPS_MUST_CHECK;
-/* Counts a connection that the caller itself has refused. */
+/* Counts a connection that the caller has refused, not hps_peers_admit. */
 void hps_peers_count_refused(struct hps_peers *peers, enum hps_peers_refusal why);
 /* Frees the slot of a connection that has ended. NULL has no effect. */
 void hps_seat_free(struct hps_seat *seat);
@@ -124,10 +125,10 @@ void hps_seat_hold(struct hps_seat *seat, size_t more);
 /* The bytes of hps_seat_hold over all connections of the peer. NULL: 0. */
 size_t hps_seat_peer_holds(const struct hps_seat *seat);
 
-/* Records a failure of the connection that its peer has caused: it ended before its first request,
- * or a call was not authenticated. Returns the number of failures of the peer to report now, since
- * the last report; 0: do not report. A peer is reported at its first failure, then at most every 10
- * s. NULL: no effect, returns 1. */
+/* Records a failure that the peer of the connection has caused: the connection ended before its
+ * first request, or a call was not authenticated. If the caller should report the peer now, returns
+ * its number of failures since the last report; else 0. A peer is to be reported at its first
+ * failure, then at most every 10 s. NULL: no effect, returns 1. */
 uint64_t hps_seat_failed(struct hps_seat *seat, uint64_t now_us);
 
 #endif

@@ -25,12 +25,12 @@ hps_status hps_sock_listen(const struct hps_addr *addr, mode_t mode, int *out_fd
 /* The address to which `fd` is bound, with the port that the kernel chose. */
 hps_status hps_sock_local(int fd, struct hps_addr *out_addr) HPS_MUST_CHECK;
 
-/* Starts to connect to the next untried place of `places`, or to a later one if it refuses at once.
- * Never blocks. OK: *out_fd becomes writable when the result is known; then call
+/* Starts to connect to the next untried place of `places`, or to a later one if that place refuses
+ * immediately. Never blocks. OK: *out_fd becomes writable when the result is known; then call
  * hps_sock_connected.
  *
- * error   no place is left: the error of the last one tried, usually UNAVAILABLE. The text of `err`
- *         contains `addr`
+ * error   if no place is left: the error of the place that was tried last, usually UNAVAILABLE. The
+ *         text of `err` contains `addr`
  */
 hps_status hps_sock_connect_next(const struct hps_addr *addr, struct hps_places *places,
                                  int *out_fd, struct hps_error *err) HPS_MUST_CHECK;
@@ -70,8 +70,8 @@ bool hps_sock_file_group(int fd, gid_t *out_group);
  * socket, or the peer has disconnected. */
 bool hps_sock_peer_address(int fd, uint8_t out_address[16]);
 /* A number that identifies the client for limits. It is the same for all connections from one IPv4
- * address, one IPv6 /64 network (a host usually has one) or one Unix user. Each process of hpsd
- * computes other numbers. */
+ * address, one IPv6 /64 network (a host usually has one) or one Unix user. Different processes
+ * compute different numbers for the same client. */
 uint64_t hps_sock_client(int fd, bool *out_is_unix);
 /* Prints the peer: "127.0.0.1:40112", "unix:pid=12,uid=1000,gid=1000", or "?" if it has
  * disconnected. Truncated to `capacity` bytes. Returns `text`. */
@@ -88,7 +88,8 @@ struct hps_sock_inherited {
  * before threads start: it changes the environment and the flags of the descriptors.
  *
  * shape   out_sockets[HPS_SOCK_INHERITED_MAX]
- * error   INVALID: one is not a listening stream socket, or there are too many; IO
+ * error   INVALID: an inherited descriptor is not a listening stream socket, or there are more than
+ *         HPS_SOCK_INHERITED_MAX; IO
  */
 hps_status hps_sock_inherit(struct hps_sock_inherited *out_sockets, unsigned *out_n_sockets,
                             struct hps_error *err) HPS_MUST_CHECK;

@@ -16,7 +16,8 @@
 struct hps_tls;
 struct hps_tls_session;
 
-/* The names that the caller's users have for these options. Error texts begin with them. */
+/* The names by which users know these options, for example of a configuration file. Error texts
+ * begin with them. */
 struct hps_tls_names {
     const char *cert_file, *key_file, *ca_file, *crl_file, *ciphers, *ciphersuites;
 };
@@ -77,7 +78,7 @@ enum hps_tls_wait { HPS_TLS_WAIT_READ, HPS_TLS_WAIT_WRITE };
  * status ends the session; `err` has the reason. */
 hps_status hps_tls_session_handshake(struct hps_tls_session *session, enum hps_tls_wait *out_wait,
                                      struct hps_error *err) HPS_MUST_CHECK;
-/* Returns as hps_conn_read. After AGAIN, *out_wait is the event to wait for. */
+/* Returns the statuses of hps_conn_read. After AGAIN, *out_wait is the event to wait for. */
 hps_status hps_tls_session_read(struct hps_tls_session *session, void *data, size_t capacity,
                                 size_t *out_size, enum hps_tls_wait *out_wait) HPS_MUST_CHECK;
 /* Writes one record. After AGAIN, wait for *out_wait and call again with the same bytes, which may
@@ -98,7 +99,7 @@ bool hps_tls_session_heard(const struct hps_tls_session *session);
  * have this form, and names of 256 bytes or more, are left out. */
 const char *hps_tls_session_name(const struct hps_tls_session *session, unsigned i);
 /* Checks the peer of an open session with the CA and CRL files that new sessions use. OK: the
- * peer's certificate is valid by them, or the peer presented none and they require none.
+ * peer's certificate is valid with these files, or the peer presented none and none is required.
  * UNAUTHENTICATED: `err` has the reason. */
 hps_status hps_tls_session_recheck(struct hps_tls_session *session, struct hps_error *err)
     HPS_MUST_CHECK;
