@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A blocking gRPC client for tools. It has one connection and an event loop, which the calling
- * thread runs within each call. A client belongs to one thread at a time.
+ * A blocking gRPC client for tools. A client has one connection and an event loop. The calling
+ * thread runs the loop within each call. A client belongs to one thread at a time.
  *
  * To have many calls in flight, start them with hps_grpc_client_start on hps_client_channel, and
  * run hps_client_loop with hps_loop_turn.
@@ -29,14 +29,14 @@ struct hps_client_options {
     const char *tls_key;         /* PEM file; NULL: the key is in tls_cert */
     uint64_t connect_timeout_us; /* 0: 10 s */
     size_t reply_bytes_max;      /* per message; 0: HPS_CLIENT_REPLY_BYTES_MAX */
-    /* Borrowed, and possibly shared with other clients of the thread. NULL: create a loop. */
+    /* The event loop of the client: borrowed, and possibly shared with other clients of the thread.
+     * NULL: the client creates a loop. */
     struct hps_loop *loop;
 };
 
 struct hps_client;
 
-/* Connects and waits until the server has answered a health check. Any answer will do. If this call
- * returns UNAVAILABLE, no server was reached.
+/* Connects and waits until the server has answered a health check with any status.
  *
  * error   UNAVAILABLE: no server was reached; DEADLINE: no answer in time; INVALID: a malformed
  *         address, token or TLS option; NOT_FOUND, PERMISSION, IO: the token or TLS files cannot be
@@ -56,20 +56,21 @@ hps_status hps_client_call(struct hps_client *client, const char *path, const vo
                            size_t request_size, uint64_t timeout_us, struct hps_buf *reply,
                            struct hps_error *err) HPS_MUST_CHECK;
 
-/* Receives one message of a stream; `data` is valid during the call only. To end the stream, it
- * sets `err` and returns that status. The stream is then cancelled, and hps_client_stream returns
- * the status. */
+/* Receives one message of a stream; `data` is valid during the call only. To end the stream, the
+ * function sets `err` and returns its status. The stream is then cancelled, and hps_client_stream
+ * returns this status. */
 typedef hps_status (*hps_client_message_fn)(void *ctx, const uint8_t *data, size_t size,
                                             struct hps_error *err);
 
 /* Makes one server-streaming call and passes each message to `fn`. Returns when the stream has
- * ended; statuses and timeout as hps_client_call. `stop` (may be NULL) is called at least every 100
- * ms. When it returns true, for example after a signal, the call ends with CANCELLED. */
+ * ended. The statuses and `timeout_us` are those of hps_client_call. `stop` (may be NULL) is called
+ * at least every 100 ms. When it returns true, for example after a signal, the call ends with
+ * CANCELLED. */
 hps_status hps_client_stream(struct hps_client *client, const char *path, const void *request,
                              size_t request_size, uint64_t timeout_us, hps_client_message_fn fn,
                              void *ctx, bool (*stop)(void), struct hps_error *err) HPS_MUST_CHECK;
 
-/* Calls grpc.health.v1.Health/Check for `service` ("": the whole server). Returns as
+/* Calls grpc.health.v1.Health/Check for `service` ("": the whole server). Returns the statuses of
  * hps_client_call; NOT_FOUND: the server does not know the service. */
 hps_status hps_client_health(struct hps_client *client, const char *service, uint64_t timeout_us,
                              bool *out_serving, struct hps_error *err) HPS_MUST_CHECK;

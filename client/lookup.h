@@ -22,26 +22,27 @@
 /* Names of miss policies, in the order of their numbers in the protocol, from 0. */
 #define HPS_CLIENT_LOOKUP_MISS_POLICIES "table|exact|wait|memory-only|threshold"
 
-/* Names of output types, poolings and row layouts, in the same order. */
+/* Names of output types, poolings and row layouts, each in the order of their numbers in the
+ * protocol. */
 #define HPS_CLIENT_LOOKUP_OUTPUT_TYPES "fp32|fp16|bf16|raw"
 #define HPS_CLIENT_LOOKUP_POOLINGS     "none|sum|mean|sqrtn|mean_by_count"
 #define HPS_CLIENT_LOOKUP_LAYOUTS      "per-table|concat"
 
 enum { HPS_CLIENT_LOOKUP_CONCAT = 2 }; /* number of hps.v1.RowLayout */
 
-/* The part of a request for one table. It yields a row for each key, or with pooling a row for each
+/* The part of a request for one table. The reply has a row for each key, or, with pooling, for each
  * bag of keys. */
 struct hps_client_lookup_query {
     const char *table;   /* NULL or "": the i-th query is for the i-th table of the model */
     const hps_key *keys; /* [n_keys] */
     size_t n_keys;
-    enum hps_pooling pooling; /* 0 or NONE: a row for each key, and the fields below are not set */
+    enum hps_pooling pooling; /* 0 or NONE: no pooling, and the fields below are not set */
     size_t n_bags;
     const uint32_t *offsets; /* [n_bags + 1] bag b has keys [offsets[b], offsets[b + 1]) */
     const float *weights;    /* [n_keys]; NULL: the weight of every key is 1 */
 };
 
-/* The fields of LookupRequest. For each, 0 or NULL selects the default of the server. */
+/* The fields of LookupRequest. A field that is 0 or NULL selects the default of the server. */
 struct hps_client_lookup {
     const char *model;
     int64_t version;
@@ -88,7 +89,7 @@ struct hps_client_lookup_result {
     size_t n_key_status;       /* hps_client_lookup_check compares it with the query */
     struct hps_client_lookup_tier tiers[HPS_TIER_COUNT];
     uint32_t n_tiers;
-    uint32_t column;     /* with a matrix: its first column that belongs to this table */
+    uint32_t column;     /* with a matrix: its first column with values of this table */
     const uint8_t *rows; /* row i is at rows + i * stride, with any alignment */
     size_t stride;       /* bytes from one row to the next */
     size_t rows_bytes;   /* size of all rows, without the bytes between them */
@@ -101,7 +102,7 @@ struct hps_client_lookup_reply {
     struct hps_client_lookup_text label;
     uint64_t update_sequence;
     uint32_t n_results;
-    const uint8_t *matrix; /* rows of all tables (layout CONCAT); NULL: each result has its rows */
+    const uint8_t *matrix; /* rows of all tables (layout CONCAT); NULL: rows are in the results */
     size_t matrix_bytes;
     /* State of hps_client_lookup_reply_next. */
     struct hps_wire_reader cursor; /* bytes that are not read yet */
@@ -130,7 +131,8 @@ static inline size_t hps_client_lookup_rows(const struct hps_client_lookup_query
     return query->offsets == NULL ? query->n_keys : query->n_bags;
 }
 
-/* The index of the first key of a row. If `row` is the number of rows: the number of keys. */
+/* The index of the first key of a row. If `row` is the number of rows, this is the number of
+ * keys. */
 static inline size_t hps_client_lookup_first_key(const struct hps_client_lookup_query *query,
                                                  size_t row)
 {

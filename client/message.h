@@ -12,7 +12,7 @@
 /* Encodes `request`, calls hps_client_call and decodes the reply.
  *
  * owner   *out_reply: the caller, hps_message_free
- * error   as hps_client_call; DATA_LOSS: the reply is not a message of `reply_type`
+ * error   the errors of hps_client_call; DATA_LOSS: the reply is not a message of `reply_type`
  */
 hps_status hps_client_call_message(struct hps_client *client, const char *path,
                                    const ProtobufCMessage *request,

@@ -22,7 +22,7 @@ struct hps_producer_options {
      * sets. */
     const char *const *properties;
     size_t n_properties;
-    uint64_t timeout_us; /* for an answer of the brokers, and for the acknowledgement of a record */
+    uint64_t timeout_us; /* time limit of a broker's reply and of an acknowledgement */
 };
 
 struct hps_producer_header {
@@ -47,8 +47,9 @@ struct hps_producer_counts {
     uint64_t n_sent;
     uint64_t n_acknowledged;
     uint64_t bytes_acknowledged; /* of keys and values */
-    /* Records at the end of partitions that are acknowledged, but whose offset the broker has not
-     * returned. */
+    /* Acknowledged records without a known offset, after the last record of their partition whose
+     * offset the broker returned. A broker returns no offset if it receives a record again (a
+     * retry). */
     uint64_t n_unplaced;
 };
 
@@ -89,7 +90,8 @@ hps_status hps_producer_send(struct hps_producer *producer,
  * the first record that failed, else OK. */
 hps_status hps_producer_poll(struct hps_producer *producer, uint64_t wait_us, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Waits until every queued record is acknowledged or one fails. Errors as hps_producer_send. */
+/* Waits until every queued record is acknowledged or one fails. Its errors are those of
+ * hps_producer_send. */
 hps_status hps_producer_flush(struct hps_producer *producer, struct hps_error *err) HPS_MUST_CHECK;
 
 void hps_producer_counts_get(const struct hps_producer *producer,
@@ -97,7 +99,8 @@ void hps_producer_counts_get(const struct hps_producer *producer,
 /* Receives the offset of the last acknowledged record of a partition. */
 typedef void (*hps_producer_position_fn)(void *ctx, const char *topic, uint32_t partition,
                                          int64_t offset);
-/* Calls `fn` for every partition with acknowledged records: by topic number, then by partition. */
+/* Calls `fn` for every partition with acknowledged records: in the order of topic numbers, and
+ * within a topic in the order of partitions. */
 void hps_producer_positions(const struct hps_producer *producer, hps_producer_position_fn fn,
                             void *ctx);
 /* Receives a range of offsets, `first` to `last` inclusive, of acknowledged records of this

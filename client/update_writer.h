@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Encodes rows and deletes as update records (base/rows/update_record.h) and sends them to a sink,
- * usually a producer. hps_update_partition selects the partition of a key. So the writes of a key
- * arrive in order, in every form of records. Used by one thread at a time.
+ * usually a producer. hps_update_partition selects the partition of a key. So all writes of a key
+ * are in one partition and arrive in order, in every form of records. Used by one thread at a time.
  */
 #ifndef HPS_CLIENT_UPDATE_WRITER_H
 #define HPS_CLIENT_UPDATE_WRITER_H
@@ -25,8 +25,8 @@ struct hps_update_writer_options {
     const char *model; /* must be a valid name; copied */
     enum hps_update_form form;
     uint32_t key_bytes;     /* HCTR: 8 or 4 */
-    size_t batch_bytes;     /* HCTR, PACKED: maximum of a record, unless one row exceeds it */
-    int64_t version;        /* version of the model that the records are for; 0: any version */
+    size_t batch_bytes;     /* HCTR, PACKED: maximum size of a record with several rows */
+    int64_t version;        /* version that applies the records; 0: every version */
     bool row_version_given; /* KEYED, HCTR: send row_version in a header */
     uint64_t row_version;
     /* PACKED: make one record of all writes between two flushes. Needs a topic with one
@@ -39,7 +39,8 @@ struct hps_update_writer_options {
 };
 
 /* Returns the type in which rows of type `given` are sent with these options. INVALID: the form is
- * HCTR and the type would not be FP32, or INT8 rows would have to be quantised again. */
+ * HCTR and the rows would be sent in another type than FP32, or INT8 rows would have to be
+ * quantised again. */
 hps_status hps_update_writer_sends(const struct hps_update_writer_options *options,
                                    enum hps_dtype given, enum hps_dtype *out_sent,
                                    struct hps_error *err) HPS_MUST_CHECK;
@@ -71,8 +72,8 @@ void hps_update_writer_free(struct hps_update_writer *writer); /* drops unflushe
 hps_status hps_update_writer_rows(struct hps_update_writer *writer, const char *table, uint32_t dim,
                                   enum hps_dtype dtype, const hps_key *keys, const void *rows,
                                   size_t n, struct hps_error *err) HPS_MUST_CHECK;
-/* Writes deletes. Errors as hps_update_writer_rows; INVALID also if the form is HCTR, which has no
- * deletes. */
+/* Writes deletes. The errors are those of hps_update_writer_rows. INVALID also if the form is HCTR,
+ * which has no deletes. */
 hps_status hps_update_writer_deletes(struct hps_update_writer *writer, const char *table,
                                      const hps_key *keys, size_t n, struct hps_error *err)
     HPS_MUST_CHECK;

@@ -13,8 +13,8 @@
  * returns true.
  *
  * error   DEADLINE: the updates are not visible in time; PRECONDITION: they will not become
- *         visible, or the model or version does not exist; CANCELLED: `stop` returned true; else as
- *         hps_client_call
+ *         visible, or the model or version does not exist; CANCELLED: `stop` returned true; and the
+ *         other errors of hps_client_call
  * owner   *out_reply: the caller, hps_message_free. It is set with every status; NULL if the server
  *         sent no reply
  */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The parts of the protobuf encoding that lookups need. Keys and rows, which are most of the bytes,
- * are then neither copied nor allocated, as a protobuf library would do. Pure functions. Any
- * thread.
+ * The parts of the protobuf encoding that lookups need. A protobuf library would allocate and copy
+ * keys and rows, which are most of the bytes. These functions do not. Pure functions. Any thread.
  */
 #ifndef HPS_CLIENT_WIRE_H
 #define HPS_CLIENT_WIRE_H
@@ -101,8 +100,8 @@ struct hps_wire_reader {
 struct hps_wire_field {
     uint32_t number;
     enum hps_wire_type type;
-    uint64_t value;      /* if the type is not HPS_WIRE_BYTES */
-    const uint8_t *data; /* [size] if the type is HPS_WIRE_BYTES */
+    uint64_t value;      /* set if the type is not HPS_WIRE_BYTES */
+    const uint8_t *data; /* [size]; set if the type is HPS_WIRE_BYTES */
     size_t size;
 };
 

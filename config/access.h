@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the role file (`server.access`), which gives roles to identities, into a plain struct.
- * server/access/ applies it. Main thread.
+ * Reads the role file (option `server.access`) into a plain struct. The file gives roles to
+ * identities; server/access/ applies it. Main thread.
  *
  *   {"rules": [{"who": ["cert:trainer.example", "user:deploy", "group:ops", "token:ci", "any"],
  *               "may": ["lookup", "read", "load", "admin"],
@@ -68,9 +68,9 @@ struct hps_access_file {
 
 /* Read the file at `path`, at most 4 MiB.
  *
- * error   INVALID: "FILE:LINE: rules[0].may[1]: got ..., expected ...". This includes a user or
- *         group that does not exist on this host, and a token that is not in "tokens". IO,
- *         NOT_FOUND, PERMISSION, NO_MEMORY
+ * error   INVALID: "FILE:LINE: rules[0].may[1]: got ..., expected ...". INVALID also if a user or
+ *         group does not exist on this host, or if a token is not in "tokens". IO, NOT_FOUND,
+ *         PERMISSION, NO_MEMORY
  * owner   *out_file: the caller, hps_access_file_fini
  */
 hps_status hps_access_file_read(const char *path, struct hps_access_file *out_file,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The configuration of a daemon as one plain struct. A ps.json of HPS is read unchanged. Options
- * that only hpsd has are in the block `server` and in further keys of the blocks of HPS.
+ * that only hpsd has are in the block `server`, and are additional keys in the blocks of HPS.
  * options.def lists all options.
  *
  * Create a configuration with hps_config_parse_file, hps_config_parse or hps_config_for_tables,
@@ -62,7 +62,7 @@ hps_status hps_strings_copy(const struct hps_strings *strings, struct hps_string
 
 struct hps_config_listener {
     char *address;  /* "host:port", "[v6]:port" or "unix:PATH"; NULL or "": no listener */
-    bool plaintext; /* never use TLS, and allow this on addresses beyond loopback */
+    bool plaintext; /* do not use TLS; permitted also beyond loopback */
 };
 
 struct hps_config_listeners {
@@ -165,7 +165,7 @@ struct hps_config_model {
 struct hps_config_tls {
     struct hps_option_set set;
     char *certificate; /* "": no TLS */
-    char *key;         /* "" only if `certificate` is "" */
+    char *key;         /* not "" if `certificate` is not "" */
     char *client_ca;   /* "": no client certificates are requested */
     char *client_crl;  /* "": revocation is not checked */
     bool require_client_certificate;
@@ -184,7 +184,7 @@ struct hps_config_server {
     struct hps_config_tls tls;
     bool plaintext;
     char *access;           /* "": no role file */
-    char *admin_token_file; /* "": no such token */
+    char *admin_token_file; /* "": no admin token */
     char *audit_log;        /* "": no copy of the audit lines */
     uint64_t request_bytes_max;
     bool compression; /* accept gzip messages of clients */
@@ -288,8 +288,8 @@ hps_status hps_config_parse_file(const char *path, struct hps_config **out_confi
                                  struct hps_notes *notes, struct hps_error *err) HPS_MUST_CHECK;
 
 /* Parse one entry of models[], given as a JSON object; `what` describes it in messages. The result
- * has only this model, and the defaults of all other options. Errors and owner as hps_config_parse.
- * Any thread. */
+ * has only this model, and the defaults of all other options. Errors and the owner of *out_config
+ * are those of hps_config_parse. Any thread. */
 hps_status hps_config_parse_entry(const char *text, size_t size, const char *what,
                                   struct hps_config **out_config, struct hps_notes *notes,
                                   struct hps_error *err) HPS_MUST_CHECK;
@@ -316,9 +316,9 @@ struct hps_config_flags {
 };
 
 /* Apply the flags (may be NULL), set defaults that depend on the machine or on other options, and
- * check options against each other. *err is the first error. The first error of each check and
- * further notes are appended to `notes`. After an error only hps_config_free may be called on
- * `config`. */
+ * check options against each other. *err is the first error. The first error of each check,
+ * warnings and other notes are appended to `notes`. After an error only hps_config_free may be
+ * called on `config`. */
 hps_status hps_config_finish(struct hps_config *config, const struct hps_config_flags *flags,
                              struct hps_notes *notes, struct hps_error *err) HPS_MUST_CHECK;
 
@@ -351,10 +351,10 @@ struct hps_config_policies {
     enum hps_config_unknown_key_policy unknown_key;
     double hit_rate_threshold;
 };
-/* Return the policies for lookups whose requests do not set them. They are those of the model's
- * entry; if `model` is NULL, the defaults of the options. The hit rate threshold is 1.0, which
- * makes THRESHOLD lookups exact, if `model` is NULL or its cache is static or UVM. In HPS these
- * caches hold every row. */
+/* Return the policies for lookups whose requests do not set them. If `model` is NULL, they are the
+ * defaults of the options, else those of the model's entry. The hit rate threshold is 1.0 if
+ * `model` is NULL or its cache is static or UVM. A threshold of 1.0 makes THRESHOLD lookups exact.
+ * In HPS static and UVM caches hold every row. */
 void hps_config_model_policies(const struct hps_config_model *model,
                                struct hps_config_policies *out_policies);
 
@@ -362,8 +362,8 @@ void hps_config_model_policies(const struct hps_config_model *model,
  * {"server": {"keys_max": {"value": 2097152, "default": true}, ...}, ...} */
 hps_status hps_config_print_effective(const struct hps_config *config, struct hps_buf *buf)
     HPS_MUST_CHECK;
-/* Append an entry of models[] as JSON, in the form that hps_config_parse_entry reads. It has the
- * options that the file has set. */
+/* Append an entry of models[] as JSON, in the form that hps_config_parse_entry reads. The entry has
+ * only the options that were set in the file. */
 hps_status hps_config_print_entry(const struct hps_config_model *model, struct hps_buf *buf)
     HPS_MUST_CHECK;
 
@@ -376,7 +376,7 @@ struct hps_config_change {
     bool kept;       /* an option of models[] that each version stores */
 };
 
-/* Call `fn` for each option that differs in effect. Both configurations must be finished.
+/* Call `fn` for each option whose effective value differs. Both configurations must be finished.
  *
  * error   NO_MEMORY; EXHAUSTED: a value is longer than 16 MiB
  */
@@ -388,8 +388,8 @@ hps_status hps_config_diff_entry(const struct hps_config_model *before,
                                  const struct hps_config_model *after,
                                  void (*fn)(void *ctx, const struct hps_config_change *change),
                                  void *ctx) HPS_MUST_CHECK;
-/* Swap the values of all options that hps_config_diff reports as reloadable between `running` and
- * `next`. A second call restores the old values. Models do not move in memory. */
+/* Swap, between `running` and `next`, the values of all options that hps_config_diff reports as
+ * reloadable. A second call restores the old values. Models do not move in memory. */
 void hps_config_exchange(struct hps_config *running, struct hps_config *next);
 
 /* Append the part of docs/config.md that is generated from the table of options. */

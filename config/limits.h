@@ -10,8 +10,8 @@
 /* Bytes of memory that this process may use: the minimum of the RAM and the limits of its cgroup
  * and all parent cgroups. Never 0. */
 uint64_t hps_limits_memory_bytes(void);
-/* Number of CPUs that this process may use: the minimum of those in its affinity mask and the
- * cgroup quota, rounded up. Never 0. */
+/* Number of CPUs that this process may use: the minimum of the CPUs in its affinity mask and the
+ * quota of its cgroup, rounded up. Never 0. */
 uint32_t hps_limits_cpus(void);
 
 /* For tests: the same functions, reading files below `root` instead of "/". */

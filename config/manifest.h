@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads and writes manifest.json of a model directory. The writer of the model files describes them
- * in it, and a load checks the files against it. The file is optional. config.json of a DLE
- * checkpoint is read into the same structure. Any thread.
+ * Reads and writes manifest.json of a model directory. The program that writes the model files
+ * describes them in manifest.json, and a load checks them against it. manifest.json is optional.
+ * config.json of a DLE checkpoint is read into the same structure. Any thread.
  *
  *   {"format": "hpsd-manifest", "version": 1, "lineage": "run7",
  *    "tables": [{"name": "items", "dim": 128, "rows": 1000, "dtype": "fp32",
@@ -12,7 +12,7 @@
  *
  * Only "tables" and the names of the tables are required. Unknown keys are ignored. "dtype" is the
  * type of the rows in the files, with a name of hps_dtype_name. It is needed for bf16 rows in .npy
- * files, whose type there is only uint16 or <V2.
+ * files, because .npy files have no name for that type and give uint16 or <V2.
  */
 #ifndef HPS_CONFIG_MANIFEST_H
 #define HPS_CONFIG_MANIFEST_H
@@ -75,8 +75,8 @@ hps_status hps_manifest_read(const char *path, struct hps_manifest *out_manifest
 hps_status hps_manifest_read_dle(const char *path, struct hps_manifest *out_manifest,
                                  struct hps_error *err) HPS_MUST_CHECK;
 /* Read the manifest.json of `dir` if there is one, else its DLE config.json. The file must be below
- * the roots of `dir`. If there is neither, the manifest is empty (n_tables 0). Errors and owner as
- * hps_manifest_read. */
+ * the roots of `dir`. If neither file exists, the manifest is empty (n_tables 0). Errors and owner
+ * as hps_manifest_read. */
 hps_status hps_manifest_open(const struct hps_model_dir *dir, struct hps_manifest *out_manifest,
                              struct hps_error *err) HPS_MUST_CHECK;
 void hps_manifest_close(struct hps_manifest *manifest); /* no effect if all zero */
@@ -111,7 +111,8 @@ hps_status hps_manifest_check_files(const struct hps_manifest *manifest, const c
                                     const struct hps_roots *roots, const char *dir_path,
                                     const atomic_bool *cancel, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Write the manifest to `path`: to a temporary file with fsync, which is then renamed.
+/* Write the manifest to `path`: the text is written to a temporary file and synced, and the file is
+ * then renamed.
  *
  * error   EXHAUSTED: the disk is full; IO; NO_MEMORY
  */

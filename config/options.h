@@ -56,8 +56,9 @@ struct hps_option {
     enum hps_option_section section;
     enum hps_option_type type;
     const char *name;
-    size_t offset;                         /* of the option's field in the struct of its section */
-    const struct hps_option_value *values; /* the accepted words; NULL: not a choice of words */
+    size_t offset; /* of the option's field in the struct of its section */
+    const struct hps_option_value
+        *values; /* the accepted words; NULL: the option does not accept words */
     const char *unit;
     const char *def;
     uint64_t min; /* of integers and sizes */
@@ -124,7 +125,7 @@ void hps_option_print(const struct hps_option *option, const void *base, struct 
  * set. */
 void hps_option_print_public(const struct hps_option *option, const void *base,
                              struct hps_buf *buf);
-/* Whether the option has a value, unlike a block of options. */
+/* Whether the option has a value. False for a block of options. */
 bool hps_option_has_value(const struct hps_option *option);
 
 /* Parse a size: "32MiB", "1.5 GB", "4096".

@@ -28,12 +28,12 @@ static inline hps_status parse_go_on(hps_status status)
     return status == HPS_INVALID || status == HPS_UNIMPLEMENTED ? HPS_OK : status;
 }
 
-/* Record the error "FILE:LINE: PATH: " and the text. Returns `status`; EXHAUSTED if the notes have
- * no space for further errors; or NO_MEMORY. */
+/* Record the error "FILE:LINE: PATH: " and the text. Returns `status`, or EXHAUSTED if the notes
+ * have no space for further errors, or NO_MEMORY. */
 hps_status HPS_PRINTF(4, 5)
     parse_fail(const struct parse_reader *reader, const struct hps_text_path *path,
                hps_status status, const char *fmt, ...);
-/* Record the same text as a note for the log. Returns OK or NO_MEMORY. */
+/* Record a warning or another note, in the form of parse_fail. Returns OK or NO_MEMORY. */
 hps_status HPS_PRINTF(4, 5)
     parse_note(const struct parse_reader *reader, const struct hps_text_path *path, bool warning,
                const char *fmt, ...);
@@ -41,12 +41,12 @@ hps_status HPS_PRINTF(4, 5)
 hps_status parse_no_memory(const struct parse_reader *reader);
 /* Record that the value at `path` is invalid for the option, with the value and what was expected.
  * If `word` is not NULL, the message suggests the accepted word that is most similar to it.
- * `status` is that of hps_option_set_text. Returns as parse_fail with INVALID; if `status` is
- * NO_MEMORY, NO_MEMORY. */
+ * `status` is that of hps_option_set_text. Returns what parse_fail returns for INVALID. If `status`
+ * is NO_MEMORY, returns NO_MEMORY. */
 hps_status parse_fail_value(const struct parse_reader *reader, const struct hps_text_path *path,
                             const struct hps_option *option, const char *word, hps_status status);
 /* Record that the value at `path`, which is only a part of an option's value, is invalid. Returns
- * as parse_fail with INVALID. */
+ * what parse_fail returns for INVALID. */
 hps_status parse_fail_item(const struct parse_reader *reader, const struct hps_text_path *path,
                            const char *expected);
 /* The JSON value as text for hps_option_set_text. The text is in the value or in scratch[size].

@@ -10,7 +10,7 @@
 enum { HPS_SECRETS_MAX = 8 };
 
 struct hps_secret {
-    const char *option; /* the option that names the file; "": it is the configuration file */
+    const char *option; /* option that names the file; "": `path` is the configuration file */
     const char *path;   /* of the file; borrowed from the configuration */
     /* The file defines roles: users who can write to it can give themselves roles. */
     bool gives_rights;
@@ -30,9 +30,9 @@ bool hps_secrets_is_path(const char *path);
 hps_status hps_secrets_note(const struct hps_config *config, struct hps_notes *notes)
     HPS_MUST_CHECK;
 /* List the options whose secret files are in `directory`, separated by commas and truncated to
- * `size`. Returns the number of these options; 0 if `directory` is NULL. It is systemd's directory
- * of credentials. systemd copies the files there when the daemon starts, so the originals may have
- * changed since. */
+ * `size`. Returns the number of these options; 0 if `directory` is NULL. `directory` is systemd's
+ * directory of credentials. systemd copies the files into it when the daemon starts, so the
+ * original files may be newer. */
 size_t hps_secrets_below(const struct hps_config *config, const char *directory, char *out_options,
                          size_t size);
 

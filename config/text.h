@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The text of a configuration file, for error messages. Functions replace comments by blanks, so
- * that other text keeps its place, and find the line and the spelling of a value from its JSON
- * path. The JSON library does not record these. Private to config/.
+ * that all other text keeps its offset. They find the line and the spelling of a value from its
+ * JSON path, because the JSON library records neither. Private to config/.
  */
 #ifndef HPS_CONFIG_TEXT_H
 #define HPS_CONFIG_TEXT_H
@@ -34,7 +34,8 @@ void hps_text_fini(struct hps_text *source);
 /* The line, counted from 1, of the byte at `offset`. */
 unsigned hps_text_line(const struct hps_text *source, size_t offset);
 /* The offset of the value at `path` (NULL: the root). If a key is repeated, its last value counts.
- * If the value does not exist, the offset of the nearest enclosing value. The text must be JSON. */
+ * If the value does not exist, returns the offset of the nearest enclosing value. The text must be
+ * JSON. */
 size_t hps_text_locate(const struct hps_text *source, const struct hps_text_path *path);
 /* Copies the value at `path` as it is written in the text. Truncated to `size` bytes with "..." at
  * the end. Control characters become blanks. */

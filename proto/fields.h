@@ -46,7 +46,7 @@ static inline size_t hps_field_value_size(ProtobufCType type)
 }
 
 /* Whether the field has a value. False for a oneof field that is not set, and for an absent
- * sub-message. True for all other fields, also with the default value. */
+ * sub-message. True for all other fields, also if they have the default value. */
 static inline bool hps_field_is_set(const ProtobufCFieldDescriptor *field,
                                     const ProtobufCMessage *message)
 {
