@@ -18,8 +18,8 @@
 /* Borrowed during hps_producer_open only. */
 struct hps_producer_options {
     const char *brokers; /* "host:port", several separated by ',' or ';' */
-    /* [n_properties] properties of librdkafka, "name=value". They override those that this module
-     * sets. */
+    /* [n_properties] properties of librdkafka, "name=value". They override the properties that this
+     * module sets. */
     const char *const *properties;
     size_t n_properties;
     uint64_t timeout_us; /* time limit of a broker's reply and of an acknowledgement */
@@ -90,7 +90,7 @@ hps_status hps_producer_send(struct hps_producer *producer,
  * the first record that failed, else OK. */
 hps_status hps_producer_poll(struct hps_producer *producer, uint64_t wait_us, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Waits until every queued record is acknowledged or one fails. Its errors are those of
+/* Waits until every queued record is acknowledged or one fails. It has the errors of
  * hps_producer_send. */
 hps_status hps_producer_flush(struct hps_producer *producer, struct hps_error *err) HPS_MUST_CHECK;
 

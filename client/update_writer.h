@@ -32,8 +32,9 @@ struct hps_update_writer_options {
     /* PACKED: make one record of all writes between two flushes. Needs a topic with one
      * partition. */
     bool units;
-    /* Type to which rows are converted before they are sent. 0: FP32, which every table accepts;
-     * INT8 rows are then sent unchanged. For any other type, the table must have the same type. */
+    /* Type to which rows are converted before they are sent. 0: rows are converted to FP32, which
+     * every table accepts, except INT8 rows, which are sent unchanged. If rows are sent in any
+     * other type than FP32, the table must have that type. */
     enum hps_dtype row_dtype;
     bool nan_allowed; /* allow NaN, Inf and values too large for 16-bit types */
 };

@@ -288,8 +288,8 @@ hps_status hps_config_parse_file(const char *path, struct hps_config **out_confi
                                  struct hps_notes *notes, struct hps_error *err) HPS_MUST_CHECK;
 
 /* Parse one entry of models[], given as a JSON object; `what` describes it in messages. The result
- * has only this model, and the defaults of all other options. Errors and the owner of *out_config
- * are those of hps_config_parse. Any thread. */
+ * has only this model, and the defaults of all other options. Errors and owner: see
+ * hps_config_parse. Any thread. */
 hps_status hps_config_parse_entry(const char *text, size_t size, const char *what,
                                   struct hps_config **out_config, struct hps_notes *notes,
                                   struct hps_error *err) HPS_MUST_CHECK;

@@ -71,12 +71,12 @@ struct hps_manifest {
 hps_status hps_manifest_read(const char *path, struct hps_manifest *out_manifest,
                              struct hps_error *err) HPS_MUST_CHECK;
 /* Read the config.json of a DLE checkpoint ("categorical_cardinalities", "embedding_dim") as a
- * manifest of tables feature_0, feature_1, ... Errors and owner as hps_manifest_read. */
+ * manifest of tables feature_0, feature_1, ... Errors and owner: see hps_manifest_read. */
 hps_status hps_manifest_read_dle(const char *path, struct hps_manifest *out_manifest,
                                  struct hps_error *err) HPS_MUST_CHECK;
 /* Read the manifest.json of `dir` if there is one, else its DLE config.json. The file must be below
- * the roots of `dir`. If neither file exists, the manifest is empty (n_tables 0). Errors and owner
- * as hps_manifest_read. */
+ * the roots of `dir`. If neither file exists, the manifest is empty (n_tables 0). Errors and owner:
+ * see hps_manifest_read. */
 hps_status hps_manifest_open(const struct hps_model_dir *dir, struct hps_manifest *out_manifest,
                              struct hps_error *err) HPS_MUST_CHECK;
 void hps_manifest_close(struct hps_manifest *manifest); /* no effect if all zero */

@@ -39,10 +39,10 @@ hps_status HPS_PRINTF(4, 5)
                const char *fmt, ...);
 /* Record the error NO_MEMORY with the name of the file. Returns NO_MEMORY. */
 hps_status parse_no_memory(const struct parse_reader *reader);
-/* Record that the value at `path` is invalid for the option, with the value and what was expected.
- * If `word` is not NULL, the message suggests the accepted word that is most similar to it.
- * `status` is that of hps_option_set_text. Returns what parse_fail returns for INVALID. If `status`
- * is NO_MEMORY, returns NO_MEMORY. */
+/* Record that the value at `path` is invalid for the option. The message has the value and
+ * describes the accepted values. If `word` is not NULL, the message suggests the accepted word that
+ * is most similar to it. `status` is that of hps_option_set_text. Returns what parse_fail returns
+ * for INVALID. If `status` is NO_MEMORY, returns NO_MEMORY. */
 hps_status parse_fail_value(const struct parse_reader *reader, const struct hps_text_path *path,
                             const struct hps_option *option, const char *word, hps_status status);
 /* Record that the value at `path`, which is only a part of an option's value, is invalid. Returns
@@ -62,13 +62,14 @@ const char *parse_scalar_text(const struct parse_reader *reader, const struct hp
 json_t *parse_json(const struct parse_reader *reader, size_t flags, hps_status *out_status);
 /* Read a whole file of at most `bytes_max` bytes.
  *
- * error   as hps_file_open_read; INVALID: the file is larger; NO_MEMORY
+ * error   the errors of hps_file_open_read; INVALID: the file is larger; NO_MEMORY
  * owner   *out_text: the caller, hps_free
  */
 hps_status parse_read_file(const char *path, size_t bytes_max, char **out_text, size_t *out_size,
                            struct hps_error *err) HPS_MUST_CHECK;
 /* Read all options of a section from its JSON object into `base`, the struct of the section, and
- * mark those that the object has as set. Errors of single options are recorded in the notes.
+ * mark the options that the object contains as set. Errors of single options are recorded in the
+ * notes.
  *
  * error   INVALID: `object` is not an object; NO_MEMORY; EXHAUSTED: the notes are full
  */

@@ -246,7 +246,7 @@ const char *hps_grpc_call_path(const struct hps_grpc_call *call);
 const char *hps_grpc_call_peer(const struct hps_grpc_call *call);
 /* The connection. Loop thread, until the call is finished. */
 const struct hps_conn *hps_grpc_call_conn(const struct hps_grpc_call *call);
-uint64_t hps_grpc_call_client(const struct hps_grpc_call *call); /* hps_conn_client */
+uint64_t hps_grpc_call_client(const struct hps_grpc_call *call); /* the result of hps_conn_client */
 /* The permissions (out_grant) that the guard gave to the call, borrowed during the life of the
  * call. NULL: the call has no permissions. Any thread. */
 const void *hps_grpc_call_grant(const struct hps_grpc_call *call);

@@ -82,6 +82,7 @@ struct hps_http_events {
     void (*on_closed)(void *ctx, const struct hps_error *why);
 };
 
+/* The functions of a protocol. The functions hps_http_* below call them and describe them. */
 struct hps_http_ops {
     void (*free)(struct hps_http *http);
     void (*abort)(struct hps_http *http, uint32_t error, const char *why);

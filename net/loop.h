@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Event loop: one thread with its descriptors, timers and posted tasks. While hps_loop_run runs,
- * only its thread may call the functions of this header, which assert that. Exceptions are
+ * only its thread may call the functions of this header. The functions assert this. Exceptions are
  * hps_loop_post and hps_loop_stop, which any thread may call. While the loop does not run, its
  * owner may call all functions from one thread at a time.
  *

@@ -127,8 +127,8 @@ size_t hps_seat_peer_holds(const struct hps_seat *seat);
 
 /* Records a failure that the peer of the connection has caused: the connection ended before its
  * first request, or a call was not authenticated. If the caller should report the peer now, returns
- * its number of failures since the last report; else 0. A peer is to be reported at its first
- * failure, then at most every 10 s. NULL: no effect, returns 1. */
+ * its number of failures since the last report; else 0. The caller should report a peer at its
+ * first failure, then at most every 10 s. NULL: no effect, returns 1. */
 uint64_t hps_seat_failed(struct hps_seat *seat, uint64_t now_us);
 
 #endif

@@ -64,8 +64,9 @@ void hps_tls_unref(struct hps_tls *tls);          /* any thread; NULL has no eff
  * `fresh`, which must be the only one. Any thread. */
 void hps_tls_renew(struct hps_tls *tls, struct hps_tls *fresh);
 
-/* Creates one end of a TLS stream over `fd` (borrowed, non-blocking). It uses the files that `tls`
- * has now. `host`: the name that a client expects if server_name is NULL. Servers ignore it. */
+/* Creates one end of a TLS stream over `fd` (borrowed, non-blocking). The session uses the files
+ * that `tls` has now. `host`: the name that a client expects if server_name is NULL. Servers ignore
+ * it. */
 hps_status hps_tls_session_new(struct hps_tls *tls, int fd, const char *host,
                                struct hps_tls_session **out_session, struct hps_error *err)
     HPS_MUST_CHECK;

@@ -9,9 +9,10 @@
 
 #include "base/buf.h"
 
-/* Append the message to `buf` as one line of JSON. Field names are those of the .proto file. Fields
- * with default values are printed too. Unset sub-messages, unset oneof fields and empty maps are
- * left out. 64-bit integers are numbers, enums are names, bytes are base64, maps are objects. */
+/* Append the message to `buf` as one line of JSON. Fields are printed with their names in the
+ * .proto file, also if they have default values. Unset sub-messages, unset oneof fields and empty
+ * maps are left out. 64-bit integers are numbers, enums are names, bytes are base64, maps are
+ * objects. */
 void hps_message_json(const ProtobufCMessage *message, struct hps_buf *buf);
 
 #endif
