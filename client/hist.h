@@ -15,9 +15,9 @@ enum {
 
 /* An empty histogram is all zero. */
 struct hps_hist {
-    uint64_t n;   /* recorded values */
-    uint64_t sum; /* their exact sum */
-    uint64_t max; /* exact; 0 if n is 0 */
+    uint64_t n;   /* number of recorded values */
+    uint64_t sum; /* exact sum of the recorded values */
+    uint64_t max; /* largest recorded value, exact; 0 if n is 0 */
     uint64_t buckets[HPS_HIST_BUCKETS];
 };
 

@@ -90,7 +90,7 @@ hps_status hps_producer_send(struct hps_producer *producer,
  * the first record that failed, else OK. */
 hps_status hps_producer_poll(struct hps_producer *producer, uint64_t wait_us, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Waits until every queued record is acknowledged or one fails. It has the errors of
+/* Waits until every queued record is acknowledged or one fails. Returns the errors of
  * hps_producer_send. */
 hps_status hps_producer_flush(struct hps_producer *producer, struct hps_error *err) HPS_MUST_CHECK;
 

@@ -24,7 +24,7 @@ struct hps_update_sink {
 struct hps_update_writer_options {
     const char *model; /* must be a valid name; copied */
     enum hps_update_form form;
-    uint32_t key_bytes;     /* HCTR: 8 or 4 */
+    uint32_t key_bytes;     /* HCTR: size of a key, 8 or 4 */
     size_t batch_bytes;     /* HCTR, PACKED: maximum size of a record with several rows */
     int64_t version;        /* version that applies the records; 0: every version */
     bool row_version_given; /* KEYED, HCTR: send row_version in a header */

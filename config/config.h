@@ -293,8 +293,9 @@ hps_status hps_config_parse_file(const char *path, struct hps_config **out_confi
 hps_status hps_config_parse_entry(const char *text, size_t size, const char *what,
                                   struct hps_config **out_config, struct hps_notes *notes,
                                   struct hps_error *err) HPS_MUST_CHECK;
-/* Make the configuration for `--table NAME=PATH ...`, where args[i] is "NAME=PATH": one model
- * "default", rocks_db in the state directory, exact replies, and dims from the files. */
+/* Make the configuration for `--table NAME=PATH ...`, where args[i] is "NAME=PATH". It has one
+ * model named "default", rocks_db in the state directory, exact replies, and dims from the
+ * files. */
 hps_status hps_config_for_tables(const char *const *args, size_t n_args,
                                  struct hps_config **out_config, struct hps_error *err)
     HPS_MUST_CHECK;

@@ -14,7 +14,7 @@
 #include "base/status.h"
 
 #define HPS_ADDR_HOST_MAX 255
-#define HPS_ADDR_TEXT_MAX (HPS_ADDR_HOST_MAX + 16) /* with brackets, port and NUL */
+#define HPS_ADDR_TEXT_MAX (HPS_ADDR_HOST_MAX + 16) /* and brackets, port and NUL */
 #define HPS_PLACES_MAX    16                       /* per host name; hpsd ignores further ones */
 
 struct hps_addr {

@@ -251,7 +251,7 @@ uint64_t hps_grpc_call_client(const struct hps_grpc_call *call); /* the result o
  * call. NULL: the call has no permissions. Any thread. */
 const void *hps_grpc_call_grant(const struct hps_grpc_call *call);
 uint64_t hps_grpc_call_start_us(const struct hps_grpc_call *call);
-uint64_t hps_grpc_call_deadline_us(const struct hps_grpc_call *call); /* 0: none */
+uint64_t hps_grpc_call_deadline_us(const struct hps_grpc_call *call); /* 0: no deadline */
 /* Sets the deadline of the call, unless it has an earlier one. For deadlines that are part of a
  * message. No effect after the call is finished.
  *
@@ -272,12 +272,12 @@ const char *hps_grpc_call_header(const struct hps_grpc_call *call, const char *n
                                  size_t *out_size);
 void *hps_grpc_call_user(const struct hps_grpc_call *call);
 void hps_grpc_call_set_user(struct hps_grpc_call *call, void *user);
-/* Keeps the bytes of the current message valid after the callback. From on_message they stay valid
- * until on_close, from on_packed until the call is freed. Call it within on_message or
- * on_packed. */
+/* Keeps the bytes of the current message valid after the callback. The bytes that on_message
+ * received stay valid until on_close. The bytes that on_packed received stay valid until the call
+ * is freed. Call it within on_message or on_packed. */
 void hps_grpc_call_keep_message(struct hps_grpc_call *call);
-/* Releases the message that a method with on_packed has kept; with client_streaming, all kept ones.
- * Until this call their bytes count towards request_bytes_all_max. */
+/* Releases all messages that a method with on_packed has kept. Their bytes count towards
+ * request_bytes_all_max until this call. */
 void hps_grpc_call_drop_message(struct hps_grpc_call *call);
 /* client_streaming: while a call is paused, no further message is delivered, and the client can
  * send at most one flow-control window more. May be called within on_message. Loop thread. */

@@ -6,23 +6,24 @@
  *
  * While fewer than connections_max connections are open, a new one is accepted, unless its peer has
  * reached connections_per_peer_max or is slowed (see below). At connections_max a new connection
- * displaces an open one. The share of a peer is limits.share * connections_max. The displaced
- * connection is:
+ * displaces an open one. If none may be displaced, the new connection is refused. The share of a
+ * peer is limits.share * connections_max. The displaced connection is:
  *
  *   - if the peer of the new connection has its share or more: the one of this peer that has been
  *     idle for longest
  *   - else, if some peers have more than their share: one of the peer with the most connections
  *   - else: the one of all peers that has been idle for longest
  *
- * In each case connections without a request so far are displaced before idle ones, and idle ones
- * before those with calls in flight. Two kinds of connections are displaced only in the second
- * case: those with calls in flight, and, unless limits.idle_at_once is set, those that have been
- * idle or without a request for less than a second. Their clients may be about to use them. A
- * search for the connection to displace compares at most 512 connections.
+ * In each case, connections that have made no request so far are displaced first, and idle
+ * connections next. Connections with calls in flight are displaced last, and only in the second
+ * case. Connections that have been idle or without a request for less than a second are also
+ * displaced only in the second case, because their clients may be about to use them.
+ * limits.idle_at_once lifts this last restriction. A search for the connection to displace compares
+ * at most 512 connections.
  *
  * A peer is slowed if its connections repeatedly fail before their first request, or make calls
- * that are not authenticated. Then only HPS_PEERS_LET_IN_PER_S of its connections are accepted per
- * second.
+ * that are not authenticated (see limits.failures_max). While it is slowed, only
+ * HPS_PEERS_LET_IN_PER_S of its connections are accepted per second.
  *
  * Any thread, unless stated otherwise.
  */
@@ -64,7 +65,7 @@ const char *hps_peers_loss_name(enum hps_peers_loss why);
 struct hps_peers_limits {
     unsigned connections_max;          /* 0: no limit */
     unsigned connections_per_peer_max; /* 0: no limit. Does not apply to Unix users */
-    double share;          /* part of connections_max that is the share of a peer; 0: no shares */
+    double share;          /* share of a peer, as a fraction of connections_max; 0: no shares */
     unsigned failures_max; /* failures per minute above which a peer is slowed; 0: never slowed */
     /* True: connections may be displaced also within their first idle second, and any number of
      * displaced connections may be still open (see hps_peers_admit). For an owner that accepts and
