@@ -20,7 +20,7 @@
 #include "net/http.h"
 #include "net/loop.h"
 
-/* Serves `conn`, whose handshake may be in progress. Takes `conn`, also on failure. `queued` counts
+/* Serves `conn`. Its handshake may be in progress. Takes `conn`, also on failure. `queued` counts
  * the body bytes that wait to be sent, over all connections that were given the same counter. The
  * counter must outlive these connections.
  *
