@@ -353,7 +353,7 @@ struct hps_config_policies {
     double hit_rate_threshold;
 };
 /* Return the policies for lookups whose requests do not set them. If `model` is NULL, they are the
- * defaults of the options, else those of the model's entry. The hit rate threshold is 1.0 if
+ * defaults of the options, else the values in the model's entry. The hit rate threshold is 1.0 if
  * `model` is NULL or its cache is static or UVM. A threshold of 1.0 makes THRESHOLD lookups exact.
  * In HPS static and UVM caches hold every row. */
 void hps_config_model_policies(const struct hps_config_model *model,
@@ -371,8 +371,8 @@ hps_status hps_config_print_entry(const struct hps_config_model *model, struct h
 /* A difference between two configurations. */
 struct hps_config_change {
     char path[192]; /* "server.keys_max", "models[dlrm].label", "models[dlrm]" (added or removed) */
-    char before[96]; /* old value as printed, truncated; "" if there was none */
-    char after[96];  /* new value as printed, truncated; "" if there is none */
+    char before[96]; /* old value as printed, truncated; "": not set */
+    char after[96];  /* new value as printed, truncated; "": not set */
     bool reloadable; /* a reload applies it; else it needs a restart */
     bool kept;       /* an option of models[] that each version stores */
 };

@@ -445,8 +445,8 @@ HPS_DEVICE_CODE uint64_t *embed_way_at(const struct embed_change *change)
     return (uint64_t *)embed_at(line) + (spilled ? lane - HPS_EMBED_KERNEL_WAYS : lane);
 }
 
-/* Write changed ways to memory: those of the spill, if `spill` is true, else those of the current
- * set. */
+/* Write changed ways to memory: the ways of the spill, if `spill` is true, else the ways of the
+ * current set. */
 HPS_DEVICE_CODE void embed_put_ways(struct embed_change *change, bool spill)
 {
     if (hps_lane() < change->n_ways && (hps_lane() >= HPS_EMBED_KERNEL_WAYS) == spill &&

@@ -18,7 +18,8 @@ struct walk_step {
     const struct hps_walk_call *call;
     struct hps_tier tiers[HPS_TIERS_MAX]; /* [n_tiers] of the version, top to bottom */
     uint32_t n_tiers;
-    uint64_t since; /* hps_stamps_now, read before the step queries a tier whose rows it inserts */
+    uint64_t since; /* hps_stamps_now, read before the step queries the source of the rows that it
+                       inserts */
     struct hps_flight_trip trip; /* only in hps_walk_rest: keys that wait for other lookups */
     uint32_t n_share;            /* only in hps_walk_rest: how many more keys may share fetches */
 };

@@ -29,7 +29,7 @@ void hps_fetched_free(struct hps_fetched *fetched); /* may be NULL */
  * is remembered. */
 void hps_fetched_note(struct hps_fetched *fetched, uint32_t table_id, const hps_key *keys,
                       uint32_t n);
-/* Forget keys for whose rows a lookup has waited. */
+/* Forget the keys of rows that a lookup has waited for. */
 void hps_fetched_forget(struct hps_fetched *fetched, uint32_t table_id, const hps_key *keys,
                         uint32_t n);
 /* Whether jobs have fetched the row of the key at least HPS_FETCHED_OFTEN times. */
