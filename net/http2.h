@@ -63,10 +63,9 @@ struct hps_http2_options {
     uint32_t connection_window_bytes; /* receive window of the connection */
     uint32_t frame_bytes_max;         /* largest frame that the peer may send */
     /* Limits of a received header block: the sum of the sizes of all fields, and the number of
-     * fields. The size of a field is that of its name plus that of its value plus 32. A server sets
-     * too_large of a stream whose header block is above a limit. It resets a stream whose header
-     * block is above 16 times a limit. A client resets a stream whose header block is above a
-     * limit. */
+     * fields. The size of a field is the sizes of its name and value plus 32. For a header block
+     * above a limit, a server sets too_large of the stream; above 16 times a limit, it resets the
+     * stream. A client resets the stream if the header block is above a limit. */
     size_t header_bytes_max;
     unsigned header_fields_max;
     uint64_t handshake_timeout_us; /* 0: no limit */
