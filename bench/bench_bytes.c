@@ -81,7 +81,7 @@ static void draw(struct work *work, uint32_t n)
 
 /* ---- timed steps ----------------------------------------------------------------------------- */
 
-static hps_status look_up(struct work *work, enum kind kind, enum hps_dtype output, uint32_t n)
+static hps_status do_lookup(struct work *work, enum kind kind, enum hps_dtype output, uint32_t n)
 {
     const struct hps_table *table = &work->tables[kind];
     struct hps_call call = {0};
@@ -129,11 +129,11 @@ static hps_status run_step(struct work *work, enum kind kind, enum step step)
         bench_ceiling_touch(&work->ceiling, work->keys, FEW);
         return HPS_OK;
     case RAW:
-        return look_up(work, kind, dtypes[kind], FEW);
+        return do_lookup(work, kind, dtypes[kind], FEW);
     case TO_FP32:
-        return look_up(work, kind, HPS_DTYPE_FP32, FEW);
+        return do_lookup(work, kind, HPS_DTYPE_FP32, FEW);
     case ALL:
-        return look_up(work, kind, HPS_DTYPE_FP32, MANY);
+        return do_lookup(work, kind, HPS_DTYPE_FP32, MANY);
     case SUM:
         return pool(work, kind, HPS_POOLING_SUM);
     default:

@@ -181,7 +181,7 @@ static void gather(struct world *world, const uint32_t *rows)
     }
 }
 
-static hps_status look_up(struct world *world, const uint32_t *rows, struct hps_batch *batch)
+static hps_status do_lookup(struct world *world, const uint32_t *rows, struct hps_batch *batch)
 {
     struct hps_call call = {0};
 
@@ -209,7 +209,7 @@ static hps_status read_batch(struct world *world, bool check, struct reading *re
         }
     }
     uint64_t start_ns = bench_now_ns(), start_cpu_ns = bench_clock_ns(CLOCK_THREAD_CPUTIME_ID);
-    hps_status status = look_up(world, rows, &batch);
+    hps_status status = do_lookup(world, rows, &batch);
     reading->cpu_ns += bench_clock_ns(CLOCK_THREAD_CPUTIME_ID) - start_cpu_ns;
     reading->ns += bench_now_ns() - start_ns;
     reading->n_keys += READ_BATCH;

@@ -118,8 +118,8 @@ static void memory_close(struct memory *memory)
 }
 
 /* keys: [N_TABLES][n_keys] */
-static hps_status memory_look_up(struct memory *memory, const hps_key *keys, uint32_t n_keys,
-                                 struct hps_error *err)
+static hps_status memory_lookup(struct memory *memory, const hps_key *keys, uint32_t n_keys,
+                                struct hps_error *err)
 {
     struct hps_lookup lookup = {.version = memory->version,
                                 .arena = memory->arena,
@@ -301,7 +301,7 @@ static hps_status call_one(struct requests *r, enum side side, unsigned call, st
                                  request->size, 0, on_reply, r, NULL, err);
     }
     if (side == IN_PROCESS) {
-        return memory_look_up(&r->memory, keys_of(r, call), r->shape->n_keys, err);
+        return memory_lookup(&r->memory, keys_of(r, call), r->shape->n_keys, err);
     }
     bool ok = send_all(r->bare.fds[0], request->data, request->size) &&
               receive_all(r->bare.fds[0], r->bare.received, r->bare.reply_bytes);

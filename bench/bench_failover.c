@@ -40,8 +40,8 @@ static uint64_t number_in(const char *line, const char *name)
 }
 
 /* 200 calls a second of 256 keys each, every row compared. */
-static hps_status look_up(const struct world *world, const char *seconds, struct seen *out_seen,
-                          struct hps_error *err)
+static hps_status do_lookup(const struct world *world, const char *seconds, struct seen *out_seen,
+                            struct hps_error *err)
 {
     const char *const argv[] = {HPS_BIN_DIR "/hps-bench",
                                 "--addr",
@@ -87,7 +87,7 @@ static hps_status wait_whole(const struct world *world, struct hps_error *err)
     struct seen seen = {0};
     hps_status status = HPS_OK;
     for (int i = 0; i < WHOLE_TRIES && status == HPS_OK && !seen.all_from_redis; i++) {
-        status = look_up(world, "1", &seen, err);
+        status = do_lookup(world, "1", &seen, err);
     }
     return status != HPS_OK || seen.all_from_redis
                ? status
@@ -109,14 +109,14 @@ static hps_status run_failovers(struct world *world, struct hps_error *err)
     struct seen seen;
     hps_status status = wait_whole(world, err);
     if (status == HPS_OK) {
-        status = look_up(world, "4", &seen, err);
+        status = do_lookup(world, "4", &seen, err);
     }
     if (status == HPS_OK) {
         report("no failure", &seen, false);
     }
     for (int i = 0; i < MASTERS && status == HPS_OK; i++) {
         (void)kill(world->pids[i], SIGSTOP);
-        status = look_up(world, "4", &seen, err);
+        status = do_lookup(world, "4", &seen, err);
         (void)kill(world->pids[i], SIGCONT);
         (void)snprintf(name, sizeof(name), "master %d hangs", i);
         if (status == HPS_OK) {
@@ -127,7 +127,7 @@ static hps_status run_failovers(struct world *world, struct hps_error *err)
     /* Their replicas are masters now. */
     for (int i = MASTERS; i < NODES && status == HPS_OK; i++) {
         (void)kill(world->pids[i], SIGKILL);
-        status = look_up(world, "4", &seen, err);
+        status = do_lookup(world, "4", &seen, err);
         (void)snprintf(name, sizeof(name), "master %d is killed", i);
         if (status == HPS_OK) {
             report(name, &seen, true);

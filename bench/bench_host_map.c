@@ -78,7 +78,7 @@ static void draw(struct work *work)
     }
 }
 
-static hps_status look_up(struct work *work)
+static hps_status do_lookup(struct work *work)
 {
     struct hps_call call = {.scratch = work->arena};
     struct hps_batch batch = {
@@ -115,7 +115,7 @@ static hps_status round_of(struct work *work, struct spent *out_spent)
             } else if (step == INDEX) {
                 bench_ceiling_touch(&work->ceiling, work->keys, BATCH);
             } else {
-                status = look_up(work);
+                status = do_lookup(work);
             }
             spent[step] += cpu_ns() - begin_ns;
         }

@@ -189,7 +189,7 @@ static void make_keys(struct world *world, uint32_t cold_in)
     }
 }
 
-static hps_status look_up(struct world *world, uint32_t *out_n_defaulted, struct hps_error *err)
+static hps_status do_lookup(struct world *world, uint32_t *out_n_defaulted, struct hps_error *err)
 {
     struct hps_lookup_part part = {
         .table = &world->version->tables[0], .keys = (const uint8_t *)world->keys, .n_keys = KEYS};
@@ -235,7 +235,7 @@ static hps_status run_round(struct world *world, const struct way *way, double *
     for (unsigned i = 0; i < REQUESTS; i++) {
         make_keys(world, way->cold_in);
         uint64_t start_ns = bench_now_ns();
-        hps_status status = look_up(world, &n_defaulted, err);
+        hps_status status = do_lookup(world, &n_defaulted, err);
         ns += bench_now_ns() - start_ns;
         if (status != HPS_OK) {
             return status;

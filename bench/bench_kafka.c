@@ -237,8 +237,8 @@ static void note_beacon(const struct stream *stream, float beacon, struct seen *
 }
 
 /* Run until the whole stream was seen (NULL: for a number of seconds). */
-static hps_status look_up(struct world *world, const struct stream *stream, unsigned idle_s,
-                          uint32_t n_keys, struct seen *seen, struct hps_error *err)
+static hps_status do_lookup(struct world *world, const struct stream *stream, unsigned idle_s,
+                            uint32_t n_keys, struct seen *seen, struct hps_error *err)
 {
     uint64_t start_ns = bench_now_ns();
     uint64_t end_ns = start_ns + (stream == NULL ? idle_s * SECOND_NS : 2 * PATIENCE_NS);
@@ -295,7 +295,7 @@ static hps_status run_stream_beside(struct world *world, uint32_t rate, uint32_t
     if (status != HPS_OK) {
         return status;
     }
-    status = look_up(world, stream, 0, n_keys, seen, err);
+    status = do_lookup(world, stream, 0, n_keys, seen, err);
     (void)pthread_join(stream->thread, NULL);
     return status;
 }
@@ -348,14 +348,14 @@ static hps_status run_paused(struct world *world, struct stream *stream, struct 
         return status;
     }
     *seen = (struct seen){0};
-    status = look_up(world, NULL, IDLE_S, CALL_KEYS, seen, err);
+    status = do_lookup(world, NULL, IDLE_S, CALL_KEYS, seen, err);
     *out_p99_ms = ms_of(&seen->call_ns, 0.99);
     (void)pthread_join(stream->thread, NULL);
     if (status == HPS_OK) {
         status = control(world, "resume", err);
     }
     *seen = (struct seen){0};
-    return status == HPS_OK ? look_up(world, stream, 0, CALL_KEYS, seen, err) : status;
+    return status == HPS_OK ? do_lookup(world, stream, 0, CALL_KEYS, seen, err) : status;
 }
 
 static hps_status run_promised(struct world *world, struct stream *stream, struct seen *seen,
@@ -370,7 +370,7 @@ static hps_status run_promised(struct world *world, struct stream *stream, struc
     bench_report("first 5 s, broker warm-up", "freshness max", ms_of(&seen->fresh_ns, 1), "ms",
                  BENCH_NO_TARGET, 0);
     *seen = (struct seen){0};
-    status = look_up(world, NULL, IDLE_S, CALL_KEYS, seen, err);
+    status = do_lookup(world, NULL, IDLE_S, CALL_KEYS, seen, err);
     double idle_ms = ms_of(&seen->call_ns, 0.99);
     bench_report("no updates", "lookups of 256 keys, p50", ms_of(&seen->call_ns, 0.5), "ms",
                  BENCH_NO_TARGET, 0);
@@ -452,7 +452,7 @@ static hps_status run_backlog(struct world *world, struct stream *stream, struct
     uint64_t start_ns = bench_now_ns();
     status = control(world, "resume", err);
     if (status == HPS_OK) {
-        status = look_up(world, stream, 0, 1, seen, err);
+        status = do_lookup(world, stream, 0, 1, seen, err);
     }
     if (status == HPS_OK) {
         *out_rows_per_s = (double)BACKLOG_ROWS * 1e9 / (double)(seen->last_ns - start_ns);

@@ -170,8 +170,8 @@ static void make_keys(struct bench_lookup *bench, enum side side, uint32_t round
     }
 }
 
-static hps_status look_up(struct bench_lookup *bench, enum side side, uint64_t *out_ns,
-                          struct hps_error *err)
+static hps_status do_lookup(struct bench_lookup *bench, enum side side, uint64_t *out_ns,
+                            struct hps_error *err)
 {
     struct hps_lookup *lookup = &bench->lookup;
     bool done = false;
@@ -228,7 +228,7 @@ static hps_status run(struct bench_lookup *bench, struct hps_error *err)
         for (enum side side = SIDE_ALL; side < N_SIDES && status == HPS_OK; side++) {
             uint64_t ns = 0;
             make_keys(bench, side, round);
-            status = look_up(bench, side, &ns, err);
+            status = do_lookup(bench, side, &ns, err);
             if (status == HPS_OK) {
                 status = check(bench, side, err);
             }

@@ -283,8 +283,8 @@ static hps_status by_store(struct world *world, const hps_key *keys, uint32_t n,
                                hps_status_text(status), batch.n, n);
 }
 
-static hps_status look_up(struct world *world, enum way way, const hps_key *keys, uint32_t n,
-                          struct hps_error *err)
+static hps_status do_lookup(struct world *world, enum way way, const hps_key *keys, uint32_t n,
+                            struct hps_error *err)
 {
     if (way == OURS) {
         return by_store(world, keys, n, err);
@@ -312,7 +312,7 @@ static hps_status verify(struct world *world, enum way way, uint32_t n, struct h
     const hps_key *keys = next_keys(world, n);
 
     memset(world->rows, 0, (size_t)n * ROW_BYTES);
-    hps_status status = look_up(world, way, keys, n, err);
+    hps_status status = do_lookup(world, way, keys, n, err);
     for (uint32_t i = 0; status == HPS_OK && i < n; i++) {
         hps_rowgen_row(SEED, 0, keys[i], DIM, row);
         if (memcmp(row, world->rows + (size_t)i * ROW_BYTES, ROW_BYTES) != 0) {
@@ -341,7 +341,7 @@ static hps_status turn(struct world *world, enum way way, uint32_t n, struct cos
     hps_status status = HPS_OK;
 
     do {
-        status = look_up(world, way, next_keys(world, n), n, err);
+        status = do_lookup(world, way, next_keys(world, n), n, err);
         n_keys += n;
     } while (status == HPS_OK && bench_now_ns() - start_ns < TURN_NS);
     double keys = (double)n_keys;

@@ -552,8 +552,8 @@ struct hps_host_lookup hps_host_lookup(const struct hps_host_index *index,
 }
 
 /* Few keys: prefetching has nothing to overlap with. */
-static void look_up_naive(const struct hps_host_lookup *lookup, const struct hps_host_buckets *now,
-                          struct hps_batch *batch, uint32_t lo, uint32_t hi)
+static void lookup_naive(const struct hps_host_lookup *lookup, const struct hps_host_buckets *now,
+                         struct hps_batch *batch, uint32_t lo, uint32_t hi)
 {
     for (uint32_t i = hi; i-- > lo;) {
         uint64_t hash = hps_host_hash(lookup->index->seed, batch->keys[i]);
@@ -573,13 +573,13 @@ static void look_up_naive(const struct hps_host_lookup *lookup, const struct hps
     }
 }
 
-void hps_host_look_up(const struct hps_host_lookup *lookup, const struct hps_host_kernel *kernel,
-                      struct hps_batch *batch, uint32_t lo, uint32_t hi)
+void hps_host_lookup_run(const struct hps_host_lookup *lookup, const struct hps_host_kernel *kernel,
+                         struct hps_batch *batch, uint32_t lo, uint32_t hi)
 {
     const struct hps_host_buckets *now =
         atomic_load_explicit(&lookup->index->now, memory_order_acquire);
     if (hi - lo < NAIVE_KEYS) {
-        look_up_naive(lookup, now, batch, lo, hi);
+        lookup_naive(lookup, now, batch, lo, hi);
     } else {
         struct hps_host_block block;
         block.now = now;

@@ -84,8 +84,8 @@ const struct hps_host_kernel *hps_host_kernels(unsigned *out_n);
 const struct hps_host_kernel *hps_host_kernel(void);
 
 /* Look up keys [lo, hi) of the batch. The keys [hi, batch->n) are known to be missing. */
-void hps_host_look_up(const struct hps_host_lookup *lookup, const struct hps_host_kernel *kernel,
-                      struct hps_batch *batch, uint32_t lo, uint32_t hi);
+void hps_host_lookup_run(const struct hps_host_lookup *lookup, const struct hps_host_kernel *kernel,
+                         struct hps_batch *batch, uint32_t lo, uint32_t hi);
 
 /* Unrolls a loop over the cache lines of a row. clang unrolls loops with a constant count without
  * this pragma, and rejects it if the count is not constant. */

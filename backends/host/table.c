@@ -511,5 +511,5 @@ void hps_host_table_get(const struct hps_host_table *table, const struct hps_hos
     struct hps_host_lookup lookup = hps_host_lookup(&table->index, &table->rows);
     lookup.note = touched ? HPS_HOST_NOTE_TOUCH : HPS_HOST_NOTE_NOTHING;
     lookup.out = *out;
-    hps_host_look_up(&lookup, table->shared->kernel, batch, lo, hi);
+    hps_host_lookup_run(&lookup, table->shared->kernel, batch, lo, hi);
 }

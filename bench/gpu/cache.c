@@ -304,7 +304,7 @@ uint32_t bench_cache_missing(const struct hps_embed_ticket *ticket, uint32_t par
     return n_missing;
 }
 
-double bench_cache_look_up_us(struct bench_cache *cache, const uint64_t *keys, uint32_t n)
+double bench_cache_lookup_us(struct bench_cache *cache, const uint64_t *keys, uint32_t n)
 {
     uint64_t began = bench_now_ns();
     struct hps_embed_ticket *ticket = bench_cache_submit(cache, keys, n, n, 0);

@@ -72,7 +72,7 @@ bool bench_cache_ended(struct bench_cache *cache, struct hps_embed_ticket *ticke
 uint32_t bench_cache_missing(const struct hps_embed_ticket *ticket, uint32_t part, uint64_t *keys,
                              uint32_t n);
 /* One lookup alone, from submit to the end, in us. */
-double bench_cache_look_up_us(struct bench_cache *cache, const uint64_t *keys, uint32_t n);
+double bench_cache_lookup_us(struct bench_cache *cache, const uint64_t *keys, uint32_t n);
 /* Look up some of the first n_rows rows of each table: fails unless a sample of the rows is what
  * their keys must have, and min_share of them are there. Nothing else is in flight. */
 void bench_cache_check(struct bench_cache *cache, uint32_t n_rows, double min_share);

@@ -140,7 +140,7 @@ static void draw(struct bench_rig *rig, const struct place *places, uint32_t n_p
 }
 
 /* Looks up a batch and offers the missing rows to the cache. Returns the number of hits. */
-static uint64_t look_up_and_fill(struct bench_cache *cache, uint64_t *keys, uint32_t n)
+static uint64_t lookup_and_fill(struct bench_cache *cache, uint64_t *keys, uint32_t n)
 {
     struct hps_embed_ticket *ticket = bench_cache_submit(cache, keys, n, n, 0);
 
@@ -164,7 +164,7 @@ static double hit_percent(struct bench_cache *cache, const struct place *places,
 
     for (uint64_t at = 0; at < n_asked && cache->rig->status == HPS_OK; at += n) {
         draw(cache->rig, places, cache->spec.n_rows, keys, n);
-        uint64_t n_hit = look_up_and_fill(cache, keys, n);
+        uint64_t n_hit = lookup_and_fill(cache, keys, n);
         if (at >= n_asked / 5 * 4) {
             n_hits += n_hit;
             n_last += n;

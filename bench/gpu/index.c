@@ -317,8 +317,8 @@ static uint32_t blocks_for(const struct hps_kernel *kernel, uint64_t n_warps)
 }
 
 /* The lookup of n parts. flag: it raises it. */
-static hps_status look_up(struct hps_stream_q *stream, const struct bench_batches *batches,
-                          uint32_t b, uint32_t first_part, uint32_t n_parts, bool flag)
+static hps_status do_lookup(struct hps_stream_q *stream, const struct bench_batches *batches,
+                            uint32_t b, uint32_t first_part, uint32_t n_parts, bool flag)
 {
     uint64_t first = (uint64_t)first_part * tiles_per_part(batches);
     const struct hps_embed_lookup_args args = {
@@ -363,7 +363,7 @@ hps_status bench_batches_give(struct bench_rig *rig, void *arg, uint32_t i)
     batches->sequence++;
     batches->last = i % BENCH_BATCHES;
     hps_status status =
-        look_up(rig->stream, batches, batches->last, 0, batches->spec.n_parts, !pooled);
+        do_lookup(rig->stream, batches, batches->last, 0, batches->spec.n_parts, !pooled);
     return status == HPS_OK && pooled ? pool(rig, batches) : status;
 }
 
@@ -375,7 +375,7 @@ hps_status bench_batches_give_parts(struct bench_rig *rig, const struct bench_ba
 
     for (uint32_t part = 0; part < batches->spec.n_parts && status == HPS_OK; part++) {
         struct hps_stream_q *stream = n_streams > 0 ? streams[part % n_streams] : rig->stream;
-        status = look_up(stream, batches, i % BENCH_BATCHES, part, 1, false);
+        status = do_lookup(stream, batches, i % BENCH_BATCHES, part, 1, false);
     }
     return status;
 }

@@ -36,7 +36,7 @@ static void deliver(struct bench_rig *rig, uint32_t mapped_bytes_max, uint32_t n
     for (uint32_t s = 0; s < n_sizes && rig->status == HPS_OK; s++) {
         for (uint32_t i = 0; i < n_rounds && rig->status == HPS_OK; i++) {
             bench_cache_draw(&cache, keys, n_keys_of_size[s], n_keys_of_size[s], 0);
-            us[i] = bench_cache_look_up_us(&cache, keys, n_keys_of_size[s]);
+            us[i] = bench_cache_lookup_us(&cache, keys, n_keys_of_size[s]);
         }
         p50_us[s] = bench_median(us, n_rounds);
     }
@@ -285,7 +285,7 @@ static struct latencies measure(struct bench_cache *cache, uint32_t piece)
             n_done += update(cache, began, n_done, piece);
         }
         bench_cache_draw(cache, keys, n, n, 0);
-        us[i] = bench_cache_look_up_us(cache, keys, n);
+        us[i] = bench_cache_lookup_us(cache, keys, n);
     }
     is.updates_per_s = (double)n_done * 1e9 / (double)(bench_now_ns() - began);
     is.p50 = bench_median(us, n_rounds); /* sorts */

@@ -78,7 +78,7 @@ static uint32_t blocks_for(uint64_t n_warps, uint32_t in_block)
     return (uint32_t)((n_warps + in_block - 1) / in_block);
 }
 
-static hps_status launch_look_up(struct hps_embed_ticket *ticket)
+static hps_status launch_lookup(struct hps_embed_ticket *ticket)
 {
     const struct hps_embed_block block = hps_embed_block_of(&ticket->cache->config);
     struct hps_embed_lookup_args args = {
@@ -120,7 +120,7 @@ static hps_status launch_pool(struct hps_embed_ticket *ticket)
 
 static hps_status launch(struct hps_embed_ticket *ticket)
 {
-    hps_status status = launch_look_up(ticket);
+    hps_status status = launch_lookup(ticket);
 
     if (status == HPS_OK && ticket->n_bags > 0) {
         status = launch_pool(ticket);

@@ -250,7 +250,7 @@ HPS_DEVICE_CODE void embed_give_rows(const struct hps_embed_lookup_args *args,
     }
 }
 
-HPS_DEVICE_CODE void embed_look_up_tile(const struct hps_embed_lookup_args *args, uint32_t index)
+HPS_DEVICE_CODE void embed_lookup_tile(const struct hps_embed_lookup_args *args, uint32_t index)
 {
     const struct hps_embed_tile *tiles = (const struct hps_embed_tile *)embed_at(args->tiles);
     const struct hps_embed_part_desc *parts =
@@ -284,7 +284,7 @@ HPS_KERNEL(hps_embed_kernel_lookup, struct hps_embed_lookup_args, args,
            HPS_EMBED_LOOKUP_BLOCK_THREADS, HPS_EMBED_LOOKUP_BLOCKS)
 {
     if (hps_grid_warp() < args->n_tiles) {
-        embed_look_up_tile(args, hps_grid_warp());
+        embed_lookup_tile(args, hps_grid_warp());
     }
     if (args->flag != 0 && embed_last_block(args->blocks_done, false) && hps_lane() == 0) {
         embed_raise_flag(args->flag, args->sequence, args->blocks_done);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The healthy client beside which attacks are made: a process of its own with stock grpcio, one small look-up after
+"""The healthy client beside which attacks are made: a process of its own with stock grpcio, one small lookup after
 the other, each with a deadline, none tried again, every byte compared. Every "fresh"th goes over a new connection.
 
     python3 neighbour.py '{"address": "127.0.0.1:8601", "deadline_s": 2, "rows": "ROWS.npz"}'

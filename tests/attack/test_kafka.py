@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records in the log of updates that no trainer writes. They are counted and left out, none of them in part; look-ups go
+"""Records in the log of updates that no trainer writes. They are counted and left out, none of them in part; lookups go
 on, and a good record behind them is applied.
 """
 import random
@@ -75,7 +75,7 @@ def read(target):
 
 
 @pytest.mark.parametrize("topic", ["hps_et.m.a", "hps_et.m"])
-def test_records_when_bad_then_each_is_left_out_and_look_ups_go_on(target, broker, topic):
+def test_records_when_bad_then_each_is_left_out_and_lookups_go_on(target, broker, topic):
     before, already = target.metric("update_records_rejected_total"), read(target)
     bad = list(BAD.values()) * many(1, 50)
     broker.write(topic, bad)

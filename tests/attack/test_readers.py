@@ -14,7 +14,7 @@ SERVER = {"reply_bytes_in_flight": "128MiB", "connection_reply_bytes": "16MiB", 
 
 
 def wide(mib):
-    """A look-up of so many MiB of rows."""
+    """A lookup of so many MiB of rows."""
     return wire.lookup("m", wire.query("a", b"".join(struct.pack("<q", i) for i in range(int(mib * 1024)))))
 
 

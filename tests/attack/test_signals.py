@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals, reloads and a drain while look-ups and attacks are under way."""
+"""Signals, reloads and a drain while lookups and attacks are under way."""
 import contextlib
 import json
 import signal

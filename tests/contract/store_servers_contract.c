@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Servers that a store is made of (backends/store_servers.h): they are named, and what look-ups
+ * Servers that a store is made of (backends/store_servers.h): they are named, and what lookups
  * find is counted.
  */
 #include "tests/contract/store_contract_internal.h"

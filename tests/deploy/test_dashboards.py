@@ -113,7 +113,7 @@ def volatile_db(work):
 
 @pytest.fixture(name="series", scope="module")
 def series_of_a_daemon():
-    """{metric: [labels]} after loads, look-ups of all kinds, updates, and calls that failed."""
+    """{metric: [labels]} after loads, lookups of all kinds, updates, and calls that failed."""
     with scratch() as work, scratch() as log, update_source(log) as source, volatile_db(f"{work}/redis") as volatile:
         generate(f"{work}/v1", "--tables", 2, "--rows", 500, "--dim", 4)
         with open(f"{work}/v1/ps.json", encoding="utf-8") as f:

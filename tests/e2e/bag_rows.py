@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of rows of each type, served from every combination of tiers, and what look-ups of them, pooled or not, must
+"""Tables of rows of each type, served from every combination of tiers, and what lookups of them, pooled or not, must
 answer, bit for bit: by NumPy, which adds in float32 in the order of the keys."""
 import numpy as np
 

@@ -308,7 +308,7 @@ class Refused(Exception):
 
 
 class Eyes:
-    """Look-ups by a stock client."""
+    """Lookups by a stock client."""
 
     OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 50),
                ("grpc.max_reconnect_backoff_ms", 200)]

@@ -82,7 +82,7 @@ def test_rows_when_nobody_wrote_them_then_lies(made):
 
 # ---- freshness -----------------------------------------------------------------------------------------
 
-def test_look_up_when_it_lacks_what_is_older_than_it_may_then_a_lie(made):
+def test_lookup_when_it_lacks_what_is_older_than_it_may_then_a_lie(made):
     old, new = made.write(1, 10, 10.1), made.write(1, 12, 12.5)
     for begun in (11, 13.4):
         made.judge.looked_up(sight(begun, k1=old.number), 1000)
@@ -94,7 +94,7 @@ def test_look_up_when_it_lacks_what_is_older_than_it_may_then_a_lie(made):
     assert made.lies() == ["max_staleness_ms"] * 2
 
 
-def test_look_up_when_a_delete_is_lost_then_a_lie_and_what_may_have_come_is_none(made):
+def test_lookup_when_a_delete_is_lost_then_a_lie_and_what_may_have_come_is_none(made):
     put = made.write(1, 10, 10.1)
     gone = made.write(1, 12, 12.1, is_delete=True)
     again = made.write(1, 14, 14.1)
@@ -108,14 +108,14 @@ def test_look_up_when_a_delete_is_lost_then_a_lie_and_what_may_have_come_is_none
     assert gone.number < again.number
 
 
-def test_look_up_when_the_write_was_not_acknowledged_then_it_may_be_there_or_not(made):
+def test_lookup_when_the_write_was_not_acknowledged_then_it_may_be_there_or_not(made):
     old, lost = made.write(1, 10, 10.1), made.write(1, 11)
     made.judge.looked_up(sight(50, k1=old.number), 100)
     made.judge.looked_up(sight(50, k1=lost.number), 100)
     assert made.lies() == []
 
 
-def test_look_up_when_behind_a_transaction_then_committed_rows_count_from_their_commit(made):
+def test_lookup_when_behind_a_transaction_then_committed_rows_count_from_their_commit(made):
     one = made.write(1, 10, is_open=True)
     made.judge.looked_up(sight(15, k1=-1), 100)
     one.seen_from, one.acked = 20, 20.5

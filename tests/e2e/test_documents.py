@@ -68,7 +68,7 @@ def shell(code, work, **environment):
 
 @contextlib.contextmanager
 def started(code, work):
-    """Run a block that starts hpsd as its last command, with addresses of its own; the address for look-ups, and an
+    """Run a block that starts hpsd as its last command, with addresses of its own; the address for lookups, and an
     environment in which the programs are found, and the line that told all addresses (HPSD_SAID)."""
     programs = os.path.join(work, "build", "bin")
     os.makedirs(programs)
@@ -167,7 +167,7 @@ for verb_block in VERBS:
     RUN.add(documents.block(*verb_block))
 
 
-# ---- look-ups ----------------------------------------------------------------------------------------
+# ---- lookups ----------------------------------------------------------------------------------------
 
 @code_of("docs/lookups.md", "row = np.frombuffer")
 def test_int8_rows_when_read_as_shown_then_their_values(work, daemon, code):

@@ -104,7 +104,7 @@ def test_updates_when_tls_and_a_password_are_asked_then_they_arrive(secure, daem
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_updates_when_the_broker_refuses_then_both_say_why_and_look_ups_go_on(secure, daemon, work, number):
+def test_updates_when_the_broker_refuses_then_both_say_why_and_lookups_go_on(secure, daemon, work, number):
     properties, words = secure.wrong()[number]
     model = f"refused{number}"
     topic = secure.broker.create(f"hps_et.{model}.a", 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clients of KServe v2 and Triton ask beside look-ups, over gRPC with stubs of the stock kind and over HTTP/1.1 with
+"""What clients of KServe v2 and Triton ask beside lookups, over gRPC with stubs of the stock kind and over HTTP/1.1 with
 the client of Python: what is ready, what a model looks like in its two views, how it fares, its loads and unloads."""
 import hashlib
 import http.client
@@ -281,14 +281,14 @@ def numbers(one):
 
 
 def counted(client, wanted, **asked):
-    """The statistics of "m", once so many look-ups are over: one is when its answer has been taken."""
+    """The statistics of "m", once so many lookups are over: one is when its answer has been taken."""
     def found():
         one = client.stats(**asked)["m", "1"]
         return one if one.inference_stats.success.count == wanted else None
     return until(found, f"{wanted} look-ups")
 
 
-def test_statistics_when_look_ups_are_made_then_counted_with_their_times(served, web):
+def test_statistics_when_lookups_are_made_then_counted_with_their_times(served, web):
     client, stub = Client(served), served.stub()
     before = client.stats()["m", "1"]
     assert numbers(before) == [0] * len(numbers(before)) and not before.batch_stats

@@ -108,7 +108,7 @@ def counted(served):
     return keys, served.daemon.metrics()["hpsd_requests_in_flight"]
 
 
-def test_infer_when_over_http_then_it_is_counted_as_other_look_ups_are(served, client):
+def test_infer_when_over_http_then_it_is_counted_as_other_lookups_are(served, client):
     before, _ = counted(served)
     client.infer("m", hps_inputs(served.groups((40, 1, 1))))
     until(lambda: counted(served) == (before + 42, 0), "42 keys more")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look-ups over gRPC with stock grpcio, compared byte by byte with NumPy."""
+"""Lookups over gRPC with stock grpcio, compared byte by byte with NumPy."""
 import http.client
 import re
 import threading
@@ -441,7 +441,7 @@ STAGES = ("receive", "decode", "admission", "queue", "gpu", "host", "redis", "ro
           "encode", "send")
 
 
-def test_slow_log_when_look_ups_are_beside_each_other_then_named_times_are_the_whole_time(daemon, work):
+def test_slow_log_when_lookups_are_beside_each_other_then_named_times_are_the_whole_time(daemon, work):
     table = Table.random("a", 20000, 64)
     one = daemon(default_config([model_config("m", [table.save(work + "/m")], [64], ["a"], gpucache=False)],
                                 volatile_db={"type": "disabled"},

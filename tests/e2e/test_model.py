@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GetModel: what of a model can be asked for, by a client of look-ups; and errors that say what there is. Positions
+"""GetModel: what of a model can be asked for, by a client of lookups; and errors that say what there is. Positions
 are in test_updates.py."""
 import hashlib
 import json

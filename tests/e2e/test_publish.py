@@ -458,7 +458,7 @@ def test_wait_when_interrupted_then_exit_130(broker, goal):
         gate.set()
 
 
-def test_wait_when_hpsd_follows_then_look_ups_have_it_when_it_returns(broker, daemon, work):
+def test_wait_when_hpsd_follows_then_lookups_have_it_when_it_returns(broker, daemon, work):
     old = Table.random("items", 500, 4)
     new = changed(old)
     paths = [table.save(os.path.join(work, name)) for name, table in (("old", old), ("new", new))]

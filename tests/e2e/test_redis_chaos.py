@@ -2,7 +2,7 @@
 """Two daemons, one log of updates and one Redis cluster to which everything happens: no answer is stale or wrong,
 none fails that RocksDB could have given, and afterwards every shard is as new as the log.
 
-The cluster has three masters with a replica each, TLS and a password. Updates and look-ups go on all the time;
+The cluster has three masters with a replica each, TLS and a password. Updates and lookups go on all the time;
 clients (tests/lib/chaos.py) judge every row. What happens, and when, follows from a seed; now and then two things at
 a time. One version, the guest, comes, is switched to and goes, at each daemon when it likes. Redis keeps nothing on
 disk: a server that is killed has lost all that no replica has.
@@ -143,7 +143,7 @@ class Story:
                 "tls_cert_file": certificate, "tls_key_file": key, "tls_auth_clients": "no"}
 
     def add_daemon(self, number):
-        """The first has no memory of its own, and no device: all its look-ups ask Redis."""
+        """The first has no memory of its own, and no device: all its lookups ask Redis."""
         paths = {}
         keys = np.arange(FILE_KEYS, dtype="<i8")
         for version in VERSIONS:
@@ -676,7 +676,7 @@ class Story:
         self.print_times(np.array(told[0]["times"]))
 
     def print_times(self, calls):
-        """Of look-ups that miss above Redis, of the daemon that has nothing there."""
+        """Of lookups that miss above Redis, of the daemon that has nothing there."""
         spans = [span for span in self.spans if span[0] in self.FAILOVERS]
         within = np.zeros(len(calls), bool)
         for _, begun, ended in spans:

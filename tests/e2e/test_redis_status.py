@@ -15,7 +15,7 @@ TABLE = Table.random("a", 3000, 8)
 
 
 def start(daemon, work, address, durable=True, **volatile):
-    """A daemon whose only other tier, if any, is RocksDB: each look-up asks Redis."""
+    """A daemon whose only other tier, if any, is RocksDB: each lookup asks Redis."""
     model = model_config("m", [TABLE.save(work + "/m")], [TABLE.dim], ["a"], gpucache=False)
     volatile = {"type": "redis_cluster", "address": address, "num_partitions": 8,
                 "redis_command_timeout_ms": int(1000 * SLOW), "local_cache_bytes": 0, **volatile}
@@ -73,7 +73,7 @@ def test_servers_when_all_are_up_then_status_and_metrics_tell_of_each(daemon, wo
                     value(one, "shared_rows_total", 'result="found"'))
 
         def growth():
-            """By a look-up that had all from Redis: of a server that is late its rows come from RocksDB."""
+            """By a lookup that had all from Redis: of a server that is late its rows come from RocksDB."""
             before = found_keys()
             if check(one) == {"redis": len(TABLE.keys)}:
                 return [now - then for now, then in zip(found_keys(), before)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look-ups through a daemon with Redis between host map and disk: who answers, what goes into Redis behind the
+"""Lookups through a daemon with Redis between host map and disk: who answers, what goes into Redis behind the
 answers, and what a Redis that is slow, or says nothing, costs."""
 import os
 

@@ -52,7 +52,7 @@ def two_versions_served():
             yield served
 
 
-def test_switches_when_made_under_look_ups_of_all_tables_then_every_byte_is_right(served):
+def test_switches_when_made_under_lookups_of_all_tables_then_every_byte_is_right(served):
     assert len(served.model.tables) == 26
     served.activate(1)
     clients = [served.client(number, CLIENTS) for number in range(CLIENTS)]

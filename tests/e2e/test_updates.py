@@ -287,7 +287,7 @@ def test_broker_when_it_comes_after_the_daemon_then_updates_begin(own_broker, da
     until(lambda: values(one.stub(), "early", "a", [1]) == {1: 101}, "the update")
 
 
-def test_broker_when_stopped_started_and_grown_then_no_look_up_fails(own_broker, daemon, work):
+def test_broker_when_stopped_started_and_grown_then_no_lookup_fails(own_broker, daemon, work):
     broker = own_broker
     broker.create("hps_et.away.a", 1)
     one = daemon(config_of(work, broker, "away"))
@@ -591,7 +591,7 @@ def test_freshness_when_measured_from_outside_then_metrics_agree(broker, daemon,
     stub = one.stub()
     until(lambda: states(one, "measured") == {("a", 0): "running"}, "the partition")
     for n in range(1, 6):
-        # All by one clock: told is what lies between the last look-up without the row and the metric that has it.
+        # All by one clock: told is what lies between the last lookup without the row and the metric that has it.
         before_n, before_s = freshness(one, "measured")
         event_s = int(time.time() * 1000) / 1000 - 100 * n
         unseen_s = time.time()

@@ -67,7 +67,7 @@ def packed(name, dtype, pairs, deletes=()):
 
 
 def check(daemon, model, content):
-    """Every key by a look-up, and a few of them in every tier."""
+    """Every key by a lookup, and a few of them in every tier."""
     stub, admin = daemon.stub(), daemon.admin_stub()
     for name, dtype in NAMES.items():
         keys = sorted(content.stored[name])

@@ -339,7 +339,7 @@ class Story:
         self.point.take_trace()
 
     def stop_in_stream(self):
-        """Compare in the middle of it: paused, look-ups and all."""
+        """Compare in the middle of it: paused, lookups and all."""
         self.write(self.rng.randint(1, BURST_MAX))
         n = self.rng.randint(1, 3)
         for _ in range(n):  # rows come into the upper tiers beside updates

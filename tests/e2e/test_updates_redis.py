@@ -223,12 +223,12 @@ def samples(daemon, name, *labels):
                if sample.startswith(f"hpsd_{name}{{") and all(label in sample for label in labels))
 
 
-# A look-up of one key that asks for positions, too: HMGET, shard, g, p, field. No other question has as many words.
+# A lookup of one key that asks for positions, too: HMGET, shard, g, p, field. No other question has as many words.
 ONE_KEY_AND_POSITIONS = b"*5\r\n$5\r\nHMGET\r\n"
 
 
 @pytest.mark.parametrize("durable", [False, True], ids=["only copy", "above rocksdb"])
-def test_look_up_when_updates_are_published_before_redis_answers_it_then_its_rows(broker, daemon, work, durable):
+def test_lookup_when_updates_are_published_before_redis_answers_it_then_its_rows(broker, daemon, work, durable):
     model = f"held{int(durable)}"
     broker.create(f"hps_et.{model}.a", 1)
     with redis.Redis(os.path.join(work, "redis")) as server, redis.Gate(server) as gate, \
@@ -255,12 +255,12 @@ def test_look_up_when_updates_are_published_before_redis_answers_it_then_its_row
         assert samples(one, "tier_errors_total", 'tier="redis"') == 0
 
 
-def test_look_ups_when_updates_come_fast_to_the_only_copy_then_none_is_unavailable(broker, daemon, work):
+def test_lookups_when_updates_come_fast_to_the_only_copy_then_none_is_unavailable(broker, daemon, work):
     threads, calls = 4, 1500
     topic = broker.create("hps_et.fast.a", 1)
     failures, ended = [], threading.Event()
 
-    def look_up(stub):
+    def do_lookup(stub):
         for _ in range(calls):
             try:
                 values(stub, "fast", "a")
@@ -279,7 +279,7 @@ def test_look_ups_when_updates_come_fast_to_the_only_copy_then_none_is_unavailab
     with redis.Redis(os.path.join(work, "redis")) as server, concurrent.futures.ThreadPoolExecutor(1 + threads) as pool:
         one = daemon(shared_config(work, broker, "fast", server, durable=False))
         writer = pool.submit(write_on)
-        readers = [pool.submit(look_up, one.stub()) for _ in range(threads)]
+        readers = [pool.submit(do_lookup, one.stub()) for _ in range(threads)]
         try:
             for reader in readers:
                 reader.result()

@@ -61,7 +61,7 @@ def test_start_when_not_the_first_record_then_as_configured_and_kept_over_restar
 # ---- bytes of HPS --------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("key_format", ["q", "I"])
-def test_hps_records_when_of_any_bits_then_look_ups_answer_the_same_bytes(broker, daemon, work, key_format):
+def test_hps_records_when_of_any_bits_then_lookups_answer_the_same_bytes(broker, daemon, work, key_format):
     """Written here by HPS's own layout: no code of hpsd, and none that the other tests share."""
     model, dim, rng = f"bytes-{key_format}", 7, np.random.default_rng(5)
     topic = broker.create(f"hps_et.{model}.t", 2)
@@ -109,7 +109,7 @@ def test_freshness_when_records_have_the_time_of_arrival_then_told_apart(broker,
     assert metrics.get('hpsd_update_freshness_seconds_count{model="arrived"}', 0) == 0
 
 
-def test_example_when_run_then_it_measures_how_fresh_look_ups_are(broker, daemon, work):
+def test_example_when_run_then_it_measures_how_fresh_lookups_are(broker, daemon, work):
     topic = broker.create("hps_et.example.a", 1)
     one = daemon(config_of(work, broker, "example"))
     wait_now(one, "example")
@@ -218,7 +218,7 @@ def test_deletes_when_every_tier_has_the_keys_then_none_has_them(broker, daemon,
     broker.write("hps_et.gone", [packed({"a": ({}, [2])})])
     wait_now(one, "gone")
     for _ in range(2):
-        for _ in range(3):  # look-ups bring nothing back
+        for _ in range(3):  # lookups bring nothing back
             assert values(one.stub(), "gone", "a", [*keys, 3]) == {1: -1, 2: -1, 1000: -1, 3: 3}
         assert [where(key)[0] for key in keys] == [set()] * 3
         one.kill()
@@ -227,7 +227,7 @@ def test_deletes_when_every_tier_has_the_keys_then_none_has_them(broker, daemon,
 
 # ---- a full disk ---------------------------------------------------------------------------------------
 
-def test_updates_when_the_disk_is_full_then_they_wait_and_look_ups_do_not(broker, work):
+def test_updates_when_the_disk_is_full_then_they_wait_and_lookups_do_not(broker, work):
     topic = broker.create("hps_et.full.a", 1)
     state = os.path.join(work, "state")
     os.mkdir(state)

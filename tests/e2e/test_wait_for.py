@@ -108,7 +108,7 @@ def until_waiting(one, n):
     kafka.until(lambda: one.metrics()["hpsd_update_waits"] == n, f"{n} calls that wait")
 
 
-def test_wait_when_the_caller_may_only_look_up_then_it_is_answered(following, work):
+def test_wait_when_the_caller_may_only_lookup_then_it_is_answered(following, work):
     with open(f"{work}/roles.json", "w", encoding="utf-8") as f:
         json.dump({"rules": [{"who": [f"token:{name}"], "may": [role], "models": [model]}
                              for name, role, model in (

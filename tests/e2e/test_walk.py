@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look-ups beside each other, and versions: what reaches RocksDB and what goes, as the metrics count it."""
+"""Lookups beside each other, and versions: what reaches RocksDB and what goes, as the metrics count it."""
 import threading
 
 import numpy as np

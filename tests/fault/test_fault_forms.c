@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Look-ups in every form of answer with each allocation failing in turn, and with each call of a
+ * Lookups in every form of answer with each allocation failing in turn, and with each call of a
  * store failing in turn: they end with an error or with the right rows, and keep nothing.
  */
 #include <setjmp.h>
@@ -86,7 +86,7 @@ static void check(const struct scenario *s, const struct hps_lookup *lookup)
     }
 }
 
-static hps_status look_up(struct scenario *s, struct hps_arena *arena)
+static hps_status do_lookup(struct scenario *s, struct hps_arena *arena)
 {
     struct hps_lookup lookup;
     struct hps_error err = {0};
@@ -119,7 +119,7 @@ static void run_scenario(void *ctx)
 
     s->blocks = hps_block_pool_new(0);
     if (arena != NULL && s->blocks != NULL) {
-        hps_status status = look_up(s, arena);
+        hps_status status = do_lookup(s, arena);
         s->n_ok += status == HPS_OK ? 1 : 0;
         s->n_failed += status == HPS_OK ? 0 : 1;
         assert_true(status == HPS_OK || status == HPS_NO_MEMORY || status == HPS_EXHAUSTED);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A look-up from its bytes to the bytes of its answer, with each allocation failing in turn, and
+ * A lookup from its bytes to the bytes of its answer, with each allocation failing in turn, and
  * with each call of each tier failing in turn: it ends with an error or with the right rows, never
  * between.
  */
@@ -97,8 +97,8 @@ static bool on_call(const void *ctx)
     return false;
 }
 
-static hps_status look_up(struct scenario *s, struct hps_arena *arena, struct hps_arena *scratch,
-                          struct hps_block_pool *pool)
+static hps_status do_lookup(struct scenario *s, struct hps_arena *arena, struct hps_arena *scratch,
+                            struct hps_block_pool *pool)
 {
     static const struct hps_decode_limits limits = {
         .tables_max = 4, .keys_max = KEYS, .request_id_max = 16};
@@ -166,7 +166,7 @@ static void run_scenario(void *ctx)
 
     s->n_calls = 0;
     if (arena != NULL && scratch != NULL && pool != NULL) {
-        hps_status status = look_up(s, arena, scratch, pool);
+        hps_status status = do_lookup(s, arena, scratch, pool);
         s->n_ok += status == HPS_OK ? 1 : 0;
         s->n_failed += status == HPS_OK ? 0 : 1;
         assert_int_equal(hps_block_pool_bytes(pool), 0);

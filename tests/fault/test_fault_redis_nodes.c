@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What one node of a Redis cluster does to the others: nothing. Nodes that are slow, silent, or
- * come and go, and the calls, connections and look-ups that have no need of them.
+ * come and go, and the calls, connections and lookups that have no need of them.
  */
 #include <netinet/in.h>
 #include <pthread.h>
@@ -234,7 +234,7 @@ static bool is_told(const char *address, const char *why)
     return false;
 }
 
-static void test_name_when_its_look_up_hangs_then_others_go_on_and_the_end_does_not_wait(
+static void test_name_when_its_lookup_hangs_then_others_go_on_and_the_end_does_not_wait(
     void **state)
 {
     struct hps_fake_redis *fake = NULL;
@@ -348,7 +348,7 @@ static void named_end(struct named *named)
     hps_fake_redis_free(named->fake);
 }
 
-static void test_name_when_its_look_up_hangs_then_the_connections_that_are_there_stay(void **state)
+static void test_name_when_its_lookup_hangs_then_the_connections_that_are_there_stay(void **state)
 {
     struct named named;
     (void)state;
@@ -368,7 +368,7 @@ static void test_name_when_its_look_up_hangs_then_the_connections_that_are_there
     assert_string_equal(named_node(&named).error, "name lookup timed out");
     atomic_store(&names_hang, false);
     sem_post(&names_go);
-    named_await_connections(&named, n + 1); /* by what that look-up, or the next, comes to */
+    named_await_connections(&named, n + 1); /* by what that lookup, or the next, comes to */
     named_end(&named);
 }
 
@@ -573,8 +573,8 @@ int main(void)
 {
     const struct CMUnitTest fake_tests[] = {
         CLIENT_TEST(test_node_when_nobody_can_connect_then_others_get_connections),
-        CLIENT_TEST(test_name_when_its_look_up_hangs_then_others_go_on_and_the_end_does_not_wait),
-        CLIENT_TEST(test_name_when_its_look_up_hangs_then_the_connections_that_are_there_stay),
+        CLIENT_TEST(test_name_when_its_lookup_hangs_then_others_go_on_and_the_end_does_not_wait),
+        CLIENT_TEST(test_name_when_its_lookup_hangs_then_the_connections_that_are_there_stay),
         CLIENT_TEST(test_name_when_its_first_place_refuses_then_no_connection_fails),
         CLIENT_TEST(test_name_when_its_first_place_is_silent_then_the_next_one_is_found),
         CLIENT_TEST(test_answer_when_it_is_none_then_an_error_and_the_next_one_is_whole),

@@ -177,7 +177,7 @@ static void *updater_run(void *ctx)
     return NULL;
 }
 
-/* ---- look-ups -------------------------------------------------------------------------------- */
+/* ---- lookups --------------------------------------------------------------------------------- */
 
 struct fill {
     const struct daemon *daemon;
@@ -210,7 +210,7 @@ static void insert(struct daemon *daemon, const hps_key *keys, uint32_t n, int64
     atomic_fetch_add(&daemon->n_inserted, report.n_inserted);
 }
 
-static void look_up(struct daemon *daemon, uint64_t *random)
+static void do_lookup(struct daemon *daemon, uint64_t *random)
 {
     static _Thread_local uint8_t rows[N_KEYS * FX_ROW];
     hps_key keys[N_KEYS];
@@ -250,7 +250,7 @@ static void *reader_run(void *ctx)
     uint64_t random = hps_mix64((uint64_t)daemon->name[0]);
     while (!atomic_load(&stops)) {
         pthread_rwlock_rdlock(&daemon->restarts);
-        look_up(daemon, &random);
+        do_lookup(daemon, &random);
         pthread_rwlock_unlock(&daemon->restarts);
         nap();
     }
@@ -390,7 +390,7 @@ static void test_daemons_when_redis_loses_and_restores_then_no_row_is_older(void
     }
     insert(&daemons[0], keys, N_KEYS, atomic_load(&n_records));
     for (random = 0; atomic_load(&daemons[1].n_found) < before + N_KEYS; random++) {
-        look_up(&daemons[1], &random);
+        do_lookup(&daemons[1], &random);
     }
     assert_int_equal(atomic_load(&n_wrong), 0);
     for (uint32_t i = 0; i < N_DAEMONS; i++) {
@@ -478,7 +478,7 @@ static void *sound_other(void *ctx)
     return NULL;
 }
 
-/* However fast updates come, of a healthy server every look-up has its answer. */
+/* However fast updates come, of a healthy server every lookup has its answer. */
 static void test_get_when_batches_come_fast_to_the_only_copy_then_it_never_fails(void **state)
 {
     (void)state;
@@ -520,7 +520,7 @@ static struct hps_space *poor;
 static uint64_t n_poor_found;
 static int64_t poor_at = 10; /* the version's offset, also in the next life */
 
-/* One batch, one look-up, one insertion, of which each allocation fails once. The batch either
+/* One batch, one lookup, one insertion, of which each allocation fails once. The batch either
  * moved the version on or did not; what is read is right in both cases. */
 static void live_poorly(void *ctx)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Units: look-ups of keys of several tables beside updates that change all of them at once. Every
+ * Units: lookups of keys of several tables beside updates that change all of them at once. Every
  * update of a group of keys writes its number into each row of the group, in every table, or
- * deletes them all; so a look-up of a group finds one number, or nothing, or it has seen a part of
+ * deletes them all; so a lookup of a group finds one number, or nothing, or it has seen a part of
  * an update. Of several groups it must find what they had after one and the same update. Over the
- * real stores in every order of tiers, with the gpu on the simulated device. The same look-ups
+ * real stores in every order of tiers, with the gpu on the simulated device. The same lookups
  * without `unit` must be caught, or the test proves nothing.
  */
 #include <setjmp.h>
@@ -67,13 +67,13 @@ struct reader {
     uint32_t offsets[N_GROUPS + 1]; /* a bag for each group */
 };
 
-/* ---- look-ups -------------------------------------------------------------------------------- */
+/* ---- lookups --------------------------------------------------------------------------------- */
 
 /* Read again until it is whole. */
 static hps_status run_tries(struct reader *reader, struct hps_error *err)
 {
     struct race *race = reader->race;
-    hps_status status = race_look_up(&reader->own, err);
+    hps_status status = race_lookup_run(&reader->own, err);
     atomic_fetch_add(&race->n_torn, status == HPS_ABORTED ? 1 : 0);
     while (status == HPS_ABORTED) {
         status = hps_lookup_reread(&reader->own.lookup, err);
@@ -225,7 +225,7 @@ static void draw_form(struct reader *reader)
     reader->own.lookup.layout = form % 2 == 1 ? HPS_LAYOUT_CONCAT : HPS_LAYOUT_PER_TABLE;
 }
 
-static void look_up(struct reader *reader)
+static void do_lookup(struct reader *reader)
 {
     struct race *race = reader->race;
     struct hps_lookup *lookup = &reader->own.lookup;
@@ -262,7 +262,7 @@ static void *reader_main(void *arg)
 {
     struct reader *reader = arg;
     while (!atomic_load(&reader->race->stop)) {
-        look_up(reader);
+        do_lookup(reader);
     }
     return NULL;
 }
@@ -447,7 +447,7 @@ static void run_race(struct race *race)
     }
 }
 
-/* No look-up sees a part of a unit, and none fails. */
+/* No lookup sees a part of a unit, and none fails. */
 static void race_units(unsigned tiers)
 {
     struct race *race = race_new(tiers, true);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Look-ups that insert what they find below, updates, deletes and evictions of the same keys, all
+ * Lookups that insert what they find below, updates, deletes and evictions of the same keys, all
  * at once over the real host map. A row says which key and which update it is of, so that every
- * torn row and every one older than what was published before its look-up began is seen. The same
+ * torn row and every one older than what was published before its lookup began is seen. The same
  * race without the stamps must be caught, or the test proves nothing. Both with a gpu, too: on the
  * simulated device, whose rows come and go by themselves.
  */
@@ -48,7 +48,7 @@ struct race {
     struct hps_store_ops late_ops;
     struct hps_store_ops late_disk;
     struct hps_version *version;
-    struct hps_version *seen; /* by look-ups: the same, or one with the same tiers but no stamps */
+    struct hps_version *seen; /* by lookups: the same, or one with the same tiers but no stamps */
     struct hps_block_pool *blocks;
     struct hps_gpu_tier *gpu; /* NULL: none */
     bool guarded;
@@ -69,7 +69,7 @@ static struct race *racing; /* for the disk's operations, which are told of none
 struct walker {
     struct race *race;
     uint64_t seed;
-    struct race_lookup own; /* of look-ups of the gpu, as the rest */
+    struct race_lookup own; /* of lookups of the gpu, as the rest */
     struct hps_lookup_part part;
 };
 
@@ -88,9 +88,9 @@ static void report(struct race *race, const char *what, hps_key key, uint64_t fo
                 floor % 2 != 0 ? " (deleted)" : "");
 }
 
-/* ---- look-ups -------------------------------------------------------------------------------- */
+/* ---- lookups --------------------------------------------------------------------------------- */
 
-/* What a look-up of the key that begins now must see at least. */
+/* What a lookup of the key that begins now must see at least. */
 static uint64_t floor_of(struct race *race, hps_key key)
 {
     uint64_t published = atomic_load(&race->published[key]);
@@ -133,7 +133,7 @@ static bool never(const void *ctx)
     return false;
 }
 
-/* As a look-up does: host map, then disk; what the disk had is inserted above. */
+/* As a lookup does: host map, then disk; what the disk had is inserted above. */
 static void walk_tiers(struct race *race, struct hps_batch *batch, struct hps_walk *walk)
 {
     const struct hps_walk_call call = {.cancelled = never};
@@ -149,7 +149,7 @@ static void walk_tiers(struct race *race, struct hps_batch *batch, struct hps_wa
     atomic_fetch_add(&race->n_stale, walk->reports[HPS_TIER_HOST].n_stale);
 }
 
-static void look_up(struct race *race, uint64_t *seed)
+static void do_lookup(struct race *race, uint64_t *seed)
 {
     hps_key keys[WALK_KEYS];
     uint32_t slots[WALK_KEYS];
@@ -191,14 +191,14 @@ static void run_lookup(struct walker *walker, const hps_key *keys)
                             .unknown_policy = HPS_UNKNOWN_ZERO,
                             .path = (enum hps_lookup_path)(race_draw(&walker->seed) % 3),
                             .blocks = race->blocks};
-    if (race_look_up(&walker->own, &err) != HPS_OK) {
+    if (race_lookup_run(&walker->own, &err) != HPS_OK) {
         report(race, err.text, 0, 0, 0);
     }
     atomic_fetch_add(&race->n_gpu, walker->part.walk.reports[HPS_TIER_GPU].n_found);
     atomic_fetch_add(&race->n_stale, walker->part.walk.reports[HPS_TIER_GPU].n_stale);
 }
 
-static void look_up_with_gpu(struct walker *walker)
+static void lookup_with_gpu(struct walker *walker)
 {
     struct race *race = walker->race;
     hps_key keys[WALK_KEYS];
@@ -258,9 +258,9 @@ static void *walker_main(void *arg)
     struct walker *walker = arg;
     while (!atomic_load(&walker->race->stop)) {
         if (walker->race->gpu != NULL) {
-            look_up_with_gpu(walker);
+            lookup_with_gpu(walker);
         } else {
-            look_up(walker->race, &walker->seed);
+            do_lookup(walker->race, &walker->seed);
         }
     }
     return NULL;
@@ -326,7 +326,7 @@ static void publish(struct race *race, const struct batch *batch)
 }
 
 /* Whether the race has been one: who runs when is the machine's to say, and a busy one may let all
- * updates by before the first look-up. */
+ * updates by before the first lookup. */
 static bool has_seen_all(struct race *race)
 {
     struct hps_space *host = race->version->tiers[0];
@@ -499,7 +499,7 @@ static void run_race(struct race *race)
     race_run(threads, N_WALKERS + 2);
     for (unsigned i = 0; i < N_WALKERS; i++) {
         if (race->gpu != NULL) {
-            look_up_with_gpu(&walkers[i]);
+            lookup_with_gpu(&walkers[i]);
         }
         hps_arena_free(walkers[i].own.arena);
     }

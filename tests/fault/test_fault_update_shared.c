@@ -187,7 +187,7 @@ static bool is_wrong(const struct daemon *daemon, hps_key key, float value)
     return wrong;
 }
 
-static void look_up_all(struct daemon *daemon, uint64_t seed)
+static void lookup_all(struct daemon *daemon, uint64_t seed)
 {
     for (hps_key key = 0; key < N_KEYS; key++) {
         float found = fixture_tier_value(&daemon->fx, TIER_SHARED, FIXTURE_ITEMS, key);
@@ -201,7 +201,7 @@ static void look_up_all(struct daemon *daemon, uint64_t seed)
     }
 }
 
-/* As a look-up does that has found the row below. */
+/* As a lookup does that has found the row below. */
 static void insert_some(struct daemon *daemon)
 {
     struct hps_space *space = daemon->fx.version->tiers[TIER_SHARED];
@@ -285,7 +285,7 @@ static void step(struct daemon *daemon, uint64_t seed)
         turn(daemon);
         break;
     }
-    look_up_all(daemon, seed);
+    lookup_all(daemon, seed);
 }
 
 /* No shard is behind or lost, and each daemon is at the end. */
@@ -368,7 +368,7 @@ static void mistreat(bool row_versions)
         }
         settle(seed);
         for (uint32_t i = 0; i < N_DAEMONS; i++) {
-            look_up_all(&world.daemons[i], seed);
+            lookup_all(&world.daemons[i], seed);
         }
         n_found += world.n_found;
         for (uint32_t i = 0; i < N_DAEMONS; i++) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pooled look-ups over gRPC against torch.nn.EmbeddingBag.
+"""Pooled lookups over gRPC against torch.nn.EmbeddingBag.
 
 Of each stored type there are tables of some widths; a case is a pooling and an output type, with and without weights,
 each table by itself and all in one matrix. torch has the rows as hpsd says that they are (output FP32, not pooled);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The decoder of ModelInferRequest against protobuf-c: what we accept, it accepts and reads the
- * same; what it writes, we never call malformed. What is accepted is then seen as a look-up, which
+ * same; what it writes, we never call malformed. What is accepted is then seen as a lookup, which
  * must be within the limits and must point into the message or the arena.
  */
 #include <stddef.h>
@@ -192,7 +192,7 @@ static void check_canonical(const Inference__ModelInferRequest *theirs)
     hps_arena_free(arena);
 }
 
-/* ---- as a look-up ---------------------------------------------------------------------------- */
+/* ---- as a lookup ----------------------------------------------------------------------------- */
 
 static void check_bags(const struct hps_lookup_query *query)
 {

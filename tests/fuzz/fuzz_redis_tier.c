@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A Redis server that answers what it likes, against the whole tier: look-ups, insertions,
+ * A Redis server that answers what it likes, against the whole tier: lookups, insertions,
  * updates. The input is a list of operations, and behind it one of answers; where
  * those end the server has errors alone. Whatever it answers, operations end, batches stay
  * consistent, and no row is written but for a key that was asked for.

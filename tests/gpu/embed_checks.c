@@ -48,7 +48,7 @@ static void change_any(struct embed_rig *rig, struct embed_table *table)
     embed_change_random(rig, table, op, 1 + embed_random(rig, op == HPS_EMBED_ERASE ? 8 : 60));
 }
 
-/* Changes and look-ups in any order, several look-ups under way at a time. */
+/* Changes and lookups in any order, several lookups under way at a time. */
 static void mix(struct embed_rig *rig, struct embed_table *tables, uint32_t n_tables,
                 uint32_t n_rounds, uint32_t n_keys_max)
 {
@@ -70,7 +70,7 @@ static void mix(struct embed_rig *rig, struct embed_table *tables, uint32_t n_ta
 static void check_all(struct embed_rig *rig, struct embed_table *tables, uint32_t n_tables)
 {
     for (uint32_t i = 0; i < n_tables; i++) {
-        embed_look_up_all(rig, &tables[i]);
+        embed_lookup_all(rig, &tables[i]);
         embed_expect_counts(rig, &tables[i]);
     }
 }
@@ -119,8 +119,8 @@ static bool widths_on_device(struct hps_device *device, struct hps_error *err)
 
 /* ---- batch sizes ----------------------------------------------------------------------------- */
 
-static void look_up_n(struct embed_rig *rig, struct embed_table *table, uint32_t n,
-                      uint32_t unknown_percent)
+static void lookup_n(struct embed_rig *rig, struct embed_table *table, uint32_t n,
+                     uint32_t unknown_percent)
 {
     struct embed_query *query = &rig->queries[embed_random(rig, EMBED_QUERIES)];
 
@@ -143,10 +143,10 @@ static bool batch_sizes(struct hps_device *device, struct hps_error *err)
         embed_change_random(&rig, &table, HPS_EMBED_INSERT, 200);
     }
     for (uint32_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]) && !rig.failed; i++) {
-        look_up_n(&rig, &table, sizes[i], 20);
+        lookup_n(&rig, &table, sizes[i], 20);
     }
     for (uint32_t unknown = 0; unknown <= 100; unknown += 50) {
-        look_up_n(&rig, &table, 333, unknown);
+        lookup_n(&rig, &table, 333, unknown);
     }
     check_all(&rig, &table, 1);
     embed_table_close(&table);
@@ -205,7 +205,7 @@ static bool special_keys(struct hps_device *device, struct hps_error *err)
     embed_table_open(&rig, &tables[1], 8, 1000, 400, UINT64_C(1) << 32); /* strided */
     embed_table_open(&rig, &tables[2], 8, 1000, 400, UINT64_C(1) << 52);
     (void)embed_expect(&rig, tables[0].exact, "the special keys do not fit");
-    embed_look_up_all(&rig, &tables[0]); /* nothing is there, whatever marks that */
+    embed_lookup_all(&rig, &tables[0]); /* nothing is there, whatever marks that */
     (void)embed_expect(&rig, rig.n_hits == 0, "a key is there before it was inserted");
     mix(&rig, tables, 3, 12, 300);
     check_all(&rig, tables, 3);
@@ -251,14 +251,14 @@ static void crowd(struct embed_rig *rig, struct embed_table *table, uint32_t n_r
             }
         }
         embed_change(rig, table, HPS_EMBED_INSERT, indices, n);
-        embed_look_up_all(rig, table);
+        embed_lookup_all(rig, table);
         embed_expect_counts(rig, table);
         embed_change_random(rig, table, HPS_EMBED_UPDATE, 20);
         embed_change_random(rig, table, HPS_EMBED_ERASE, 3);
         embed_query_random(rig, &rig->queries[0], table, 200, 10); /* some keys grow popular */
         embed_begin(rig, &rig->queries[0]);
         embed_finish(rig, &rig->queries[0]);
-        embed_look_up_all(rig, table);
+        embed_lookup_all(rig, table);
         embed_expect_counts(rig, table);
     }
 }
@@ -318,7 +318,7 @@ static bool whole_table(struct hps_device *device, struct hps_error *err)
     for (uint32_t i = 0; i < n_keys && !rig.failed; i += 2000) {
         embed_change(&rig, &table, HPS_EMBED_INSERT, indices + i, 2000);
     }
-    embed_look_up_all(&rig, &table);
+    embed_lookup_all(&rig, &table);
     embed_expect_counts(&rig, &table);
     if (!rig.failed) {
         hps_embed_range_usage(table.range, &usage);
@@ -330,7 +330,7 @@ static bool whole_table(struct hps_device *device, struct hps_error *err)
         embed_change(&rig, &table, HPS_EMBED_UPDATE, indices + i, 2000);
         embed_change(&rig, &table, HPS_EMBED_INSERT_WANTED, indices + i + 500, 500);
     }
-    embed_look_up_all(&rig, &table);
+    embed_lookup_all(&rig, &table);
     embed_expect_counts(&rig, &table);
     embed_table_close(&table);
     hps_free(keys);
@@ -375,9 +375,9 @@ static bool counts_race_changes(struct hps_device *device, struct hps_error *err
         hold(device, false);
         embed_finish(&rig, &rig.queries[0]);
         embed_finish(&rig, &rig.queries[1]);
-        embed_look_up_all(&rig, &table); /* which of them came in, and who went for them */
+        embed_lookup_all(&rig, &table); /* which of them came in, and who went for them */
     }
-    embed_look_up_all(&rig, &table);
+    embed_lookup_all(&rig, &table);
     embed_expect_counts(&rig, &table);
     embed_table_close(&table);
     return embed_rig_close(&rig);
@@ -385,7 +385,7 @@ static bool counts_race_changes(struct hps_device *device, struct hps_error *err
 
 /* ---- order ----------------------------------------------------------------------------------- */
 
-/* Look-ups under way while the rows that they look for change: each sees just the changes that were
+/* Lookups under way while the rows that they look for change: each sees just the changes that were
  * staged before it was submitted. */
 static bool changes_in_order(struct hps_device *device, struct hps_error *err)
 {
@@ -418,7 +418,7 @@ static bool changes_in_order(struct hps_device *device, struct hps_error *err)
     return embed_rig_close(&rig);
 }
 
-/* Tickets are released before their look-ups have ended; slots and regions are used again. */
+/* Tickets are released before their lookups have ended; slots and regions are used again. */
 static bool early_releases(struct hps_device *device, struct hps_error *err)
 {
     struct hps_embed_cache_config config = small_config();
@@ -447,7 +447,7 @@ static bool early_releases(struct hps_device *device, struct hps_error *err)
 
 /* ---- ranges that come and go ----------------------------------------------------------------- */
 
-/* Versions are switched while look-ups are under way: the memory of one table after another goes to
+/* Versions are switched while lookups are under way: the memory of one table after another goes to
  * the next; a retired one misses every key. */
 static bool ranges_in_turn(struct hps_device *device, struct hps_error *err)
 {
@@ -479,7 +479,7 @@ static bool ranges_in_turn(struct hps_device *device, struct hps_error *err)
         embed_drain(&rig);
         embed_table_close(old);
         embed_table_open(&rig, new, round % 2 == 0 ? 60 : 64, 1500, 300, 0);
-        embed_look_up_all(&rig, new); /* nothing of the old one */
+        embed_lookup_all(&rig, new); /* nothing of the old one */
     }
     (void)embed_expect(&rig, rig.n_hits > 0, "no hits");
     embed_table_close(&tables[0]);
@@ -535,9 +535,9 @@ static bool largest_range(struct hps_device *device, struct hps_error *err)
     return embed_rig_close(&rig);
 }
 
-/* Every look-up asks for every row while thousands of them are written anew: none may be torn, and
+/* Every lookup asks for every row while thousands of them are written anew: none may be torn, and
  * each is of the write that was staged last before. */
-static bool updates_race_look_ups(struct hps_device *device, struct hps_error *err)
+static bool updates_race_lookups(struct hps_device *device, struct hps_error *err)
 {
     struct hps_embed_cache_config config = small_config();
     uint32_t n_keys = is_gpu(device) ? 40000 : 200, n_rounds = is_gpu(device) ? 200 : 12;
@@ -594,7 +594,7 @@ const struct embed_check embed_checks[] = {
     {"many_tables", many_tables},
     {"whole_table", whole_table},
     {"largest_range", largest_range},
-    {"updates_race_look_ups", updates_race_look_ups},
+    {"updates_race_lookups", updates_race_lookups},
     {"shapes_when_mapped", shape_check_mapped},
     {"shapes_when_gathered", shape_check_gathered},
     {"shapes_on_the_device", shape_check_on_device},

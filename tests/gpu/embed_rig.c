@@ -342,7 +342,7 @@ void embed_change_random(struct embed_rig *rig, struct embed_table *table, enum 
     embed_change(rig, table, op, indices, n);
 }
 
-/* ---- look-ups -------------------------------------------------------------------------------- */
+/* ---- lookups --------------------------------------------------------------------------------- */
 
 static hps_key unknown_key(struct embed_rig *rig, const struct embed_table *table)
 {
@@ -578,7 +578,7 @@ static void learn(struct embed_query *query, struct embed_table *table)
     }
 }
 
-void embed_look_up_all(struct embed_rig *rig, struct embed_table *table)
+void embed_lookup_all(struct embed_rig *rig, struct embed_table *table)
 {
     struct embed_query *query = &rig->queries[0];
 

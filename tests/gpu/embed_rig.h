@@ -6,7 +6,7 @@
  * A row is made from its table, its key and a version that grows with every write, so a row that is
  * torn, stale or another key's is seen. Of a table whose keys all have a place in their sets and
  * the spills of those the dictionary knows every hit ("exact"); of any other it learns from
- * look-ups of all keys what was evicted or refused, and everything else must still be right.
+ * lookups of all keys what was evicted or refused, and everything else must still be right.
  *
  * Thread: the caller's. The first thing that differs is kept in `err`, and all that follows does
  * nothing.
@@ -31,7 +31,7 @@ struct embed_table {
     uint32_t *versions; /* [n_keys] 0: not there */
 };
 
-/* One look-up under way, and what it must answer. */
+/* One lookup under way, and what it must answer. */
 struct embed_query {
     struct hps_embed_region *region;
     uint8_t *host;     /* of a region in host memory, or where the rows are copied to be seen */
@@ -115,8 +115,8 @@ void embed_begin_later(struct embed_rig *rig, struct embed_query *query);
 void embed_finish(struct embed_rig *rig, struct embed_query *query);
 /* Forget it without waiting. */
 void embed_drop(struct embed_rig *rig, struct embed_query *query);
-/* Begin and finish a look-up of all keys; of a table that is not exact learn what is there. */
-void embed_look_up_all(struct embed_rig *rig, struct embed_table *table);
+/* Begin and finish a lookup of all keys; of a table that is not exact learn what is there. */
+void embed_lookup_all(struct embed_rig *rig, struct embed_table *table);
 /* Until nothing is under way. */
 void embed_drain(struct embed_rig *rig);
 /* Resident rows by the counters and by the dictionary are the same. Nothing is under way. */

@@ -61,7 +61,7 @@ declare -A variant_benches=([convert]=converted [ticket]=fused [apply]=apply [sk
 profiles=(lookup:lookup apply:apply pool:pool observe:observe convert:lookup gather:gather)
 variant_checks=(widths_when_gathered widths_when_mapped widths_on_the_device changes_in_order
     crowded_sets shapes_on_the_device shapes_when_mapped bags_of_all_sizes)
-variant_race=updates_race_look_ups # takes a second or two, so it comes behind the measurement
+variant_race=updates_race_lookups # takes a second or two, so it comes behind the measurement
 sanitized_checks=(widths_when_gathered widths_when_mapped crowded_sets changes_in_order
     bags_of_all_sizes)
 file_kib_max=16384

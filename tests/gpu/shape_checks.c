@@ -367,7 +367,7 @@ static void check_between(struct shape_rig *rig, uint32_t i)
     }
 }
 
-static void look_up(struct shape_rig *rig, uint32_t n_parts)
+static void do_lookup(struct shape_rig *rig, uint32_t n_parts)
 {
     struct hps_embed_ticket *ticket = NULL;
 
@@ -397,7 +397,7 @@ static bool check_shapes(struct hps_device *device, struct hps_error *err,
             for (uint32_t i = 0; i < N_TABLES; i++) {
                 ask_for(rig, i, (enum hps_dtype)wanted, (enum hps_pooling)pooling);
             }
-            look_up(rig, N_TABLES);
+            do_lookup(rig, N_TABLES);
         }
     }
     for (uint32_t round = 0; round < 4; round++) { /* all of them in one batch */
@@ -405,7 +405,7 @@ static bool check_shapes(struct hps_device *device, struct hps_error *err,
             ask_for(rig, i, (enum hps_dtype)(1 + embed_random(&rig->rig, 3)),
                     (enum hps_pooling)(1 + embed_random(&rig->rig, 5)));
         }
-        look_up(rig, N_TABLES);
+        do_lookup(rig, N_TABLES);
     }
     (void)embed_expect(&rig->rig, rig->rig.n_hits > 1000, "only %u rows",
                        (unsigned)rig->rig.n_hits);
@@ -428,7 +428,7 @@ bool shape_check_on_device(struct hps_device *device, struct hps_error *err)
 }
 
 /* Bags of the given sizes of one table, FP32. */
-static void look_up_bags(struct shape_rig *rig, uint32_t table, const uint32_t *sizes, uint32_t n)
+static void lookup_bags(struct shape_rig *rig, uint32_t table, const uint32_t *sizes, uint32_t n)
 {
     struct shape_part *part = &rig->parts[0];
 
@@ -448,7 +448,7 @@ static void look_up_bags(struct shape_rig *rig, uint32_t table, const uint32_t *
     }
     rig->bytes = 0;
     place(rig, part, &rig->asked[0], false);
-    look_up(rig, 1);
+    do_lookup(rig, 1);
 }
 
 bool shape_check_sizes(struct hps_device *device, struct hps_error *err)
@@ -462,7 +462,7 @@ bool shape_check_sizes(struct hps_device *device, struct hps_error *err)
 
     for (uint32_t table = 0; table < N_TABLES; table += 5) {
         for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-            look_up_bags(rig, table, sizes[i], N_BAGS_MAX);
+            lookup_bags(rig, table, sizes[i], N_BAGS_MAX);
         }
     }
     return shape_rig_close(rig);
@@ -481,7 +481,7 @@ bool shape_check_updates(struct hps_device *device, struct hps_error *err)
             stage(&rig->rig, &rig->tables[i], HPS_EMBED_UPDATE, first, N_CACHED / 2);
             ask_for(rig, i, HPS_DTYPE_FP32, round % 2 == 0 ? HPS_POOLING_SUM : HPS_POOLING_NONE);
         }
-        look_up(rig, N_TABLES);
+        do_lookup(rig, N_TABLES);
     }
     return shape_rig_close(rig);
 }

@@ -62,7 +62,7 @@ def replace(inside, version):
     return inside
 
 
-def look_up(inside, address, rows):
+def do_lookup(inside, address, rows):
     code = documents.at(documents.python_pages()["README"][0], address)
     said = run(inside, "-c", code)
     if said != f"{rows}\n":
@@ -78,7 +78,7 @@ def main():
     with scratch() as work, Daemon(work, default_config([model_config("default", [table.save(work)], [16], ["items"])])) as daemon:
         def case(name, prepare, *args):
             try:
-                print(f"PASS pip_{name}: {look_up(prepare(*args), daemon.grpc[0], table.rows[:3])}", flush=True)
+                print(f"PASS pip_{name}: {do_lookup(prepare(*args), daemon.grpc[0], table.rows[:3])}", flush=True)
             except (Failed, OSError, subprocess.TimeoutExpired) as error:
                 print(f"FAIL pip_{name}: {error}", flush=True)
 

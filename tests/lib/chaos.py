@@ -2,7 +2,7 @@
 """A log whose every record follows from a seed, what rows it makes, and clients that judge answers by it.
 
 Every row tells its table, key and record: so of each that is looked up anybody can say between which offsets it was
-right. A daemon that has published offset P before a look-up began answers with a row that was right at P or later,
+right. A daemon that has published offset P before a lookup began answers with a row that was right at P or later,
 and at an offset that was written before the answer came; what is older is stale, and anything else is wrong.
 
 As a program it is such a client: `chaos.py BOARD NUMBER OUT ADDRESS` looks rows up at one daemon until the board says

@@ -4,7 +4,7 @@
 Every write has a number, in the order in which they were sent, and its row tells it: so of each row that is looked up
 anybody can say which write it is of, and which later ones it lacks. `History` is what was written: by whom it was
 acknowledged, and when. A claim of freshness says "every update that was logged before this time is here"; `Judge`
-compares it with what look-ups saw, and remembers each lie. Nothing here knows how a reader comes to its claims.
+compares it with what lookups saw, and remembers each lie. Nothing here knows how a reader comes to its claims.
 
 All times are those of time.time(), and each errs on the reader's side: an update counts as sent before the client had
 it, and as acknowledged when this program had heard of that. A reader may round to milliseconds.
@@ -179,7 +179,7 @@ class Lie:
 
 @dataclasses.dataclass
 class Sight:
-    """What look-ups of one version saw: {table: {key: number of the write}}."""
+    """What lookups of one version saw: {table: {key: number of the write}}."""
     model: str
     version: int
     begun: float
@@ -292,7 +292,7 @@ class Judge:
                        f"OK with max_staleness_ms {staleness_ms}")
 
     def staleness(self, sight, seconds, begun):
-        """hpsd_update_staleness_seconds, asked for at `begun`, and what look-ups saw later; None: it was not there."""
+        """hpsd_update_staleness_seconds, asked for at `begun`, and what lookups saw later; None: it was not there."""
         if seconds is None:
             self.lie("staleness", sight.model, begun, f"update_staleness_seconds of {sight.model} is not told")
         elif math.isfinite(seconds):
@@ -338,7 +338,7 @@ class Judge:
                          f"{lost[0][0]}:{lost[0][1]} has been out of reach for more than {self.bound_s:.1f} s")
 
     def waited(self, sight, begun):
-        """`wait-for now`, begun at `begun`, ended well before the look-ups of the sight."""
+        """`wait-for now`, begun at `begun`, ended well before the lookups of the sight."""
         self.known("wait-for", sight, begun - ROUNDED_S, begun, "wait-for now: visible")
 
     def published(self, sight, updates, begun, ended):

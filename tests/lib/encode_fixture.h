@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A look-up that was done, to be encoded; and messages as protobuf-c reads them. Used by one
+ * A lookup that was done, to be encoded; and messages as protobuf-c reads them. Used by one
  * thread.
  */
 #ifndef HPS_TESTS_LIB_ENCODE_FIXTURE_H
@@ -93,7 +93,7 @@ static inline void encode_fill(struct encode_test *t, uint32_t p, uint32_t key_s
     }
 }
 
-static inline void encode_look_up(struct encode_test *t, const struct encode_ask *ask)
+static inline void encode_lookup(struct encode_test *t, const struct encode_ask *ask)
 {
     bool done = false;
 

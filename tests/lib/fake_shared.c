@@ -65,7 +65,7 @@ static int64_t offset_of(struct shard *shard, uint64_t partition, int64_t start)
     return at == NULL ? start : at->offset;
 }
 
-/* ---- look-ups -------------------------------------------------------------------------------- */
+/* ---- lookups --------------------------------------------------------------------------------- */
 
 static bool is_readable(struct shared *shared, struct shard *shard)
 {

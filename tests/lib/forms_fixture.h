@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A version with a table of each type of row, over any tiers that a test puts together; look-ups of
+ * A version with a table of each type of row, over any tiers that a test puts together; lookups of
  * it that are drawn at random, in every form that an answer can have; and what they must be
  * answered with: the bytes, by one value after the other in fp32, which double precision agrees
  * with. Used by one thread.
@@ -184,7 +184,7 @@ static inline void forms_close(struct forms_fixture *fx)
 
 /* ---- what is asked --------------------------------------------------------------------------- */
 
-/* Part i of a look-up: n keys, of which many are sent more than once, in so many bags (0: none). */
+/* Part i of a lookup: n keys, of which many are sent more than once, in so many bags (0: none). */
 static inline void forms_draw_part(struct forms_fixture *fx, uint32_t i, uint32_t n_rows,
                                    enum hps_pooling pooling)
 {
@@ -215,7 +215,7 @@ static inline void forms_draw_part(struct forms_fixture *fx, uint32_t i, uint32_
                                             .weights = weighted ? sent->weights + 1 : NULL};
 }
 
-/* A look-up of some tables, in a form that is legal. */
+/* A lookup of some tables, in a form that is legal. */
 static inline void forms_draw_lookup(struct forms_fixture *fx, uint64_t seed,
                                      struct hps_lookup *out_lookup)
 {

@@ -70,7 +70,7 @@ static inline void gpu_fixture_close(struct gpu_fixture *gpu)
     hps_block_pool_free(gpu->blocks);
 }
 
-/* Offer the gpu a row under this key; look-ups that begin now see it. */
+/* Offer the gpu a row under this key; lookups that begin now see it. */
 static inline void gpu_fixture_put(struct gpu_fixture *gpu, const struct hps_table *table,
                                    hps_key key, const uint8_t *row)
 {

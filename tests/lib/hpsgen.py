@@ -78,7 +78,7 @@ def stored(values, dtype):
 
 
 def served(values, dtype):
-    """What a look-up answers in float32 of rows of values (float32) that are stored as `dtype`."""
+    """What a lookup answers in float32 of rows of values (float32) that are stored as `dtype`."""
     codes, scale_bias = stored(values, dtype)
     if dtype == "bf16":
         return (codes.astype(np.uint32) << np.uint32(16)).view(np.float32)

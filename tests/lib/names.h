@@ -16,8 +16,8 @@
 
 static atomic_bool names_two;     /* "localhost" is 127.0.0.2, then 127.0.0.1 */
 static atomic_bool names_hang;    /* "localhost" hangs */
-static sem_t names_go;            /* a post lets one look-up go; sem_init it first */
-static atomic_uint names_waiting; /* look-ups that wait for that */
+static sem_t names_go;            /* a post lets one lookup go; sem_init it first */
+static atomic_uint names_waiting; /* lookups that wait for that */
 
 static inline bool names_is_hung(const char *host)
 {

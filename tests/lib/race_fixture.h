@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What races of look-ups against updates share: random numbers, the first thing that was wrong,
- * look-ups driven as the service drives them, a gpu on the simulated device, and the threads.
+ * What races of lookups against updates share: random numbers, the first thing that was wrong,
+ * lookups driven as the service drives them, a gpu on the simulated device, and the threads.
  */
 #ifndef HPS_TESTS_LIB_RACE_FIXTURE_H
 #define HPS_TESTS_LIB_RACE_FIXTURE_H
@@ -46,7 +46,7 @@ static inline void race_report(struct race_wrong *wrong, const char *format, ...
     pthread_mutex_unlock(&wrong->lock);
 }
 
-/* ---- look-ups -------------------------------------------------------------------------------- */
+/* ---- lookups --------------------------------------------------------------------------------- */
 
 struct race_lookup {
     struct hps_lookup lookup;
@@ -70,7 +70,7 @@ static inline void race_ask_gpu(struct race_lookup *race)
 }
 
 /* From plan to the last tier. The caller unrefs the block. */
-static inline hps_status race_look_up(struct race_lookup *race, struct hps_error *err)
+static inline hps_status race_lookup_run(struct race_lookup *race, struct hps_error *err)
 {
     struct hps_lookup *lookup = &race->lookup;
     bool done = false;

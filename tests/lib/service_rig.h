@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The look-up service over calls that the test plays itself, on a real loop with real workers.
+ * The lookup service over calls that the test plays itself, on a real loop with real workers.
  * Tests run on one thread.
  */
 #ifndef HPS_TESTS_LIB_SERVICE_RIG_H

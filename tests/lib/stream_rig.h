@@ -202,7 +202,7 @@ static inline void freeze(struct rig *rig, uint64_t n_switches)
     turns(rig, 1);
 }
 
-/* The value of a row of the items as a look-up has it. */
+/* The value of a row of the items as a lookup has it. */
 static inline float item(struct rig *rig, hps_key key)
 {
     return fixture_value(&rig->fx, FIXTURE_ITEMS, key);

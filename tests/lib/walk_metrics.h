@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The series of look-ups and insertions, in a registry of the test's own.
+ * The series of lookups and insertions, in a registry of the test's own.
  */
 #ifndef HPS_TESTS_LIB_WALK_METRICS_H
 #define HPS_TESTS_LIB_WALK_METRICS_H

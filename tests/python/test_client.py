@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look-ups from Python: keys as users have them, what comes back, and errors that say what was expected."""
+"""Lookups from Python: keys as users have them, what comes back, and errors that say what was expected."""
 import asyncio
 import copy
 import pickle
@@ -218,7 +218,7 @@ def test_large_reply_when_beyond_4_mb_then_it_comes(client):
 
 
 def watched_paths(monkeypatch):
-    """The methods of look-ups from now on."""
+    """The methods of lookups from now on."""
     paths, path_of = [], _lookup.Lookup.path
     monkeypatch.setattr(_lookup.Lookup, "path", lambda *args, **how: paths.append(path_of(*args, **how)) or paths[-1])
     return paths

@@ -440,7 +440,7 @@ def test_fork_when_the_client_is_older_then_the_child_is_told_and_the_parent_goe
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_processes_when_each_makes_its_client_then_all_look_up(two_tables, work, start):
+def test_processes_when_each_makes_its_client_then_all_lookup(two_tables, work, start):
     out = documents.run_page("python_processes", two_tables.grpc[0], work,
                              lambda code: code.replace("multiprocessing.Pool", f"multiprocessing.get_context('{start}').Pool"))
     assert out == "8\n"

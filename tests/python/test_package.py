@@ -47,7 +47,7 @@ def test_document_when_its_code_is_run_then_it_works(name, two_tables, work):
 
 # ---- pip ---------------------------------------------------------------------------------------------
 
-def test_install_when_as_shown_and_without_network_then_the_first_look_up_works(work, two_tables):
+def test_install_when_as_shown_and_without_network_then_the_first_lookup_works(work, two_tables):
     """Of a copy, as setuptools builds where the source is. apt-get would need the network: ./dev has what it names."""
     apt, path, pip = documents.block("docs/python.md", "apt-get").code.splitlines()
     index_line = documents.block("docs/python.md", "pip install clients").code.split("#")[0].strip()

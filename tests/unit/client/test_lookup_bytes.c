@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Look-ups as bytes, against protobuf-c as the second opinion.
+ * Lookups as bytes, against protobuf-c as the second opinion.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -23,7 +23,7 @@ struct fixture {
     unsigned n_asking;
 };
 
-/* Asks for room later, as look-ups do that a worker unpacks. */
+/* Asks for room later, as lookups do that a worker unpacks. */
 static void on_ask(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
     struct fixture *f = hps_grpc_call_ctx(call);

@@ -80,12 +80,12 @@ class Layer(torch.nn.Module):
 
     # ---- implemented by each kind of layer ----
 
-    def look_up(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str) -> torch.Tensor:
+    def lookup_rows(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str) -> torch.Tensor:
         """The rows, on any device, of the dtype `output`."""
         raise NotImplementedError
 
     def shape(self, tensors: Tensors, layout: Sequence[Any]) -> List[Any]:
-        """The shape of the result of look_up."""
+        """The shape of the result of lookup_rows."""
         raise NotImplementedError
 
     # ---- common ----
@@ -119,7 +119,7 @@ def _rows(layer: str, first: torch.Tensor, second: Optional[torch.Tensor], third
           anchor: Optional[torch.Tensor]) -> torch.Tensor:
     made, client = _program.read(layer), _program.client_of(layer)
     with torch.no_grad():
-        rows = made.look_up(client, (first, second, third, fourth), layout, _OUTPUTS.get(place.dtype, "fp32"))
+        rows = made.lookup_rows(client, (first, second, third, fourth), layout, _OUTPUTS.get(place.dtype, "fp32"))
         return rows.to(device=place.device, dtype=place.dtype)
 
 

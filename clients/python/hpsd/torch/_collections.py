@@ -147,7 +147,7 @@ class EmbeddingBagCollection(_Collection):
         self._poolings = {config.name: mean if config.pooling == "mean" else "sum" for config in self._configs}
         self._dims = [of.dim for of in self._features]
 
-    def look_up(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str) -> torch.Tensor:
+    def lookup_rows(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str) -> torch.Tensor:
         queries, indices = self._queries(tensors, layout), tensors[3]
         how: Dict[str, Any] = {"pooling": self._poolings, "output": output, **self.options}
         if indices is not None:
@@ -206,7 +206,7 @@ class EmbeddingCollection(_Collection):
             raise InvalidArgument(f"embedding_dim: got {sorted({of.dim for of in self._features})}, expected one for all "
                                   "tables")
 
-    def look_up(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str) -> torch.Tensor:
+    def lookup_rows(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str) -> torch.Tensor:
         pairs = [(table, spec[0]) for table, spec in self._queries(tensors, layout)]
         rows = client.lookup(pairs, output=output, **self.options)
         for of, array in zip(self._features, rows):

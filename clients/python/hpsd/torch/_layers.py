@@ -65,7 +65,7 @@ class Embedding(_OfOneTable):
         super().__init__(client, table, embedding_dim, options, padding_idx=padding_idx)
         self.padding_idx = padding_idx
 
-    def look_up(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str) -> torch.Tensor:
+    def lookup_rows(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str) -> torch.Tensor:
         rows: torch.Tensor = client.lookup(self.table, tensors[0], output=output, **self.options)
         check_dim(self.table, self.embedding_dim, rows.shape[-1])
         return rows
@@ -102,7 +102,7 @@ class EmbeddingBag(_OfOneTable):
         self.include_last_offset = include_last_offset
         self.padding_idx = padding_idx
 
-    def look_up(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str) -> torch.Tensor:
+    def lookup_rows(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str) -> torch.Tensor:
         keys, offsets, weights, _ = tensors
         assert keys is not None
         ends = self._ends(keys, offsets)

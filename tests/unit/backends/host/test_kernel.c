@@ -79,7 +79,7 @@ static void ask(const struct map *map, const struct hps_host_kernel *kernel, uin
     lookup.note = HPS_HOST_NOTE_TOUCH;
     lookup.out = (struct hps_host_out){
         .rows = out_answer->rows, .stride = map->rows.row_bytes + gap, .stream = stream};
-    hps_host_look_up(&lookup, kernel, &batch, 0, n);
+    hps_host_lookup_run(&lookup, kernel, &batch, 0, n);
     out_answer->n_missing = batch.n;
 }
 
@@ -150,7 +150,7 @@ static void ask_each(const struct map *map, const hps_key *keys, uint32_t n, boo
                 slots[c] = c;
             }
             struct hps_batch batch = {.keys = copies, .slots = slots, .n = n_keys};
-            hps_host_look_up(&lookup, &kernels[k], &batch, 0, n_keys);
+            hps_host_lookup_run(&lookup, &kernels[k], &batch, 0, n_keys);
             assert_int_equal(batch.n, there ? 0 : n_keys);
         }
     }
@@ -228,7 +228,7 @@ static void test_touch_when_found_then_heat_rises_to_three(void **state)
         struct hps_batch batch = {.keys = &key, .slots = &slot, .n = 1};
         lookup.note = i % 2 == 0 ? HPS_HOST_NOTE_NOTHING : HPS_HOST_NOTE_TOUCH;
         assert_int_equal(hps_host_heat(place), i / 2 < 3 ? i / 2 : 3);
-        hps_host_look_up(&lookup, hps_host_kernel(), &batch, 0, 1);
+        hps_host_lookup_run(&lookup, hps_host_kernel(), &batch, 0, 1);
     }
     map_close(&map);
 }
@@ -320,7 +320,7 @@ static void typed_ask(const struct typed *t, const struct hps_host_kernel *kerne
     batch.shape = (struct hps_shape){rows, stride, t->to};
     memset(rows, 0xee, n * stride + 1);
     lookup.out = hps_host_out(&t->table, &batch);
-    hps_host_look_up(&lookup, kernel, &batch, 0, n);
+    hps_host_lookup_run(&lookup, kernel, &batch, 0, n);
     assert_int_equal(batch.n, missing ? (n + 1) / 5 : 0);
     for (uint32_t i = 0; i < n; i++) {
         uint8_t stored[260 * 4], wanted[260 * 4 + 70];

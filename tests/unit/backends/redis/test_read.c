@@ -299,7 +299,7 @@ static void test_get_when_a_batch_is_published_before_its_answer_comes_then_its_
     }
 }
 
-/* The second question, for positions that are not known yet, belongs to the same look-up. */
+/* The second question, for positions that are not known yet, belongs to the same lookup. */
 static void test_get_when_it_asks_twice_and_the_version_moves_on_then_its_rows(void **state)
 {
     (void)state;
@@ -318,7 +318,7 @@ static void test_get_when_it_asks_twice_and_the_version_moves_on_then_its_rows(v
     late_close(&late);
 }
 
-/* A row that is older than the look-up is none, however the answer was asked for. */
+/* A row that is older than the lookup is none, however the answer was asked for. */
 static void test_get_when_the_answer_is_older_than_the_question_then_missing(void **state)
 {
     (void)state;
@@ -333,7 +333,7 @@ static void test_get_when_the_answer_is_older_than_the_question_then_missing(voi
     late_close(&late);
 }
 
-/* An insertion that came too late tells less than what a look-up has heard since. */
+/* An insertion that came too late tells less than what a lookup has heard since. */
 static void test_insert_when_refused_and_more_is_known_by_then_then_that_stays(void **state)
 {
     (void)state;
@@ -351,7 +351,7 @@ static void test_insert_when_refused_and_more_is_known_by_then_then_that_stays(v
 }
 
 /* The batch is in Redis, and its daemon does not know yet. */
-static void test_apply_when_a_look_up_hears_of_it_first_then_what_is_known_stays(void **state)
+static void test_apply_when_a_lookup_hears_of_it_first_then_what_is_known_stays(void **state)
 {
     (void)state;
     struct late late = late_at_10(true);
@@ -436,7 +436,7 @@ static void test_get_many_when_tables_differ_then_each_its_own(void **state)
     }
 }
 
-/* A node that says nothing is given up, however much time the look-up has: there are other tiers.
+/* A node that says nothing is given up, however much time the lookup has: there are other tiers.
  */
 static void test_get_when_the_server_is_paused_and_there_is_time_then_it_is_given_up(void **state)
 {
@@ -561,7 +561,7 @@ int main(void)
         FX_TEST(test_get_when_it_asks_twice_and_the_version_moves_on_then_its_rows),
         FX_TEST(test_get_when_the_answer_is_older_than_the_question_then_missing),
         FX_TEST(test_insert_when_refused_and_more_is_known_by_then_then_that_stays),
-        FX_TEST(test_apply_when_a_look_up_hears_of_it_first_then_what_is_known_stays),
+        FX_TEST(test_apply_when_a_lookup_hears_of_it_first_then_what_is_known_stays),
         FX_TEST(test_get_when_commands_are_small_then_the_same_rows),
         FX_TEST(test_get_when_a_value_is_of_another_size_then_missing),
         FX_TEST(test_get_many_when_tables_differ_then_each_its_own),

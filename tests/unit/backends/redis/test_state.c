@@ -220,7 +220,7 @@ static void test_judge_when_a_replica_may_have_answered_then_nothing_is_learnt(v
     assert_false(own->shards[0].known);
 }
 
-/* What a batch has come to, and what a look-up has heard of it. */
+/* What a batch has come to, and what a lookup has heard of it. */
 static void test_moved_when_it_was_heard_of_before_then_what_is_known_stays(void **state)
 {
     (void)state;
@@ -232,7 +232,7 @@ static void test_moved_when_it_was_heard_of_before_then_what_is_known_stays(void
     learn((const char *)a, 10);
     redis_shard_moved(own, 0, a, b, &span, 1);
     assert_true(own->shards[0].exact);
-    redis_shard_moved(own, 0, a, b, &span, 1); /* as a look-up knows it */
+    redis_shard_moved(own, 0, a, b, &span, 1); /* as a lookup knows it */
     assert_true(own->shards[0].exact);
     learn("cccccccccccccccccccc", 12);
     redis_shard_moved(own, 0, a, b, &span, 1); /* another daemon went on */

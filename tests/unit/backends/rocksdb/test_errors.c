@@ -210,7 +210,7 @@ static void test_text_when_the_disk_fails_then_io(void **state)
     rocksdb_close(db);
 }
 
-/* As look-ups read: a batch of keys, with a deadline. */
+/* As lookups read: a batch of keys, with a deadline. */
 static void test_text_when_the_deadline_is_over_then_deadline(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads: damage is data loss and never a wrong row, and large look-ups that the readers share.
+ * Reads: damage is data loss and never a wrong row, and large lookups that the readers share.
  */
 #include "backends/rocksdb/internal.h"
 #include "tests/unit/backends/rocksdb/rocksdb_test.h"
@@ -67,7 +67,7 @@ static void test_get_when_row_has_a_wrong_size_then_data_loss(void **state)
     store->ops->close(store);
 }
 
-/* ---- large look-ups -------------------------------------------------------------------------- */
+/* ---- large lookups --------------------------------------------------------------------------- */
 
 static hps_status get_parallel(struct hps_space *space, hps_key n, uint32_t *out_n_missing)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Look-ups: limits, tickets and regions while the device is at work, and what is counted.
+ * Lookups: limits, tickets and regions while the device is at work, and what is counted.
  */
 #include "tests/lib/embed_fixture.h"
 
@@ -253,7 +253,7 @@ static uint64_t counted(const struct batch_fixture *fixture)
     return sum;
 }
 
-static void look_up(struct batch_fixture *fixture, uint32_t n)
+static void do_lookup(struct batch_fixture *fixture, uint32_t n)
 {
     struct hps_embed_ticket *ticket;
 
@@ -268,7 +268,7 @@ static void test_sketch_when_every_key_is_counted_then_knows_how_often(void **st
     struct batch_fixture *fixture = *state;
 
     for (uint32_t i = 0; i < 5; i++) {
-        look_up(fixture, N_KEYS);
+        do_lookup(fixture, N_KEYS);
     }
     assert_in_range(counted(fixture), 5 * N_KEYS * 9 / 10, 5 * N_KEYS); /* collisions count once */
 }
@@ -279,13 +279,13 @@ static void test_sketch_when_it_has_counted_enough_then_is_halved(void **state)
     uint64_t n_slots = fixture->table.range->usage.n_slots, n = 0;
 
     for (; n + 4000 < HPS_EMBED_WINDOW_KEYS * n_slots; n += 4000) {
-        look_up(fixture, 4000);
+        do_lookup(fixture, 4000);
     }
     for (; n + N_KEYS < HPS_EMBED_WINDOW_KEYS * n_slots; n += N_KEYS) {
-        look_up(fixture, N_KEYS);
+        do_lookup(fixture, N_KEYS);
     }
     uint64_t before = counted(fixture);
-    look_up(fixture, N_KEYS);
+    do_lookup(fixture, N_KEYS);
     assert_in_range(counted(fixture), before * 4 / 10, before * 6 / 10);
 }
 
@@ -296,7 +296,7 @@ static void test_sketch_when_sampled_then_counts_that_share_of_keys(void **state
 
     fixture->f.rig.cache->config.sample_rate = 4;
     for (uint32_t i = 0; i < 30; i++) {
-        look_up(fixture, 32);
+        do_lookup(fixture, 32);
         n += 32;
     }
     assert_in_range(fixture->table.range->n_counted, n / 8, n / 2);
@@ -336,7 +336,7 @@ static void test_row_when_asked_for_more_often_then_stays_and_pushes_others_out(
     assert_int_equal(usage.n_evicted, 2); /* the first in place of 5, the other in place of that */
     assert_int_equal(usage.n_refused, 0);
     table.versions[5] = table.versions[N] = 0;
-    embed_look_up_all(rig, &table);
+    embed_lookup_all(rig, &table);
     embed_expect_counts(rig, &table);
     embed_change(rig, &table, HPS_EMBED_INSERT, (uint32_t[]){5, N}, 2);
     embed_drain(rig);

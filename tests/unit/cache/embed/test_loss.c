@@ -13,7 +13,7 @@
 #include "tests/lib/embed_fixture.h"
 #include "tests/lib/fault_heap.h"
 
-enum { N_KEYS = 50, ROW_BYTES = 128, REGION_BYTES = 128 << 10, N_LOOK_UPS = 6 };
+enum { N_KEYS = 50, ROW_BYTES = 128, REGION_BYTES = 128 << 10, N_LOOKUPS = 6 };
 
 #if defined(HPS_TSAN)
 enum { STEP = 4 }; /* slow, and what it looks for is the same at most of them */
@@ -28,7 +28,7 @@ struct scene {
     struct hps_embed_region *region;
     uint8_t *memory;
     struct hps_embed_ticket *tickets[2];
-    uint64_t offset; /* in the region: look-ups under way must not share what they write to */
+    uint64_t offset; /* in the region: lookups under way must not share what they write to */
     hps_key keys[N_KEYS];
     uint8_t rows[N_KEYS * ROW_BYTES];
     struct hps_error err;
@@ -103,11 +103,11 @@ static void open_ranges(struct scene *scene)
     }
 }
 
-/* Look-ups, mapped and gathered in turn, beside changes and ranges that go; until the loss, and a
+/* Lookups, mapped and gathered in turn, beside changes and ranges that go; until the loss, and a
  * little on. */
 static void play(struct scene *scene)
 {
-    for (unsigned i = 0; i < N_LOOK_UPS && scene->ranges[1] != NULL; i++) {
+    for (unsigned i = 0; i < N_LOOKUPS && scene->ranges[1] != NULL; i++) {
         stage(scene, i % 3 == 2   ? HPS_EMBED_ERASE
                      : i % 3 == 1 ? HPS_EMBED_UPDATE
                                   : HPS_EMBED_INSERT);
@@ -156,7 +156,7 @@ static struct hps_embed_cache_config small_config(void)
     struct hps_embed_cache_config config = fixture_config();
     config.arena_bytes = 256 << 10;
     config.mapped_bytes_max = 1024;
-    config.n_batches = N_LOOK_UPS; /* released ones may still be under way */
+    config.n_batches = N_LOOKUPS; /* released ones may still be under way */
     return config;
 }
 

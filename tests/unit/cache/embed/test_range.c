@@ -209,7 +209,7 @@ static void test_range_when_large_then_changes_go_between_the_pieces_of_its_clea
     }
     assert_int_equal(n_rounds, 2); /* of 24.6 MB in three pieces */
     embed_change_random(&f->rig, &large, HPS_EMBED_INSERT, 80);
-    embed_look_up_all(&f->rig, &large);
+    embed_lookup_all(&f->rig, &large);
     embed_expect_counts(&f->rig, &large);
     embed_table_close(&large);
     embed_table_open(&f->rig, &large, 16, 1500000, 100, 0); /* and given up before it is ready */

@@ -54,7 +54,7 @@ static void test_insertion_when_guard_refuses_keys_then_only_the_others_come_in(
     for (uint32_t i = 0; i < 20; i += 2) {
         table.versions[i] = 1;
     }
-    embed_look_up_all(&f->rig, &table);
+    embed_lookup_all(&f->rig, &table);
     embed_expect_counts(&f->rig, &table);
     hps_embed_range_usage(table.range, &usage);
     assert_int_equal(usage.n_stale, 10);
@@ -80,7 +80,7 @@ static void test_stage_when_keys_repeat_then_the_last_row_counts(void **state)
         }
         embed_change(&f->rig, &table, op % 2 == 0 ? HPS_EMBED_INSERT : HPS_EMBED_UPDATE, indices,
                      256);
-        embed_look_up_all(&f->rig, &table);
+        embed_lookup_all(&f->rig, &table);
         if (op == 1) {
             embed_change(&f->rig, &table, HPS_EMBED_ERASE, indices, 256);
         }
@@ -122,7 +122,7 @@ static void test_stage_when_full_then_takes_the_front_and_later_the_rest(void **
     for (uint32_t i = 0; i < n; i++) {
         table.versions[i] = 1;
     }
-    embed_look_up_all(&f->rig, &table);
+    embed_lookup_all(&f->rig, &table);
     embed_expect_counts(&f->rig, &table);
     hps_free(rows);
     embed_table_close(&table);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Look-ups of a gpu tier whose rows are not wanted as they are stored, on the simulated device: in
+ * Lookups of a gpu tier whose rows are not wanted as they are stored, on the simulated device: in
  * more batches than one, of bags that no batch takes, beside a device that is lost.
  */
 #include <math.h>

@@ -292,7 +292,7 @@ static uint32_t check_part(const struct question *question, uint32_t t, uint8_t 
     return n_found;
 }
 
-/* The same for a look-up of keys [first, first + n) in one table. */
+/* The same for a lookup of keys [first, first + n) in one table. */
 static uint32_t found(struct hps_gpu_space *space, uint32_t table, hps_key first, uint32_t n,
                       uint8_t version)
 {
@@ -527,7 +527,7 @@ static void test_insert_when_stale_or_no_room_then_left_out_and_counted(void **s
     hps_device_sim_hold(rig.tier->device, false);
 }
 
-/* Rows that are on their way count, too: look-ups wait behind them. */
+/* Rows that are on their way count, too: lookups wait behind them. */
 static void test_insert_when_as_much_is_under_way_as_may_be_then_left_out(void **state)
 {
     (void)state;
@@ -792,7 +792,7 @@ static void test_space_when_pushed_out_while_a_batch_waits_then_the_batch_is_ans
     for (int i = 0; i < 3; i++) { /* each takes more than half of the memory for rows under way */
         ask_now(&questions[i], rig.space, 0, 3800);
     }
-    hps_gpu_space_active(rig.space, false); /* also: the thread has seen the look-ups */
+    hps_gpu_space_active(rig.space, false); /* also: the thread has seen the lookups */
     hps_gpu_space_active(next, true);
     for (int i = 0; i < 100; i++) { /* turns */
         hps_gpu_tier_sync(rig.tier);

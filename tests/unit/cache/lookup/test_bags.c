@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Look-ups in every form of answer (types, one matrix, bags) over every arrangement of tiers: the
+ * Lookups in every form of answer (types, one matrix, bags) over every arrangement of tiers: the
  * bytes are always the same, and those that tests/lib/forms_fixture.h says. One thread, but for
  * helpers and the simulated device.
  */
@@ -64,7 +64,7 @@ static void close_test(struct bags_test *t)
     hps_free(t);
 }
 
-/* ---- a look-up ------------------------------------------------------------------------------- */
+/* ---- a lookup -------------------------------------------------------------------------------- */
 
 static void on_answered(struct hps_lookup *lookup)
 {
@@ -100,7 +100,7 @@ static bool on_call(const void *ctx)
     return t->gone;
 }
 
-/* The look-up that was drawn: where its rows go. */
+/* The lookup that was drawn: where its rows go. */
 static void begin(struct bags_test *t)
 {
     struct hps_lookup *lookup = &t->lookup;
@@ -544,7 +544,7 @@ static void test_unit_when_an_update_comes_between_then_bags_are_of_one_state(vo
     run_units(tiers + 1, 1);
 }
 
-/* A torn look-up is given up, or begins again: in both cases what it has gathered is forgotten. */
+/* A torn lookup is given up, or begins again: in both cases what it has gathered is forgotten. */
 static void test_unit_when_it_is_torn_then_given_up_or_begun_again(void **state)
 {
     static const enum forms_tier tiers[] = {FORMS_HOST_MAP, FORMS_DISK};
@@ -582,7 +582,7 @@ static void leave(struct bags_test *t)
     t->gone = true;
 }
 
-/* Whenever it goes, the look-up ends soon, as one without an answer. */
+/* Whenever it goes, the lookup ends soon, as one without an answer. */
 static void test_cancel_when_at_any_look_then_cancelled(void **state)
 {
     static const enum forms_tier tiers[] = {FORMS_HOST_MAP, FORMS_DISK};
@@ -615,7 +615,7 @@ static void nothing(struct bags_test *t)
     (void)t;
 }
 
-/* How often the look-up of these keys, pooled or not, looks whether it is still wanted. */
+/* How often the lookup of these keys, pooled or not, looks whether it is still wanted. */
 static unsigned looks_of(struct bags_test *t, const hps_key *keys, uint32_t n, bool pooled)
 {
     set_bags(t, keys, n, n);

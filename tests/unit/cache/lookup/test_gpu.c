@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Look-ups of a version with a gpu space on the simulated device. Each tier has its own row for a
+ * Lookups of a version with a gpu space on the simulated device. Each tier has its own row for a
  * key, so that the answers themselves say who gave them: that is compared with what was counted.
  */
 #include <pthread.h>
@@ -41,7 +41,7 @@ struct gpu_test {
     struct hps_block *first_block;
     atomic_bool answered;
     bool done;                                 /* by the memory tiers and the gpu */
-    uint32_t n_asked;                          /* of the gpu: look-ups */
+    uint32_t n_asked;                          /* of the gpu: lookups */
     uint32_t found[FIXTURE_TABLES][N_SOURCES]; /* unique keys of the last answer */
     uint32_t expected[FIXTURE_TABLES][N_SOURCES];
     struct hps_metrics *registry;
@@ -383,7 +383,7 @@ static void on_probed(struct hps_gpu_lookup *probe)
     atomic_store(&t->answered, true);
 }
 
-/* Which keys of a table the gpu has: asked aside from any look-up. */
+/* Which keys of a table the gpu has: asked aside from any lookup. */
 static void probe_gpu(struct gpu_test *t, uint32_t table, uint32_t *hits)
 {
     static hps_key keys[SPACE_OF_KEYS];
@@ -791,7 +791,7 @@ static void test_lookup_when_the_device_hangs_then_its_block_is_never_used_again
     assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_asked, 0);
 }
 
-/* Up to where the gpu, which is held, has the look-up. */
+/* Up to where the gpu, which is held, has the lookup. */
 static void ask_held_gpu(struct gpu_test *t, enum hps_lookup_path path)
 {
     hps_device_sim_hold(t->gpu.tier->device, true);

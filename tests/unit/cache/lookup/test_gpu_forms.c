@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Look-ups whose rows the gpu converts, lays out or adds itself, on the simulated device: what it
+ * Lookups whose rows the gpu converts, lays out or adds itself, on the simulated device: what it
  * is asked, what others are then, and that the bytes are right whatever becomes of it. What is
  * right says tests/lib/forms_fixture.h.
  */
@@ -70,7 +70,7 @@ static void close_test(struct forms_test *t)
 static const enum forms_tier store_alone[] = {FORMS_DISK};
 static const enum forms_tier map_and_store[] = {FORMS_HOST_MAP, FORMS_DISK};
 
-/* ---- a look-up ------------------------------------------------------------------------------- */
+/* ---- a lookup -------------------------------------------------------------------------------- */
 
 static void on_answered(struct hps_lookup *lookup)
 {
@@ -354,7 +354,7 @@ static void send_forms(struct forms_test *t, unsigned round)
     }
 }
 
-/* The n-th piece of work is not done, from when the look-up was submitted on. */
+/* The n-th piece of work is not done, from when the lookup was submitted on. */
 static void lose(struct forms_test *t, unsigned round, uint64_t n)
 {
     send_forms(t, round + 1);

@@ -77,7 +77,7 @@ static int keys_up(const void *a, const void *b)
 }
 
 /* Of the TOP hottest keys, the share that is among the first TOP of `top`; out_hits: their
- * look-ups, as a share of those of the TOP hottest. */
+ * lookups, as a share of those of the TOP hottest. */
 static double found_share(const struct trace *trace, const struct hps_hot_key *top, uint32_t n,
                           double *out_hits)
 {
@@ -199,7 +199,7 @@ static void test_top_when_the_trace_is_skewed_then_most_of_the_hottest_keys_are_
     }
 }
 
-/* A short life: 16 look-ups per counted key are enough to know the hottest by. */
+/* A short life: 16 lookups per counted key are enough to know the hottest by. */
 static void test_top_when_little_was_noted_then_the_hottest_keys_are_found_all_the_same(
     void **state)
 {
@@ -227,7 +227,7 @@ static uint32_t count_of(struct hps_hot *hot, hps_key key)
 }
 
 /* One key a call, as many calls as one long one: nothing is lost between them. */
-static void test_note_when_look_ups_are_short_then_counted_as_long_ones(void **state)
+static void test_note_when_lookups_are_short_then_counted_as_long_ones(void **state)
 {
     static const hps_key keys[] = {0, 1, UINT64_MAX, UINT64_C(1) << 63};
     struct hps_hot *hot = hps_hot_new(N_COUNTED);
@@ -242,7 +242,7 @@ static void test_note_when_look_ups_are_short_then_counted_as_long_ones(void **s
     hps_hot_free(hot);
 }
 
-static void test_note_when_the_same_look_up_comes_again_then_all_its_keys_are_counted(void **state)
+static void test_note_when_the_same_lookup_comes_again_then_all_its_keys_are_counted(void **state)
 {
     struct hps_hot *hot = hps_hot_new(N_COUNTED);
     struct hps_hot_key *top;
@@ -369,10 +369,10 @@ static void test_note_when_counts_are_read_and_grow_meanwhile_then_keys_are_righ
     hps_hot_free(hot);
 }
 
-/* ---- look-ups -------------------------------------------------------------------------------- */
+/* ---- lookups --------------------------------------------------------------------------------- */
 
-static hps_status look_up(struct fixture *fx, struct hps_arena *arena, const hps_key *keys,
-                          uint32_t n)
+static hps_status do_lookup(struct fixture *fx, struct hps_arena *arena, const hps_key *keys,
+                            uint32_t n)
 {
     static uint8_t rows[1024] __attribute__((aligned(HPS_ROWS_ALIGN)));
     struct hps_lookup_part part = {
@@ -409,7 +409,7 @@ static void test_lookup_when_keys_are_found_in_any_tier_then_noted_and_unknown_o
     fixture_put(&fx, FIXTURE_DISK, 0, 2);
     fx.version.hot = hot;
     for (unsigned i = 0; i < 200; i++) {
-        assert_int_equal(look_up(&fx, arena, keys, 5), HPS_OK);
+        assert_int_equal(do_lookup(&fx, arena, keys, 5), HPS_OK);
     }
     assert_int_equal(hps_hot_seen(hot[0]), 2 * 200);
     assert_true(count_of(hot[0], 1) > 0 && count_of(hot[0], 2) > 0);
@@ -481,8 +481,8 @@ int main(void)
         cmocka_unit_test(test_top_when_the_trace_is_skewed_then_most_of_the_hottest_keys_are_found),
         cmocka_unit_test(
             test_top_when_little_was_noted_then_the_hottest_keys_are_found_all_the_same),
-        cmocka_unit_test(test_note_when_look_ups_are_short_then_counted_as_long_ones),
-        cmocka_unit_test(test_note_when_the_same_look_up_comes_again_then_all_its_keys_are_counted),
+        cmocka_unit_test(test_note_when_lookups_are_short_then_counted_as_long_ones),
+        cmocka_unit_test(test_note_when_the_same_lookup_comes_again_then_all_its_keys_are_counted),
         cmocka_unit_test(
             test_age_when_enough_was_noted_then_halved_and_a_quiet_time_forgets_nothing),
         cmocka_unit_test(test_note_when_others_became_hot_then_they_take_the_places),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Insertions behind look-ups: bounds, no key twice, drops that are counted, turns of versions,
- * look-ups first, versions that go and the end of it all. The jobs run on one I/O thread, whose
+ * Insertions behind lookups: bounds, no key twice, drops that are counted, turns of versions,
+ * lookups first, versions that go and the end of it all. The jobs run on one I/O thread, whose
  * turns the tests can wait for; one test lets many threads at it.
  */
 #include <pthread.h>
@@ -344,7 +344,7 @@ static void test_job_when_a_key_is_updated_meanwhile_then_its_old_row_is_left_ou
 
 /* ---- whose turn it is ------------------------------------------------------------------------ */
 
-static void test_job_when_a_look_up_waits_then_that_comes_first(void **state)
+static void test_job_when_a_lookup_waits_then_that_comes_first(void **state)
 {
     struct insertion_test *t = *state;
     struct hps_store *disk = t->fx[0].stores[FIXTURE_DISK];
@@ -625,7 +625,7 @@ int main(void)
         TEST(test_job_when_a_key_is_in_no_tier_then_it_is_known_to_be_absent),
         TEST(test_job_when_the_store_fails_then_dropped_and_fetched_when_asked_again),
         TEST(test_job_when_a_key_is_updated_meanwhile_then_its_old_row_is_left_out),
-        TEST(test_job_when_a_look_up_waits_then_that_comes_first),
+        TEST(test_job_when_a_lookup_waits_then_that_comes_first),
         TEST(test_job_when_two_versions_wait_then_they_take_turns),
         TEST(test_jobs_when_little_waits_then_one_and_when_much_waits_then_more),
         TEST(test_jobs_when_few_wide_rows_wait_then_more_than_one),

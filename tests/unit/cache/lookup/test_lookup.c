@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whole look-ups against a dictionary: duplicates, order, policies, types, tiers that fail. One
+ * Whole lookups against a dictionary: duplicates, order, policies, types, tiers that fail. One
  * thread.
  */
 #include <math.h>
@@ -400,7 +400,7 @@ static void test_lookup_when_it_names_no_policy_then_the_versions_own_hold(void 
     t->fx.version.unknown_policy = HPS_UNKNOWN_ERROR;
     set_part(t, 0, keys, 2);
     begin(t, 1);
-    t->fx.version.miss_policy = HPS_MISS_EXACT; /* from the next look-up on */
+    t->fx.version.miss_policy = HPS_MISS_EXACT; /* from the next lookup on */
     assert_int_equal(run(t), HPS_OK);
     assert_int_equal(t->parts[0].n_defaulted, 2);
     assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What comes next of a look-up: every state with every outcome against a table of transitions,
+ * What comes next of a lookup: every state with every outcome against a table of transitions,
  * every way from the beginning to an end, and the ways that matter by name. One thread.
  */
 #include <setjmp.h>
@@ -277,7 +277,7 @@ static void test_next_when_any_course_then_as_the_table_says(void **state)
 
 /* ---- every way ------------------------------------------------------------------------------- */
 
-/* Where a look-up of one kind can be, and what was seen on all ways from there. */
+/* Where a lookup of one kind can be, and what was seen on all ways from there. */
 struct ways {
     bool seen[HPS_STEP_COUNT][HPS_FAILURE_GONE + 1][HPS_LOOKUP_TRIES_MAX + 1]
              [HPS_LOOKUP_WAITS_MAX + 1];

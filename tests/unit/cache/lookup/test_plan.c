@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the rows of an answer go, and what a look-up takes in memory, before anything is asked. One
+ * Where the rows of an answer go, and what a lookup takes in memory, before anything is asked. One
  * thread.
  */
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Steps of a look-up that are calls: what each comes to, and that a look-up which is driven by what
+ * Steps of a lookup that are calls: what each comes to, and that a lookup which is driven by what
  * comes next of it gets its rows. One thread.
  */
 #include <setjmp.h>
@@ -100,7 +100,7 @@ static enum hps_outcome step(struct step_test *t, enum hps_step which)
     return hps_lookup_step(&t->lookup, which, &t->err);
 }
 
-/* As the look-up service does it, but that nobody else has to be waited for. */
+/* As the lookup service does it, but that nobody else has to be waited for. */
 static void run(struct step_test *t)
 {
     enum hps_outcome outcome = HPS_OUTCOME_OVER;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Look-ups that do not wait for what misses: the hit rate of each part, and what is left to be
+ * Lookups that do not wait for what misses: the hit rate of each part, and what is left to be
  * inserted behind the answer. The host tier stands in for the embedding cache. The jobs' only
  * thread is held, so that what was queued can be counted.
  */
@@ -246,7 +246,7 @@ static void test_threshold_when_tables_differ_then_each_has_its_own_side(void **
     expect(t, 1, 0, 0);
     assert_null(t->parts[1].key_status);
     assert_int_equal(hps_fake_keys(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 95);
-    assert_true(fixture_has(&t->fx, FIXTURE_HOST, 1, 1050)); /* inserted by the look-up itself */
+    assert_true(fixture_has(&t->fx, FIXTURE_HOST, 1, 1050)); /* inserted by the lookup itself */
     assert_false(fixture_has(&t->fx, FIXTURE_HOST, 0, 96));
 }
 

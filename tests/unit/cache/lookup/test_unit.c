@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Look-ups of units while updates come: which of them are torn, and that what is read again makes
+ * Lookups of units while updates come: which of them are torn, and that what is read again makes
  * them whole, against a dictionary. Updates come at chosen points, when a store is about to be
  * asked. One thread.
  */
@@ -92,7 +92,7 @@ static bool on_call(const void *ctx)
     return false;
 }
 
-/* ---- a look-up ------------------------------------------------------------------------------- */
+/* ---- a lookup -------------------------------------------------------------------------------- */
 
 static int setup(void **state)
 {
@@ -394,7 +394,7 @@ static void test_reread_when_updates_come_beside_it_then_whole_while_they_are_he
     check(t);
 }
 
-static void test_reread_when_another_look_up_holds_updates_back_then_torn_beside_them(void **state)
+static void test_reread_when_another_lookup_holds_updates_back_then_torn_beside_them(void **state)
 {
     struct unit_test *t = *state;
     struct hps_store *host = t->fx.stores[FIXTURE_HOST];
@@ -551,7 +551,7 @@ int main(void)
         UNIT_TEST(test_reread_when_the_only_unknown_key_comes_then_the_part_has_no_status),
         UNIT_TEST(test_reread_when_updates_come_each_time_then_torn_until_they_do_not),
         UNIT_TEST(test_reread_when_updates_come_beside_it_then_whole_while_they_are_held_back),
-        UNIT_TEST(test_reread_when_another_look_up_holds_updates_back_then_torn_beside_them),
+        UNIT_TEST(test_reread_when_another_lookup_holds_updates_back_then_torn_beside_them),
         UNIT_TEST(test_reread_when_rows_are_ahead_then_it_is_to_begin_anew),
         UNIT_TEST(test_reread_when_the_store_fails_then_its_status),
         UNIT_TEST(test_reread_when_an_unknown_key_is_an_error_then_it_is),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Walks that are no look-ups: what is asked, inserted, shared and remembered by their purpose and
+ * Walks that are no lookups: what is asked, inserted, shared and remembered by their purpose and
  * by the sets of tiers that they name. And one key, explained tier by tier.
  */
 #include <setjmp.h>

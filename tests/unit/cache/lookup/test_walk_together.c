@@ -431,7 +431,7 @@ static void test_walks_when_two_tiers_block_then_shared_rows_are_in_the_range_of
 /* ---- several parts --------------------------------------------------------------------------- */
 
 /* A version whose disk answers several tables at once. */
-static void test_walks_of_a_look_up_when_the_store_can_then_it_is_asked_once(void **state)
+static void test_walks_of_a_lookup_when_the_store_can_then_it_is_asked_once(void **state)
 {
     struct together_test *t = *state;
     const struct hps_fake_options options = {
@@ -481,7 +481,7 @@ static void test_walks_of_a_look_up_when_the_store_can_then_it_is_asked_once(voi
     t->fx.version.tiers[FIXTURE_DISK] = plain_space;
 }
 
-static void test_walks_of_a_look_up_when_a_table_is_asked_twice_then_they_share(void **state)
+static void test_walks_of_a_lookup_when_a_table_is_asked_twice_then_they_share(void **state)
 {
     struct together_test *t = *state;
 
@@ -563,7 +563,7 @@ static void *race(void *arg)
 }
 
 /* Some keys leave the host again, all the time, and so do absent ones; the disk fails at times, and
- * look-ups are cancelled. */
+ * lookups are cancelled. */
 static void disturb(struct together_test *t, unsigned round)
 {
     struct hps_space *host = t->fx.version.tiers[FIXTURE_HOST];
@@ -622,8 +622,8 @@ int main(void)
         TOGETHER_TEST(test_walk_when_a_middle_tier_is_down_then_it_is_skipped_without_a_call),
         TOGETHER_TEST(
             test_walks_when_two_tiers_block_then_shared_rows_are_in_the_range_of_their_tier),
-        TOGETHER_TEST(test_walks_of_a_look_up_when_the_store_can_then_it_is_asked_once),
-        TOGETHER_TEST(test_walks_of_a_look_up_when_a_table_is_asked_twice_then_they_share),
+        TOGETHER_TEST(test_walks_of_a_lookup_when_the_store_can_then_it_is_asked_once),
+        TOGETHER_TEST(test_walks_of_a_lookup_when_a_table_is_asked_twice_then_they_share),
         TOGETHER_TEST(test_walk_when_memory_runs_out_then_it_still_finds_everything),
         TOGETHER_TEST(test_walks_when_they_race_then_rows_are_right_and_counts_add_up),
     };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Batches and the look-up that holds them back: each waits for the other, and neither for long.
+ * Batches and the lookup that holds them back: each waits for the other, and neither for long.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -64,7 +64,7 @@ static pthread_t start_batch(struct hps_version *version)
     return thread;
 }
 
-static void test_hold_when_it_has_ended_then_the_next_look_up_may_hold(void **state)
+static void test_hold_when_it_has_ended_then_the_next_lookup_may_hold(void **state)
 {
     struct hps_version *version = *state;
     assert_true(hps_update_hold(version));
@@ -129,7 +129,7 @@ int main(void)
 {
 #define HOLD_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
-        HOLD_TEST(test_hold_when_it_has_ended_then_the_next_look_up_may_hold),
+        HOLD_TEST(test_hold_when_it_has_ended_then_the_next_lookup_may_hold),
         HOLD_TEST(test_hold_when_a_batch_waits_then_that_has_its_turn_before_the_next_hold),
         HOLD_TEST(test_hold_when_a_batch_is_under_way_then_it_is_next),
         HOLD_TEST(test_hold_when_it_takes_too_long_then_the_batch_begins),

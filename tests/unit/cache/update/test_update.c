@@ -797,10 +797,10 @@ static void test_insertion_when_a_batch_is_under_way_then_the_guard_keeps_it_out
     insert_while(t, t->stores[0], HPS_FAKE_PUT);
 }
 
-/* ---- what a look-up says --------------------------------------------------------------------- */
+/* ---- what a lookup says ---------------------------------------------------------------------- */
 
 /* Of one key of table a. */
-struct look_up {
+struct running {
     struct hps_lookup lookup;
     struct hps_lookup_part part;
     hps_key key;
@@ -809,61 +809,61 @@ struct look_up {
     pthread_t thread;
 };
 
-static void *look_up_thread(void *arg)
+static void *running_thread(void *arg)
 {
-    struct look_up *look_up = arg;
+    struct running *running = arg;
     struct hps_error err;
-    hps_status status = hps_lookup_run_memory(&look_up->lookup, &look_up->done, &err);
+    hps_status status = hps_lookup_run_memory(&running->lookup, &running->done, &err);
     return (void *)(uintptr_t)(status == HPS_OK);
 }
 
-/* Begin a look-up that waits at the gate of the host map's get. */
-static struct look_up *look_up_begin(struct update_test *t, hps_key key)
+/* Begin a lookup that waits at the gate of the host map's get. */
+static struct running *running_begin(struct update_test *t, hps_key key)
 {
-    struct look_up *look_up = hps_alloc_aligned(HPS_ROWS_ALIGN, sizeof(*look_up));
-    assert_non_null(look_up);
-    memset(look_up, 0, sizeof(*look_up));
-    look_up->key = key;
-    look_up->part.table = &t->version->tables[0];
-    look_up->part.keys = (const uint8_t *)&look_up->key;
-    look_up->part.n_keys = 1;
-    look_up->lookup.version = t->version;
-    look_up->lookup.arena = hps_arena_new(1 << 12, 1 << 20);
-    look_up->lookup.parts = &look_up->part;
-    look_up->lookup.n_parts = 1;
-    assert_int_equal(hps_lookup_plan(&look_up->lookup, &t->err), HPS_OK);
-    look_up->lookup.rows = (uint8_t *)look_up->rows;
+    struct running *running = hps_alloc_aligned(HPS_ROWS_ALIGN, sizeof(*running));
+    assert_non_null(running);
+    memset(running, 0, sizeof(*running));
+    running->key = key;
+    running->part.table = &t->version->tables[0];
+    running->part.keys = (const uint8_t *)&running->key;
+    running->part.n_keys = 1;
+    running->lookup.version = t->version;
+    running->lookup.arena = hps_arena_new(1 << 12, 1 << 20);
+    running->lookup.parts = &running->part;
+    running->lookup.n_parts = 1;
+    assert_int_equal(hps_lookup_plan(&running->lookup, &t->err), HPS_OK);
+    running->lookup.rows = (uint8_t *)running->rows;
     hps_fake_gate_shut(t->stores[0], HPS_FAKE_GET);
-    assert_int_equal(pthread_create(&look_up->thread, NULL, look_up_thread, look_up), 0);
+    assert_int_equal(pthread_create(&running->thread, NULL, running_thread, running), 0);
     hps_fake_gate_wait(t->stores[0], HPS_FAKE_GET, 1);
-    return look_up;
+    return running;
 }
 
-static void look_up_join(struct update_test *t, struct look_up *look_up)
+static void running_join(struct update_test *t, struct running *running)
 {
     void *ok = NULL;
     hps_fake_gate_open(t->stores[0], HPS_FAKE_GET);
-    pthread_join(look_up->thread, &ok);
+    pthread_join(running->thread, &ok);
     assert_non_null(ok);
 }
 
-static void look_up_free(struct look_up *look_up)
+static void running_free(struct running *running)
 {
-    hps_arena_free(look_up->lookup.arena);
-    hps_free_aligned(look_up);
+    hps_arena_free(running->lookup.arena);
+    hps_free_aligned(running);
 }
 
 static void test_lookup_when_a_batch_comes_meanwhile_then_says_what_it_surely_saw(void **state)
 {
     struct update_test *t = *state;
     apply_one(t, 1, 1, 1);
-    struct look_up *look_up = look_up_begin(t, 1);
+    struct running *running = running_begin(t, 1);
     apply_one(t, 1, 1, 2);
-    look_up_join(t, look_up);
-    assert_true(look_up->done);
-    assert_int_equal(look_up->lookup.update_sequence, 1);
-    assert_true(look_up->rows[0] == 2); /* it may see more */
-    look_up_free(look_up);
+    running_join(t, running);
+    assert_true(running->done);
+    assert_int_equal(running->lookup.update_sequence, 1);
+    assert_true(running->rows[0] == 2); /* it may see more */
+    running_free(running);
 }
 
 static void test_lookup_when_host_map_dropped_rows_meanwhile_then_a_miss_proves_nothing(
@@ -871,21 +871,21 @@ static void test_lookup_when_host_map_dropped_rows_meanwhile_then_a_miss_proves_
 {
     struct update_test *t = *state;
     t->version->host_complete = true;
-    struct look_up *look_up = look_up_begin(t, 9);
-    look_up_join(t, look_up);
-    assert_true(look_up->done); /* key 9 is in no tier: the disk is not asked */
-    assert_int_equal(look_up->part.n_unknown, 1);
-    look_up_free(look_up);
-    look_up = look_up_begin(t, 9);
+    struct running *running = running_begin(t, 9);
+    running_join(t, running);
+    assert_true(running->done); /* key 9 is in no tier: the disk is not asked */
+    assert_int_equal(running->part.n_unknown, 1);
+    running_free(running);
+    running = running_begin(t, 9);
     hps_fake_fail(t->stores[0], HPS_FAKE_PUT, HPS_NO_MEMORY, 0, 1, 0);
     t->version->host_complete = false; /* so that the batch is counted on the disk: the gate */
     apply_one(t, 9, 1, 1);
     t->version->host_complete = true; /* and what the map has dropped counts all the same */
-    look_up_join(t, look_up);
-    assert_false(look_up->done);
-    assert_int_equal(hps_lookup_run_rest(&look_up->lookup, &t->err), HPS_OK);
-    assert_true(look_up->rows[0] == 1);
-    look_up_free(look_up);
+    running_join(t, running);
+    assert_false(running->done);
+    assert_int_equal(hps_lookup_run_rest(&running->lookup, &t->err), HPS_OK);
+    assert_true(running->rows[0] == 1);
+    running_free(running);
 }
 
 /* ---- the clock ------------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is counted of the look-ups of a version, by many threads, and over its unloads.
+ * What is counted of the lookups of a version, by many threads, and over its unloads.
  */
 #include <setjmp.h>
 #include <stdarg.h>

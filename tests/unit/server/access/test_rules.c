@@ -59,7 +59,7 @@ static uint32_t roles_of(struct hps_access_rules *rules, const struct access_ide
     return roles;
 }
 
-static void test_grant_when_there_is_no_file_then_look_ups_for_all_and_admin_for_few(void **state)
+static void test_grant_when_there_is_no_file_then_lookups_for_all_and_admin_for_few(void **state)
 {
     struct hps_access_rules *rules = rules_of(NULL);
     gid_t groups[] = {5, 6};
@@ -240,7 +240,7 @@ static void test_token_when_expired_or_unknown_then_said(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_grant_when_there_is_no_file_then_look_ups_for_all_and_admin_for_few),
+        cmocka_unit_test(test_grant_when_there_is_no_file_then_lookups_for_all_and_admin_for_few),
         cmocka_unit_test(test_grant_when_several_rules_match_then_their_union),
         cmocka_unit_test(test_covers_when_a_role_or_a_model_went_then_not),
         cmocka_unit_test(test_account_when_addresses_are_of_one_ipv6_network_then_it_is_theirs),

@@ -388,8 +388,8 @@ static void test_unload_when_the_only_other_one_is_unloading_then_the_active_one
     expect_states(rig, "2=active ");
 }
 
-/* As one look-up would be. */
-static uint64_t count_look_up(struct rig *rig, int64_t number)
+/* As one lookup would be. */
+static uint64_t count_lookup(struct rig *rig, int64_t number)
 {
     const struct hps_usage_lookup lookup = {.good = true, .ended_ms = 1, .us = 1};
     struct hps_usage_sums sums;
@@ -404,15 +404,15 @@ static void test_unload_when_its_number_is_loaded_again_then_its_counts_go_on(vo
 {
     struct rig *rig = *state;
     load_ok(rig, "one", true);
-    assert_int_equal(count_look_up(rig, 1), 1);
-    assert_int_equal(count_look_up(rig, 1), 2);
+    assert_int_equal(count_lookup(rig, 1), 1);
+    assert_int_equal(count_lookup(rig, 1), 2);
     load_ok(rig, "two", true);
-    assert_int_equal(count_look_up(rig, 2), 1); /* another version has its own */
+    assert_int_equal(count_lookup(rig, 2), 1); /* another version has its own */
     assert_int_equal(unload(rig, 1), HPS_OK);
     assert_int_equal(unload(rig, 2), HPS_OK);
     load_ok(rig, "three", true);
     expect_states(rig, "1=active ");
-    assert_int_equal(count_look_up(rig, 1), 3);
+    assert_int_equal(count_lookup(rig, 1), 3);
 }
 
 static void test_unload_model_when_a_version_is_in_use_then_all_are_gone_but_its_rows(void **state)

@@ -104,7 +104,7 @@ static void test_answer_when_rows_are_flat_then_all_parts_are_behind_the_json(vo
     struct kserve_answer of = answer_of(&output, 1);
 
     of.by_position = true;
-    encode_look_up(t, &(struct encode_ask){ENCODE_PARTS, 100, 500, false, false});
+    encode_lookup(t, &(struct encode_ask){ENCODE_PARTS, 100, 500, false, false});
     struct answered got = answer(t, &of);
     const json_t *parameters = json_object_get(got.json, "parameters");
     assert_member(got.json, "model_name", "dlrm");
@@ -137,7 +137,7 @@ static void test_answer_when_outputs_are_mixed_then_binary_ones_follow_in_their_
     struct kserve_answer of = answer_of(outputs, 4);
 
     of.id = (struct kserve_text){0};
-    encode_look_up(t, &(struct encode_ask){ENCODE_PARTS, 50, 500, false, false});
+    encode_lookup(t, &(struct encode_ask){ENCODE_PARTS, 50, 500, false, false});
     struct answered got = answer(t, &of);
     assert_null(json_object_get(got.json, "id"));
     assert_null(json_object_get(got.json, "parameters"));
@@ -167,7 +167,7 @@ static void test_answer_when_rows_are_json_then_they_read_back_the_same(void **s
     struct kserve_answer of = answer_of(outputs, 2);
     size_t at = 0;
 
-    encode_look_up(t, &(struct encode_ask){ENCODE_PARTS, 100, 500, false, false});
+    encode_lookup(t, &(struct encode_ask){ENCODE_PARTS, 100, 500, false, false});
     ((float *)(void *)t->parts[1].rows)[5] = -0x1.fffffep127F;
     ((float *)(void *)t->parts[1].rows)[6] = -0x1.2p-149F;
     struct answered got = answer(t, &of);
@@ -198,7 +198,7 @@ static void test_answer_when_rows_are_sent_then_they_are_not_copied(void **state
     struct hps_encoded encoded;
     size_t json_size;
 
-    encode_look_up(t, &(struct encode_ask){ENCODE_PARTS, 100, 500, false, false});
+    encode_lookup(t, &(struct encode_ask){ENCODE_PARTS, 100, 500, false, false});
     assert_int_equal(encode(t, &of, &encoded, &json_size), HPS_OK);
     assert_int_equal(encoded.n_slices, 1 + ENCODE_PARTS);
     for (uint32_t p = 0; p < ENCODE_PARTS; p++) {
@@ -219,7 +219,7 @@ static void test_answer_when_there_are_no_keys_then_no_values(void **state)
     struct kserve_answer of = answer_of(outputs, 3);
 
     of.by_position = true;
-    encode_look_up(t, &(struct encode_ask){0, 0, 1, false, false});
+    encode_lookup(t, &(struct encode_ask){0, 0, 1, false, false});
     struct answered got = answer(t, &of);
     assert_int_equal(got.size, got.json_size);
     assert_int_equal(json_array_size(json_object_get(output_of(&got, 0), "data")), 0);
@@ -239,7 +239,7 @@ static void test_answer_when_names_have_anything_in_them_then_they_are_escaped(v
 
     of.model =
         (struct kserve_text){"m\xff", 2}; /* a model has no such name, but it costs nothing */
-    encode_look_up(t, &(struct encode_ask){1, 1, 1, false, false});
+    encode_lookup(t, &(struct encode_ask){1, 1, 1, false, false});
     struct answered got = answer(t, &of);
     assert_member(output_of(&got, 0), "name", name);
     assert_member(got.json, "model_name", "m\xef\xbf\xbd");
@@ -265,7 +265,7 @@ static void test_answer_when_a_value_is_not_finite_then_refused_as_json(void **s
     struct kserve_answer_output output = {.name = {"OUTPUT0", 7}, .kind = KSERVE_OUTPUT_FLAT};
     const struct kserve_answer of = answer_of(&output, 1);
 
-    encode_look_up(t, &(struct encode_ask){ENCODE_PARTS, 10, 500, false, false});
+    encode_lookup(t, &(struct encode_ask){ENCODE_PARTS, 10, 500, false, false});
     memcpy(t->parts[1].rows, &(float){__builtin_nanf("")}, sizeof(float));
     assert_refused(t, &of,
                    "output 'OUTPUT0': value 40 is not a number, which JSON cannot hold; request it "
@@ -288,7 +288,7 @@ static void test_answer_when_rows_are_halves_then_refused_as_json_before_and_beh
     const struct kserve_answer of = answer_of(outputs, 2);
 
     t->lookup.output = HPS_DTYPE_FP16;
-    encode_look_up(t, &(struct encode_ask){ENCODE_PARTS, 10, 500, false, false});
+    encode_lookup(t, &(struct encode_ask){ENCODE_PARTS, 10, 500, false, false});
     assert_refused(t, &of, "output 't0': values of FP16 cannot be sent as JSON; request it with");
     assert_int_equal(kserve_answer_http_check(&of, HPS_DTYPE_BF16, &t->err), HPS_INVALID);
     assert_non_null(strstr(t->err.text, "output 't0': values of BF16"));
@@ -312,7 +312,7 @@ static void test_answer_when_the_arena_is_full_then_exhausted(void **state)
     struct hps_encoded encoded;
     size_t json_size;
 
-    encode_look_up(t, &(struct encode_ask){ENCODE_PARTS, 10, 500, false, false});
+    encode_lookup(t, &(struct encode_ask){ENCODE_PARTS, 10, 500, false, false});
     for (size_t room = 64; room < 1024; room += 64) {
         struct hps_arena *small = hps_arena_new(room, room);
         assert_non_null(small);

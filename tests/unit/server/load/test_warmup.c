@@ -210,7 +210,7 @@ static void heat(struct rig *rig, uint32_t table, hps_key from, hps_key to, uint
     }
 }
 
-/* As look-ups do. */
+/* As lookups do. */
 static void ask(struct rig *rig, uint32_t table, hps_key key)
 {
     for (uint32_t i = 0; i < 200; i++) {

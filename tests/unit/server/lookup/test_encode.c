@@ -38,7 +38,7 @@ static void test_encode_when_parsed_by_protobuf_then_equal(void **state)
     struct hps_encode_explain explain = {
         .stages = stages, .n_stages = 2, .notes = notes, .n_notes = 1};
 
-    encode_look_up(t, &(struct encode_ask){ENCODE_PARTS, 1000, 500, false, false});
+    encode_lookup(t, &(struct encode_ask){ENCODE_PARTS, 1000, 500, false, false});
     t->lookup.update_sequence = 1000;
     assert_int_equal(hps_encode_lookup(&t->lookup, &explain, t->rows, t->pool, t->arena, &encoded),
                      HPS_OK);
@@ -64,7 +64,7 @@ static void test_encode_when_all_are_found_then_no_status_is_sent(void **state)
     struct encode_test *t = *state;
     struct hps_encoded encoded;
 
-    encode_look_up(t, &(struct encode_ask){1, 20, 1, false, false});
+    encode_lookup(t, &(struct encode_ask){1, 20, 1, false, false});
     t->fx.version.label = NULL;
     assert_int_equal(hps_encode_lookup(&t->lookup, NULL, t->rows, t->pool, t->arena, &encoded),
                      HPS_OK);
@@ -81,7 +81,7 @@ static void test_encode_when_nothing_is_asked_then_the_version_is_told(void **st
     struct encode_test *t = *state;
     struct hps_encoded encoded;
 
-    encode_look_up(t, &(struct encode_ask){0, 0, 1, false, false});
+    encode_lookup(t, &(struct encode_ask){0, 0, 1, false, false});
     assert_int_equal(hps_encode_lookup(&t->lookup, NULL, t->rows, t->pool, t->arena, &encoded),
                      HPS_OK);
     Hps__V1__LookupResponse *response = encode_parse(&encoded);
@@ -96,7 +96,7 @@ static void test_encode_when_rows_are_sent_then_they_are_not_copied(void **state
     struct hps_encoded encoded;
     uint64_t by_reference = 0;
 
-    encode_look_up(t, &(struct encode_ask){ENCODE_PARTS, 100, 10, false, false});
+    encode_lookup(t, &(struct encode_ask){ENCODE_PARTS, 100, 10, false, false});
     assert_int_equal(hps_encode_lookup(&t->lookup, NULL, t->rows, t->pool, t->arena, &encoded),
                      HPS_OK);
     for (unsigned i = 0; i < encoded.n_slices; i++) {
@@ -115,7 +115,7 @@ static void test_encode_when_bags_are_asked_then_rows_are_of_bags_and_counts_of_
     const struct encode_ask ask = {ENCODE_PARTS, 1000, 500, true, false};
     struct hps_encoded encoded;
 
-    encode_look_up(t, &ask);
+    encode_lookup(t, &ask);
     assert_int_equal(hps_encode_lookup(&t->lookup, NULL, t->rows, t->pool, t->arena, &encoded),
                      HPS_OK);
     assert_true(encoded.size <= hps_encode_size_max(&t->lookup));
@@ -142,7 +142,7 @@ static void test_encode_when_a_matrix_is_asked_then_it_is_the_last_field_with_al
     struct hps_encoded encoded;
     uint32_t column = 0;
 
-    encode_look_up(t, &ask);
+    encode_lookup(t, &ask);
     assert_int_equal(hps_encode_lookup(&t->lookup, &explain, t->rows, t->pool, t->arena, &encoded),
                      HPS_OK);
     const struct hps_slice *last = &encoded.slices[encoded.n_slices - 1];

@@ -136,7 +136,7 @@ static void test_stream_when_put_together_then_equals_the_whole(void **state)
     struct encode_test *t = *state;
     const struct encode_ask ask = {ENCODE_PARTS, ENCODE_KEYS_MAX, 2000, false, false};
 
-    encode_look_up(t, &ask);
+    encode_lookup(t, &ask);
     assert_true(check_tables(t, ENCODE_PARTS) >= 8); /* 7.4 MB */
 }
 
@@ -145,7 +145,7 @@ static void test_stream_when_bags_are_asked_then_each_message_has_whole_ones(voi
     struct encode_test *t = *state;
     const struct encode_ask ask = {ENCODE_PARTS, ENCODE_KEYS_MAX, 2000, true, false};
 
-    encode_look_up(t, &ask);
+    encode_lookup(t, &ask);
     assert_true(check_tables(t, ENCODE_PARTS) >= ENCODE_PARTS + 2); /* 3.7 MB, 240 KB of status */
 }
 
@@ -154,7 +154,7 @@ static void test_stream_when_a_matrix_is_asked_then_each_message_has_whole_rows(
     struct encode_test *t = *state;
     const struct encode_ask ask = {ENCODE_PARTS, ENCODE_KEYS_MAX, 2000, false, true};
 
-    encode_look_up(t, &ask);
+    encode_lookup(t, &ask);
     assert_true(check_matrix(t) >= 8);
 }
 
@@ -164,7 +164,7 @@ static void test_stream_when_a_matrix_of_bags_is_asked_then_keys_are_counted_whe
     struct encode_test *t = *state;
     const struct encode_ask ask = {ENCODE_PARTS, ENCODE_KEYS_MAX, 2000, true, true};
 
-    encode_look_up(t, &ask);
+    encode_lookup(t, &ask);
     assert_true(check_matrix(t) >= 4);
 }
 
@@ -174,7 +174,7 @@ static void test_stream_when_nothing_is_asked_then_one_message(void **state)
     struct hps_stream *stream = NULL;
 
     for (int concat = 0; concat < 2; concat++) {
-        encode_look_up(t, &(struct encode_ask){0, 0, 1, false, concat == 1});
+        encode_lookup(t, &(struct encode_ask){0, 0, 1, false, concat == 1});
         assert_int_equal(hps_stream_new(&t->lookup, NULL, t->rows, t->pool, t->arena, &stream),
                          HPS_OK);
         assert_false(hps_stream_done(stream));
@@ -191,7 +191,7 @@ static void test_stream_when_parts_are_empty_then_each_has_a_message(void **stat
 {
     struct encode_test *t = *state;
 
-    encode_look_up(t, &(struct encode_ask){ENCODE_PARTS, 0, 1, false, false});
+    encode_lookup(t, &(struct encode_ask){ENCODE_PARTS, 0, 1, false, false});
     assert_int_equal(check_tables(t, ENCODE_PARTS), ENCODE_PARTS);
 }
 
@@ -199,7 +199,7 @@ static void test_stream_when_a_matrix_is_empty_then_one_message_has_all_results(
 {
     struct encode_test *t = *state;
 
-    encode_look_up(t, &(struct encode_ask){ENCODE_PARTS, 0, 1, true, true});
+    encode_lookup(t, &(struct encode_ask){ENCODE_PARTS, 0, 1, true, true});
     assert_int_equal(check_matrix(t), 1);
 }
 

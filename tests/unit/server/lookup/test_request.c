@@ -245,7 +245,7 @@ static void test_sane_when_it_is_answered_then_nobody_has_it_and_its_version_has
     make(t, PHASE_REPLY);
     t->request.reply.pumping = true;
     assert_false(is_sane(t));
-    make(t, PHASE_GPU); /* two look-ups at one device */
+    make(t, PHASE_GPU); /* two lookups at one device */
     t->request.gpu.left_version = &t->version;
     assert_false(is_sane(t));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The look-up service: where time goes, streams, devices, and look-ups of a unit beside updates.
+ * The lookup service: where time goes, streams, devices, and lookups of a unit beside updates.
  */
 #include "tests/lib/service_rig.h"
 
@@ -294,7 +294,7 @@ static void test_gpu_when_the_host_is_first_then_it_gets_the_misses(void **state
     assert_int_equal(n_found_by(&t->calls[1], "gpu"), 50);
 }
 
-static void test_gpu_when_a_look_up_is_large_then_workers_take_the_steps(void **state)
+static void test_gpu_when_a_lookup_is_large_then_workers_take_the_steps(void **state)
 {
     struct service_test *t = *state;
 
@@ -554,7 +554,7 @@ static void end_batch(struct service_test *t)
     update_turn_end(t->fx.version.updates);
 }
 
-/* A look-up waits for the end of the batch that is under way. */
+/* A lookup waits for the end of the batch that is under way. */
 static void run_until_held(struct service_test *t)
 {
     while (!is_held(&t->fx.version)) {
@@ -773,7 +773,7 @@ static void unblock_io(struct service_test *t, unsigned i)
     close_call(t, i);
 }
 
-/* Look-ups that need an I/O thread: to be read, to be read again, and while they stand in line. */
+/* Lookups that need an I/O thread: to be read, to be read again, and while they stand in line. */
 static void test_unit_when_no_io_thread_is_free_then_batches_begin(void **state)
 {
     struct service_test *t = *state;
@@ -921,8 +921,8 @@ int main(void)
         SERVICE_TEST(test_unit_when_the_batch_is_whole_while_it_waits_then_answered),
         SERVICE_TEST(test_gpu_when_it_is_first_then_named_in_the_answer),
         SERVICE_TEST(test_gpu_when_the_host_is_first_then_it_gets_the_misses),
-        SERVICE_TEST_ON(test_gpu_when_a_look_up_is_large_then_workers_take_the_steps, gpu_first),
-        SERVICE_TEST_ON(test_gpu_when_a_look_up_is_large_then_workers_take_the_steps, host_first),
+        SERVICE_TEST_ON(test_gpu_when_a_lookup_is_large_then_workers_take_the_steps, gpu_first),
+        SERVICE_TEST_ON(test_gpu_when_a_lookup_is_large_then_workers_take_the_steps, host_first),
         SERVICE_TEST_ON(test_gpu_when_the_client_goes_meanwhile_then_its_memory_stays_until_then,
                         gpu_first),
         SERVICE_TEST_ON(test_gpu_when_the_client_goes_meanwhile_then_its_memory_stays_until_then,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The look-up service: where work runs, who waits for a thread, for memory or for its connection,
+ * The lookup service: where work runs, who waits for a thread, for memory or for its connection,
  * and that a client that goes away leaves nothing behind.
  */
 #include "tests/lib/service_rig.h"
@@ -33,7 +33,7 @@ static void test_service_when_memory_has_the_rows_then_answered_inline(void **st
     assert_int_equal(slow.n_unique, 1);
 }
 
-static void test_usage_when_look_ups_end_then_each_counts_where_its_time_went(void **state)
+static void test_usage_when_lookups_end_then_each_counts_where_its_time_went(void **state)
 {
     struct service_test *t = *state;
     struct hps_usages *usages = hps_usages_new();
@@ -334,7 +334,7 @@ static void test_service_when_the_client_goes_before_its_turn_then_all_is_given_
 }
 
 /* A worker has asked memory for all of it; then there is no room in front of the I/O threads. */
-static void test_service_when_a_large_look_up_finds_no_thread_then_refused_with_pushback(
+static void test_service_when_a_large_lookup_finds_no_thread_then_refused_with_pushback(
     void **state)
 {
     struct service_test *t = *state;
@@ -488,7 +488,7 @@ int main(void)
 #define SERVICE_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
         SERVICE_TEST(test_service_when_memory_has_the_rows_then_answered_inline),
-        SERVICE_TEST(test_usage_when_look_ups_end_then_each_counts_where_its_time_went),
+        SERVICE_TEST(test_usage_when_lookups_end_then_each_counts_where_its_time_went),
         SERVICE_TEST(test_service_when_the_answer_is_not_taken_then_it_counts_as_cancelled),
         SERVICE_TEST(test_service_when_a_store_may_block_then_a_worker_asks_it),
         SERVICE_TEST(test_service_when_requests_are_wrong_then_status_and_text_say_so),
@@ -500,7 +500,7 @@ int main(void)
         SERVICE_TEST(test_wait_when_no_thread_is_free_in_time_then_answered_without_rows),
         SERVICE_TEST(test_wait_when_its_time_ends_as_a_thread_comes_then_answered_once),
         SERVICE_TEST(test_service_when_the_client_goes_before_its_turn_then_all_is_given_back),
-        SERVICE_TEST(test_service_when_a_large_look_up_finds_no_thread_then_refused_with_pushback),
+        SERVICE_TEST(test_service_when_a_large_lookup_finds_no_thread_then_refused_with_pushback),
         SERVICE_TEST(test_service_when_replies_fill_memory_then_the_next_waits_for_room),
         SERVICE_TEST(test_service_when_room_does_not_come_then_refused_with_pushback),
         SERVICE_TEST(test_service_when_too_many_wait_for_room_then_slow_readers_give_way),

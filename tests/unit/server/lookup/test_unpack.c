@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Messages of look-ups over a real server: which are unpacked on the loop, which by a worker, and
+ * Messages of lookups over a real server: which are unpacked on the loop, which by a worker, and
  * what is left of those whose client goes meanwhile. The one worker is held up as long as a test
  * wants, so what is answered meanwhile was done on the loop.
  */

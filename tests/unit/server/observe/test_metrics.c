@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The metric families: names and labels are in order, and a look-up counts into the right series.
+ * The metric families: names and labels are in order, and a lookup counts into the right series.
  */
 #include <ctype.h>
 #include <setjmp.h>
