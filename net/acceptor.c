@@ -111,8 +111,8 @@ static void take(struct listener *listener, int fd)
     enum hps_peers_refusal why;
     bool is_unix;
     uint64_t client = hps_sock_client(fd, &is_unix);
-    struct hps_seat *seat = hps_peers_admit(acceptor->peers, client, is_unix, now_us, &why);
-    if (!seat) {
+    struct hps_peer_slot *slot = hps_peers_admit(acceptor->peers, client, is_unix, now_us, &why);
+    if (!slot) {
         log_refused(acceptor, fd, why, now_us);
         close(fd);
         return;
@@ -123,10 +123,10 @@ static void take(struct listener *listener, int fd)
         HPS_LOG(WARN, "acceptor", "connection refused: it could not be set up",
                 HPS_STR("reason", err.text));
         hps_peers_count_refused(acceptor->peers, HPS_PEERS_FAILED);
-        hps_seat_free(seat);
+        hps_peer_slot_free(slot);
         return;
     }
-    hps_conn_seat_give(conn, seat);
+    hps_conn_slot_give(conn, slot);
     acceptor->options.on_accept(acceptor->options.ctx, conn, listener->cookie);
 }
 

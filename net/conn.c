@@ -61,7 +61,7 @@ struct hps_conn {
     char peer[HPS_ADDR_TEXT_MAX];
     uint64_t client;
     bool heard; /* bytes came; with TLS see hps_conn_heard */
-    struct hps_seat *seat;
+    struct hps_peer_slot *slot;
 };
 
 static void on_fd(void *ctx, unsigned events);
@@ -211,7 +211,7 @@ void hps_conn_free(struct hps_conn *conn)
     close(conn->fd);
     hps_free(conn->connecting);
     hps_free(conn->record);
-    hps_seat_free(conn->seat);
+    hps_peer_slot_free(conn->slot);
     hps_free(conn);
 }
 
@@ -629,22 +629,22 @@ bool hps_conn_heard(const struct hps_conn *conn)
     return conn->heard || (conn->session && hps_tls_session_heard(conn->session));
 }
 
-void hps_conn_seat_give(struct hps_conn *conn, struct hps_seat *seat)
+void hps_conn_slot_give(struct hps_conn *conn, struct hps_peer_slot *slot)
 {
-    HPS_ASSERT(!conn->seat);
-    conn->seat = seat;
+    HPS_ASSERT(!conn->slot);
+    conn->slot = slot;
 }
 
-struct hps_seat *hps_conn_seat(const struct hps_conn *conn)
+struct hps_peer_slot *hps_conn_slot(const struct hps_conn *conn)
 {
-    return conn->seat;
+    return conn->slot;
 }
 
-struct hps_seat *hps_conn_seat_take(struct hps_conn *conn)
+struct hps_peer_slot *hps_conn_slot_take(struct hps_conn *conn)
 {
-    struct hps_seat *seat = conn->seat;
-    conn->seat = NULL;
-    return seat;
+    struct hps_peer_slot *slot = conn->slot;
+    conn->slot = NULL;
+    return slot;
 }
 
 hps_status hps_conn_peer_groups(const struct hps_conn *conn, gid_t **out_groups, size_t *out_n)

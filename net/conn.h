@@ -20,8 +20,8 @@
 #include "net/loop.h"
 
 struct hps_conn;
-struct hps_seat; /* net/peers.h */
-struct hps_tls;  /* net/tls.h */
+struct hps_peer_slot; /* net/peers.h */
+struct hps_tls;       /* net/tls.h */
 
 /* Creates the server's end of an accepted socket. The connection owns `fd` from now on, also on
  * failure. It takes a reference to `tls` (NULL: no TLS). */
@@ -111,12 +111,12 @@ bool hps_conn_is_gone(const struct hps_conn *conn);
 bool hps_conn_heard(const struct hps_conn *conn);
 
 /* Gives the connection its slot of net/peers.h. hps_conn_free frees the slot, unless
- * hps_conn_seat_take was called before. */
-void hps_conn_seat_give(struct hps_conn *conn, struct hps_seat *seat);
+ * hps_conn_slot_take was called before. */
+void hps_conn_slot_give(struct hps_conn *conn, struct hps_peer_slot *slot);
 /* The slot, still owned by the connection. NULL: it has none. */
-struct hps_seat *hps_conn_seat(const struct hps_conn *conn);
+struct hps_peer_slot *hps_conn_slot(const struct hps_conn *conn);
 /* Returns the slot and makes the caller its owner. The caller frees it when the connection has
  * ended. NULL: the connection had none. */
-struct hps_seat *hps_conn_seat_take(struct hps_conn *conn);
+struct hps_peer_slot *hps_conn_slot_take(struct hps_conn *conn);
 
 #endif

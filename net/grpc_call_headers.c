@@ -112,7 +112,7 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
     hps_status entered;
 
     call->conn->had_request = true;
-    hps_seat_busy(call->conn->seat);
+    hps_peer_slot_busy(call->conn->seat);
     if (call->is_http) {
         grpc_http_headers_done(call);
     } else if (call->stream->too_large) {

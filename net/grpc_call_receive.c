@@ -217,7 +217,7 @@ static void check_room(struct hps_grpc_call *call)
     size_t share = call->grpc_loop->limits.request_bytes_share;
     bool has_share = share > 0 && call->conn->seat != NULL;
     size_t all = atomic_load_explicit(&server->request_bytes, memory_order_relaxed);
-    size_t peer = hps_seat_peer_holds(call->conn->seat);
+    size_t peer = hps_peer_slot_peer_bytes(call->conn->seat);
     uint64_t now_us = hps_clock_us();
 
     if (has_share && peer > share && is_crowded(server, now_us)) {

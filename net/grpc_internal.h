@@ -196,16 +196,16 @@ struct grpc_conn {
         struct hps_loop_later later;        /* there may be */
     } charges;
     uint32_t listener_mask;
-    bool is_http;          /* it speaks HTTP/1.1 */
-    void *visitor;         /* of the guard, from the first call on */
-    uint64_t rechecked;    /* after which change of its rules */
-    struct hps_seat *seat; /* NULL: none */
-    size_t request_bytes;  /* of requests that are being put together */
-    uint64_t idle_us;      /* since when there is no call */
-    uint64_t age_end_us;   /* 0: none */
-    uint64_t drain_us;     /* when the drain began; 0: not */
-    uint64_t ping_us;      /* keepalive sent; 0: none out */
-    uint64_t written;      /* as seen by the last tick */
+    bool is_http;               /* it speaks HTTP/1.1 */
+    void *visitor;              /* of the guard, from the first call on */
+    uint64_t rechecked;         /* after which change of its rules */
+    struct hps_peer_slot *seat; /* NULL: none */
+    size_t request_bytes;       /* of requests that are being put together */
+    uint64_t idle_us;           /* since when there is no call */
+    uint64_t age_end_us;        /* 0: none */
+    uint64_t drain_us;          /* when the drain began; 0: not */
+    uint64_t ping_us;           /* keepalive sent; 0: none out */
+    uint64_t written;           /* as seen by the last tick */
     uint64_t written_us;
     struct grpc_pace pace;
     unsigned n_unknown; /* calls that were refused as nobody knows who made them, in a row */
@@ -385,7 +385,7 @@ static inline void grpc_call_count_bytes(struct hps_grpc_call *call, size_t held
     if (more != 0) {                            /* all loops write the server's sum */
         atomic_fetch_add_explicit(&call->grpc_loop->server->request_bytes, more,
                                   memory_order_relaxed);
-        hps_seat_hold(call->conn->seat, more);
+        hps_peer_slot_hold(call->conn->seat, more);
         call->conn->request_bytes += more;
         call->request.counted = held;
     }
@@ -596,7 +596,7 @@ void grpc_charge_sane(const struct hps_grpc_call *call);
 /* ---- grpc_seat.c ----------------------------------------------------------------------------- */
 
 /* A connection that is adopted on this loop can be asked to give way from now on. */
-void grpc_seat_watch(struct hps_grpc_loop *grpc_loop, struct hps_seat *seat);
+void grpc_seat_watch(struct hps_grpc_loop *grpc_loop, struct hps_peer_slot *seat);
 /* The connection was asked to give way: it does, unless it does already. */
 void grpc_conn_leave(struct grpc_conn *conn, uint64_t now_us);
 /* A connection that gives way has had time enough for its calls. */

@@ -41,16 +41,16 @@ static void on_leave(void *ctx)
     }
 }
 
-void grpc_seat_watch(struct hps_grpc_loop *grpc_loop, struct hps_seat *seat)
+void grpc_seat_watch(struct hps_grpc_loop *grpc_loop, struct hps_peer_slot *seat)
 {
     if (seat != NULL) {
-        hps_seat_on_leave(seat, on_leave, grpc_loop);
+        hps_peer_slot_on_leave(seat, on_leave, grpc_loop);
     }
 }
 
 void grpc_conn_leave(struct grpc_conn *conn, uint64_t now_us)
 {
-    if (conn->leaving || conn->seat == NULL || !hps_seat_is_leaving(conn->seat)) {
+    if (conn->leaving || conn->seat == NULL || !hps_peer_slot_is_leaving(conn->seat)) {
         return;
     }
     conn->leaving = true;
@@ -116,7 +116,7 @@ void grpc_conn_no_start(struct grpc_conn *conn, const struct hps_error *why)
     if (!is_to_blame(conn, how)) {
         return;
     }
-    uint64_t n = hps_seat_failed(conn->seat, hps_clock_us());
+    uint64_t n = hps_peer_slot_failed(conn->seat, hps_clock_us());
     if (n > 0 && how != HPS_GRPC_LEFT) {
         HPS_LOG(WARN, "grpc",
                 "connection failed: it ended before its first request; see error, and whether the "
@@ -135,7 +135,7 @@ void grpc_conn_judged(struct grpc_conn *conn, hps_status status)
         return;
     }
     uint64_t now_us = hps_clock_us();
-    (void)hps_seat_failed(conn->seat, now_us); /* whoever judges has told of it */
+    (void)hps_peer_slot_failed(conn->seat, now_us); /* whoever judges has told of it */
     if (++conn->n_unknown == UNKNOWN_MAX) {
         grpc_conn_drain(conn, now_us);
         hps_http_drain_now(conn->http);

@@ -31,12 +31,12 @@ enum {
 enum ring { OF_PEER, OF_ALL, RINGS };
 
 /* The lowest is displaced first. */
-enum seat_use { USE_NO_REQUEST, USE_IDLE, USE_CALLS };
+enum slot_use { USE_NO_REQUEST, USE_IDLE, USE_CALLS };
 
-struct hps_seat {
+struct hps_peer_slot {
     struct hps_peers *peers;
     struct peer *peer;
-    struct hps_seat *next[RINGS], *prev[RINGS];
+    struct hps_peer_slot *next[RINGS], *prev[RINGS];
     void (*on_leave)(void *ctx); /* NULL: it cannot be displaced */
     void *ctx;
     atomic_bool leaving;
@@ -50,7 +50,7 @@ struct peer {
     struct peer *over_next, *over_prev; /* list of peers above the share */
     struct peer *rest_next, *rest_prev; /* list of peers without a slot */
     uint64_t client;
-    struct hps_seat *hand;
+    struct hps_peer_slot *hand;
     atomic_size_t held; /* bytes of requests that all its slots hold */
     unsigned n;
     unsigned n_leaving;
@@ -70,7 +70,7 @@ struct hps_peers {
     unsigned n;    /* slots */
     unsigned n_leaving;
     uint64_t n_refused;
-    struct hps_seat *hand;
+    struct hps_peer_slot *hand;
     struct peer *over;
     struct peer *rest_first, *rest_last;
     unsigned n_resting;
@@ -103,30 +103,30 @@ const char *hps_peers_loss_name(enum hps_peers_loss why)
 
 /* ---- rings ----------------------------------------------------------------------------------- */
 
-static void ring_add(enum ring ring, struct hps_seat **hand, struct hps_seat *seat)
+static void ring_add(enum ring ring, struct hps_peer_slot **hand, struct hps_peer_slot *slot)
 {
-    struct hps_seat *at = *hand;
+    struct hps_peer_slot *at = *hand;
 
     if (at == NULL) {
-        seat->next[ring] = seat;
-        seat->prev[ring] = seat;
-        *hand = seat;
+        slot->next[ring] = slot;
+        slot->prev[ring] = slot;
+        *hand = slot;
         return;
     }
-    seat->next[ring] = at; /* before the hand: searches reach it last */
-    seat->prev[ring] = at->prev[ring];
-    at->prev[ring]->next[ring] = seat;
-    at->prev[ring] = seat;
+    slot->next[ring] = at; /* before the hand: searches reach it last */
+    slot->prev[ring] = at->prev[ring];
+    at->prev[ring]->next[ring] = slot;
+    at->prev[ring] = slot;
 }
 
-static void ring_remove(enum ring ring, struct hps_seat **hand, struct hps_seat *seat)
+static void ring_remove(enum ring ring, struct hps_peer_slot **hand, struct hps_peer_slot *slot)
 {
-    struct hps_seat *next = seat->next[ring];
+    struct hps_peer_slot *next = slot->next[ring];
 
-    seat->prev[ring]->next[ring] = next;
-    next->prev[ring] = seat->prev[ring];
-    if (*hand == seat) {
-        *hand = next == seat ? NULL : next;
+    slot->prev[ring]->next[ring] = next;
+    next->prev[ring] = slot->prev[ring];
+    if (*hand == slot) {
+        *hand = next == slot ? NULL : next;
     }
 }
 
@@ -249,7 +249,7 @@ static unsigned share_of_each(const struct hps_peers *peers)
 }
 
 /* Slots that are not displaced. */
-static unsigned seats_kept(const struct peer *peer)
+static unsigned slots_kept(const struct peer *peer)
 {
     return peer->n - peer->n_leaving;
 }
@@ -258,7 +258,7 @@ static unsigned seats_kept(const struct peer *peer)
  * changed. */
 static void over_update(struct hps_peers *peers, struct peer *peer)
 {
-    bool is_over = seats_kept(peer) > share_of_each(peers);
+    bool is_over = slots_kept(peer) > share_of_each(peers);
 
     if (is_over == peer->is_over) {
         return;
@@ -289,7 +289,7 @@ static struct peer *who_has_most(const struct hps_peers *peers)
     struct peer *most = peers->over;
 
     for (struct peer *peer = peers->over; peer != NULL; peer = peer->over_next) {
-        most = seats_kept(peer) > seats_kept(most) ? peer : most;
+        most = slots_kept(peer) > slots_kept(most) ? peer : most;
     }
     return most;
 }
@@ -298,57 +298,58 @@ static struct peer *who_has_most(const struct hps_peers *peers)
 
 /* Which slots a search accepts. */
 struct wanted {
-    enum seat_use use_max;
+    enum slot_use use_max;
     uint64_t idle_us_min;
 };
 
-static bool may_go(const struct hps_seat *seat, const struct wanted *wanted, uint64_t now_us,
-                   enum seat_use *out_use, uint64_t *out_since_us)
+static bool may_go(const struct hps_peer_slot *slot, const struct wanted *wanted, uint64_t now_us,
+                   enum slot_use *out_use, uint64_t *out_since_us)
 {
-    uint64_t since_us = atomic_load_explicit(&seat->idle_since_us, memory_order_relaxed);
-    bool asked = atomic_load_explicit(&seat->asked, memory_order_relaxed);
+    uint64_t since_us = atomic_load_explicit(&slot->idle_since_us, memory_order_relaxed);
+    bool asked = atomic_load_explicit(&slot->asked, memory_order_relaxed);
 
     *out_use = !asked ? USE_NO_REQUEST : since_us > 0 ? USE_IDLE : USE_CALLS;
     *out_since_us = since_us;
-    if (seat->on_leave == NULL || hps_seat_is_leaving(seat) || *out_use > wanted->use_max) {
+    if (slot->on_leave == NULL || hps_peer_slot_is_leaving(slot) || *out_use > wanted->use_max) {
         return false;
     }
     return *out_use == USE_CALLS || since_us + wanted->idle_us_min <= now_us;
 }
 
 /* The first to displace among the slots that are compared; NULL: none may be displaced. */
-static struct hps_seat *find(enum ring ring, struct hps_seat **hand, unsigned n,
-                             const struct wanted *wanted, uint64_t now_us)
+static struct hps_peer_slot *find(enum ring ring, struct hps_peer_slot **hand, unsigned n,
+                                  const struct wanted *wanted, uint64_t now_us)
 {
-    struct hps_seat *best = NULL;
-    enum seat_use best_use = USE_CALLS;
+    struct hps_peer_slot *best = NULL;
+    enum slot_use best_use = USE_CALLS;
     uint64_t best_since_us = 0;
 
     for (unsigned i = 0; i < n && i < EXAMINED_MAX; i++) {
-        struct hps_seat *seat = *hand;
-        enum seat_use use;
+        struct hps_peer_slot *slot = *hand;
+        enum slot_use use;
         uint64_t since_us;
-        if (may_go(seat, wanted, now_us, &use, &since_us) &&
+        if (may_go(slot, wanted, now_us, &use, &since_us) &&
             (best == NULL || use < best_use || (use == best_use && since_us < best_since_us))) {
-            best = seat;
+            best = slot;
             best_use = use;
             best_since_us = since_us;
         }
-        *hand = seat->next[ring];
+        *hand = slot->next[ring];
     }
     return best;
 }
 
-static void tell_to_leave(struct hps_peers *peers, struct hps_seat *seat, enum hps_peers_loss why)
+static void tell_to_leave(struct hps_peers *peers, struct hps_peer_slot *slot,
+                          enum hps_peers_loss why)
 {
-    atomic_store_explicit(&seat->leaving, true, memory_order_release);
-    seat->peer->n_leaving++;
+    atomic_store_explicit(&slot->leaving, true, memory_order_release);
+    slot->peer->n_leaving++;
     peers->n_leaving++;
-    over_update(peers, seat->peer);
+    over_update(peers, slot->peer);
     if (peers->metrics.displaced[why] != NULL) {
         hps_metric_add(peers->metrics.displaced[why], 1);
     }
-    seat->on_leave(seat->ctx);
+    slot->on_leave(slot->ctx);
 }
 
 /* Displaces a connection for a new one of `peer`. False: none may be displaced. */
@@ -357,25 +358,25 @@ static bool make_room(struct hps_peers *peers, struct peer *peer, uint64_t now_u
     struct wanted wanted = {.use_max = USE_IDLE,
                             .idle_us_min = peers->limits.idle_at_once ? 0 : IDLE_US_MIN};
     enum hps_peers_loss why = HPS_PEERS_IDLE;
-    struct hps_seat *seat = NULL;
+    struct hps_peer_slot *slot = NULL;
 
     if (!peers->limits.idle_at_once && peers->n_leaving >= LEAVING_MAX) {
         return false;
     }
-    if (seats_kept(peer) >= share_of_each(peers)) {
-        seat = find(OF_PEER, &peer->hand, peer->n, &wanted, now_us);
+    if (slots_kept(peer) >= share_of_each(peers)) {
+        slot = find(OF_PEER, &peer->hand, peer->n, &wanted, now_us);
     } else if (peers->over != NULL) {
         struct peer *most = who_has_most(peers);
         wanted = (struct wanted){.use_max = USE_CALLS, .idle_us_min = 0};
-        seat = find(OF_PEER, &most->hand, most->n, &wanted, now_us);
+        slot = find(OF_PEER, &most->hand, most->n, &wanted, now_us);
         why = HPS_PEERS_OVER_SHARE;
     } else {
-        seat = find(OF_ALL, &peers->hand, peers->n, &wanted, now_us);
+        slot = find(OF_ALL, &peers->hand, peers->n, &wanted, now_us);
     }
-    if (seat == NULL) {
+    if (slot == NULL) {
         return false;
     }
-    tell_to_leave(peers, seat, why);
+    tell_to_leave(peers, slot, why);
     return true;
 }
 
@@ -403,13 +404,13 @@ static bool must_wait(const struct hps_peers *peers, struct peer *peer, uint64_t
     return false;
 }
 
-uint64_t hps_seat_failed(struct hps_seat *seat, uint64_t now_us)
+uint64_t hps_peer_slot_failed(struct hps_peer_slot *slot, uint64_t now_us)
 {
-    if (seat == NULL) {
+    if (slot == NULL) {
         return 1;
     }
-    struct hps_peers *peers = seat->peers;
-    struct peer *peer = seat->peer;
+    struct hps_peers *peers = slot->peers;
+    struct peer *peer = slot->peer;
     uint64_t n = 0;
     hps_lock_acquire(&peers->lock);
     if (peers->limits.failures_max > 0) {
@@ -428,7 +429,7 @@ uint64_t hps_seat_failed(struct hps_seat *seat, uint64_t now_us)
     return n;
 }
 
-/* ---- seats ----------------------------------------------------------------------------------- */
+/* ---- slots ----------------------------------------------------------------------------------- */
 
 static void count_refused(struct hps_peers *peers, enum hps_peers_refusal why)
 {
@@ -467,38 +468,38 @@ static bool may_come(struct hps_peers *peers, struct peer *peer, bool is_unix, u
     return false;
 }
 
-static void seat_add(struct hps_peers *peers, struct peer *peer, struct hps_seat *seat)
+static void slot_add(struct hps_peers *peers, struct peer *peer, struct hps_peer_slot *slot)
 {
     if (peer->is_resting) {
         rest_remove(peers, peer);
     }
-    ring_add(OF_PEER, &peer->hand, seat);
-    ring_add(OF_ALL, &peers->hand, seat);
+    ring_add(OF_PEER, &peer->hand, slot);
+    ring_add(OF_ALL, &peers->hand, slot);
     peer->n++;
     peers->n++;
     peers->refs++;
     over_update(peers, peer);
 }
 
-struct hps_seat *hps_peers_admit(struct hps_peers *peers, uint64_t client, bool is_unix,
-                                 uint64_t now_us, enum hps_peers_refusal *out_why)
+struct hps_peer_slot *hps_peers_admit(struct hps_peers *peers, uint64_t client, bool is_unix,
+                                      uint64_t now_us, enum hps_peers_refusal *out_why)
 {
-    struct hps_seat *seat = hps_calloc(1, sizeof *seat);
+    struct hps_peer_slot *slot = hps_calloc(1, sizeof *slot);
     bool comes = false;
 
     *out_why = HPS_PEERS_FAILED;
     hps_lock_acquire(&peers->lock);
-    struct peer *peer = seat != NULL ? peer_get(peers, client) : NULL;
+    struct peer *peer = slot != NULL ? peer_get(peers, client) : NULL;
     if (peer != NULL) {
         comes = may_come(peers, peer, is_unix, now_us, out_why);
     }
     if (comes) {
-        seat->peers = peers;
-        seat->peer = peer;
-        atomic_init(&seat->leaving, false);
-        atomic_init(&seat->asked, false);
-        atomic_init(&seat->idle_since_us, now_us);
-        seat_add(peers, peer, seat);
+        slot->peers = peers;
+        slot->peer = peer;
+        atomic_init(&slot->leaving, false);
+        atomic_init(&slot->asked, false);
+        atomic_init(&slot->idle_since_us, now_us);
+        slot_add(peers, peer, slot);
         peer_sane(peer);
     } else {
         count_refused(peers, *out_why);
@@ -509,10 +510,10 @@ struct hps_seat *hps_peers_admit(struct hps_peers *peers, uint64_t client, bool 
     peers_sane(peers);
     hps_lock_release(&peers->lock);
     if (!comes) {
-        hps_free(seat);
+        hps_free(slot);
         return NULL;
     }
-    return seat;
+    return slot;
 }
 
 /* Releases the lock. */
@@ -530,18 +531,18 @@ static void unref(struct hps_peers *peers)
     }
 }
 
-void hps_seat_free(struct hps_seat *seat)
+void hps_peer_slot_free(struct hps_peer_slot *slot)
 {
-    if (seat == NULL) {
+    if (slot == NULL) {
         return;
     }
-    struct hps_peers *peers = seat->peers;
-    struct peer *peer = seat->peer;
+    struct hps_peers *peers = slot->peers;
+    struct peer *peer = slot->peer;
     hps_lock_acquire(&peers->lock);
     HPS_ASSERT(peer->n > 0 && peers->n > 0);
-    ring_remove(OF_PEER, &peer->hand, seat);
-    ring_remove(OF_ALL, &peers->hand, seat);
-    if (hps_seat_is_leaving(seat)) {
+    ring_remove(OF_PEER, &peer->hand, slot);
+    ring_remove(OF_ALL, &peers->hand, slot);
+    if (hps_peer_slot_is_leaving(slot)) {
         HPS_ASSERT(peer->n_leaving > 0 && peers->n_leaving > 0);
         peer->n_leaving--;
         peers->n_leaving--;
@@ -555,48 +556,48 @@ void hps_seat_free(struct hps_seat *seat)
     }
     peers_sane(peers);
     unref(peers);
-    hps_free(seat);
+    hps_free(slot);
 }
 
-void hps_seat_on_leave(struct hps_seat *seat, void (*on_leave)(void *ctx), void *ctx)
+void hps_peer_slot_on_leave(struct hps_peer_slot *slot, void (*on_leave)(void *ctx), void *ctx)
 {
-    hps_lock_acquire(&seat->peers->lock);
-    HPS_ASSERT(seat->on_leave == NULL && on_leave != NULL);
-    seat->on_leave = on_leave;
-    seat->ctx = ctx;
-    hps_lock_release(&seat->peers->lock);
+    hps_lock_acquire(&slot->peers->lock);
+    HPS_ASSERT(slot->on_leave == NULL && on_leave != NULL);
+    slot->on_leave = on_leave;
+    slot->ctx = ctx;
+    hps_lock_release(&slot->peers->lock);
 }
 
-bool hps_seat_is_leaving(const struct hps_seat *seat)
+bool hps_peer_slot_is_leaving(const struct hps_peer_slot *slot)
 {
-    return atomic_load_explicit(&seat->leaving, memory_order_acquire);
+    return atomic_load_explicit(&slot->leaving, memory_order_acquire);
 }
 
-void hps_seat_busy(struct hps_seat *seat)
+void hps_peer_slot_busy(struct hps_peer_slot *slot)
 {
-    if (seat != NULL) {
-        atomic_store_explicit(&seat->asked, true, memory_order_relaxed);
-        atomic_store_explicit(&seat->idle_since_us, 0, memory_order_relaxed);
+    if (slot != NULL) {
+        atomic_store_explicit(&slot->asked, true, memory_order_relaxed);
+        atomic_store_explicit(&slot->idle_since_us, 0, memory_order_relaxed);
     }
 }
 
-void hps_seat_idle(struct hps_seat *seat, uint64_t now_us)
+void hps_peer_slot_idle(struct hps_peer_slot *slot, uint64_t now_us)
 {
-    if (seat != NULL) {
-        atomic_store_explicit(&seat->idle_since_us, now_us, memory_order_relaxed);
+    if (slot != NULL) {
+        atomic_store_explicit(&slot->idle_since_us, now_us, memory_order_relaxed);
     }
 }
 
-void hps_seat_hold(struct hps_seat *seat, size_t more)
+void hps_peer_slot_hold(struct hps_peer_slot *slot, size_t more)
 {
-    if (seat != NULL) {
-        atomic_fetch_add_explicit(&seat->peer->held, more, memory_order_relaxed);
+    if (slot != NULL) {
+        atomic_fetch_add_explicit(&slot->peer->held, more, memory_order_relaxed);
     }
 }
 
-size_t hps_seat_peer_holds(const struct hps_seat *seat)
+size_t hps_peer_slot_peer_bytes(const struct hps_peer_slot *slot)
 {
-    return seat != NULL ? atomic_load_explicit(&seat->peer->held, memory_order_relaxed) : 0;
+    return slot != NULL ? atomic_load_explicit(&slot->peer->held, memory_order_relaxed) : 0;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

@@ -2,7 +2,7 @@
  *
  * Counts connections per client, and chooses which connection to close when the limit is reached.
  * A peer is the set of clients with the same hps_sock_client: an IPv4 address, an IPv6 /64 network,
- * or a Unix user. Each connection has a slot (struct hps_seat), from its accept to its end.
+ * or a Unix user. Each connection has a slot (struct hps_peer_slot), from its accept to its end.
  *
  * While fewer than connections_max connections are open, a new one is accepted, unless its peer has
  * reached connections_per_peer_max or is slowed (see below). At connections_max a new connection
@@ -36,8 +36,8 @@
 
 #include "base/metric.h"
 
-struct hps_peers; /* the table of peers */
-struct hps_seat;  /* the slot of one connection */
+struct hps_peers;     /* the table of peers */
+struct hps_peer_slot; /* the slot of one connection */
 
 /* Connections that a slowed peer may open per second. It may also open this number at the same
  * time. */
@@ -95,41 +95,42 @@ uint64_t hps_peers_refused(struct hps_peers *peers);     /* connections refused 
  * connections_max. At most 64 of them may be open, or any number with idle_at_once.
  *
  * unit    client: from hps_sock_client; is_unix: it is a Unix socket; now_us: from hps_clock_us
- * owner   the caller owns the slot and frees it with hps_seat_free
+ * owner   the caller owns the slot and frees it with hps_peer_slot_free
  * error   NULL: the connection is refused and counted, and *out_why is set
  */
-struct hps_seat *hps_peers_admit(struct hps_peers *peers, uint64_t client, bool is_unix,
-                                 uint64_t now_us, enum hps_peers_refusal *out_why) HPS_MUST_CHECK;
+struct hps_peer_slot *hps_peers_admit(struct hps_peers *peers, uint64_t client, bool is_unix,
+                                      uint64_t now_us, enum hps_peers_refusal *out_why)
+    HPS_MUST_CHECK;
 /* Counts a connection that the caller has refused, not hps_peers_admit. */
 void hps_peers_count_refused(struct hps_peers *peers, enum hps_peers_refusal why);
 /* Frees the slot of a connection that has ended. NULL has no effect. */
-void hps_seat_free(struct hps_seat *seat);
+void hps_peer_slot_free(struct hps_peer_slot *slot);
 
 /* Allows the connection to be displaced from now on. Without this call it is never displaced. When
- * it is displaced, hps_seat_is_leaving becomes true, and the thread that admits the other
+ * it is displaced, hps_peer_slot_is_leaving becomes true, and the thread that admits the other
  * connection calls on_leave(ctx) once. on_leave runs under a lock, so it may only post to a loop.
- * `ctx` must stay valid until hps_seat_free. */
-void hps_seat_on_leave(struct hps_seat *seat, void (*on_leave)(void *ctx), void *ctx);
-bool hps_seat_is_leaving(const struct hps_seat *seat);
+ * `ctx` must stay valid until hps_peer_slot_free. */
+void hps_peer_slot_on_leave(struct hps_peer_slot *slot, void (*on_leave)(void *ctx), void *ctx);
+bool hps_peer_slot_is_leaving(const struct hps_peer_slot *slot);
 
 /* Records that calls of the connection are in flight. Cheap. Only on the connection's thread. NULL
  * has no effect. */
-void hps_seat_busy(struct hps_seat *seat);
+void hps_peer_slot_busy(struct hps_peer_slot *slot);
 /* Records that the connection is idle since now_us, after its calls have ended. Cheap. Only on the
  * connection's thread. NULL has no effect. */
-void hps_seat_idle(struct hps_seat *seat, uint64_t now_us);
+void hps_peer_slot_idle(struct hps_peer_slot *slot, uint64_t now_us);
 
 /* Adds `more` to the bytes of requests that the connection holds. To subtract n bytes, pass
- * (size_t)0 - n. The connection must have subtracted all its bytes before hps_seat_free. NULL has
- * no effect. */
-void hps_seat_hold(struct hps_seat *seat, size_t more);
-/* The bytes of hps_seat_hold over all connections of the peer. NULL: 0. */
-size_t hps_seat_peer_holds(const struct hps_seat *seat);
+ * (size_t)0 - n. The connection must have subtracted all its bytes before hps_peer_slot_free. NULL
+ * has no effect. */
+void hps_peer_slot_hold(struct hps_peer_slot *slot, size_t more);
+/* The bytes of hps_peer_slot_hold over all connections of the peer. NULL: 0. */
+size_t hps_peer_slot_peer_bytes(const struct hps_peer_slot *slot);
 
 /* Records a failure that the peer of the connection has caused: the connection ended before its
  * first request, or a call was not authenticated. If the caller should report the peer now, returns
  * its number of failures since the last report; else 0. The caller should report a peer at its
  * first failure, then at most every 10 s. NULL: no effect, returns 1. */
-uint64_t hps_seat_failed(struct hps_seat *seat, uint64_t now_us);
+uint64_t hps_peer_slot_failed(struct hps_peer_slot *slot, uint64_t now_us);
 
 #endif

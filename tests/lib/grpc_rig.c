@@ -489,21 +489,21 @@ static void on_no_start(void *ctx, const char *peer, enum hps_grpc_no_start how)
 
 static void adopt(struct rig *rig, int fd)
 {
-    struct hps_seat *seat = NULL;
+    struct hps_peer_slot *slot = NULL;
     struct hps_conn *conn;
 
     if (rig->peers != NULL) {
         enum hps_peers_refusal why;
-        seat = hps_peers_admit(rig->peers, rig->client, false, hps_clock_us(), &why);
-        rig->refused = seat == NULL;
+        slot = hps_peers_admit(rig->peers, rig->client, false, hps_clock_us(), &why);
+        rig->refused = slot == NULL;
         if (rig->refused) {
             close(fd);
             return;
         }
     }
     assert_int_equal(hps_conn_new(fd, rig->tls, &conn, NULL), HPS_OK);
-    if (seat != NULL) {
-        hps_conn_seat_give(conn, seat);
+    if (slot != NULL) {
+        hps_conn_slot_give(conn, slot);
     }
     if (rig->http) {
         hps_grpc_loop_adopt_http(rig->grpc_loop, conn, 1);

@@ -23,8 +23,8 @@ struct rig {
     int listen_fd;
     char address[64];
     struct hps_tls *tls;     /* of connections accepted from now on */
-    struct hps_peers *peers; /* the same: who gives them seats; NULL: they have none */
-    uint64_t client;         /* the same: whose seats they are */
+    struct hps_peers *peers; /* the same: who gives them slots; NULL: they have none */
+    uint64_t client;         /* the same: whose slots they are */
     bool refused;            /* the last one got none */
     bool http;               /* the same: they speak HTTP/1.1 */
     struct hps_grpc_service service;

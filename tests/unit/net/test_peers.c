@@ -15,19 +15,19 @@
 #include "base/clock.h"
 #include "tests/lib/fault_heap.h"
 
-enum { SEATS_MAX = 1200, SECOND_US = 1000 * 1000 };
+enum { SLOTS_MAX = 1200, SECOND_US = 1000 * 1000 };
 
 /* Clients, by what they are in the story. */
 enum { GREEDY = 11, MODEST = 22, OTHER = 33 };
 
 struct place {
-    struct hps_seat *seat;
+    struct hps_peer_slot *slot;
     unsigned n_told; /* to leave */
 };
 
 struct rig {
     struct hps_peers *peers;
-    struct place places[SEATS_MAX];
+    struct place places[SLOTS_MAX];
     unsigned n;
     uint64_t now_us;
     enum hps_peers_refusal why; /* of the last refusal */
@@ -57,12 +57,12 @@ static struct place *come(struct rig *rig, uint64_t client)
 {
     struct place *place = &rig->places[rig->n];
 
-    assert_true(rig->n < SEATS_MAX);
-    place->seat = hps_peers_admit(rig->peers, client, false, rig->now_us, &rig->why);
-    if (place->seat == NULL) {
+    assert_true(rig->n < SLOTS_MAX);
+    place->slot = hps_peers_admit(rig->peers, client, false, rig->now_us, &rig->why);
+    if (place->slot == NULL) {
         return NULL;
     }
-    hps_seat_on_leave(place->seat, on_leave, place);
+    hps_peer_slot_on_leave(place->slot, on_leave, place);
     rig->n++;
     return place;
 }
@@ -73,8 +73,8 @@ static struct place *come_idle(struct rig *rig, uint64_t client)
     struct place *place = come(rig, client);
 
     assert_non_null(place);
-    hps_seat_busy(place->seat);
-    hps_seat_idle(place->seat, rig->now_us);
+    hps_peer_slot_busy(place->slot);
+    hps_peer_slot_idle(place->slot, rig->now_us);
     return place;
 }
 
@@ -83,14 +83,14 @@ static struct place *come_busy(struct rig *rig, uint64_t client)
     struct place *place = come(rig, client);
 
     assert_non_null(place);
-    hps_seat_busy(place->seat);
+    hps_peer_slot_busy(place->slot);
     return place;
 }
 
 static void go(struct place *place)
 {
-    hps_seat_free(place->seat);
-    place->seat = NULL;
+    hps_peer_slot_free(place->slot);
+    place->slot = NULL;
 }
 
 static unsigned n_told(const struct rig *rig)
@@ -107,8 +107,8 @@ static unsigned n_told(const struct rig *rig)
 static void rig_close(struct rig *rig)
 {
     hps_peers_free(rig->peers);
-    for (unsigned i = 0; i < rig->n; i++) { /* seats outlive the table's owner */
-        hps_seat_free(rig->places[i].seat);
+    for (unsigned i = 0; i < rig->n; i++) { /* slots outlive the table's owner */
+        hps_peer_slot_free(rig->places[i].slot);
     }
     hps_clock_real();
 }
@@ -148,7 +148,7 @@ static void test_admit_when_full_then_longest_idle_of_whoever_has_most_goes(void
     assert_int_equal(old->n_told, 1);
     assert_int_equal(young->n_told, 0);
     assert_int_equal(first->n_told, 0); /* idle for longer, but its peer has no more than a share */
-    assert_true(hps_seat_is_leaving(old->seat));
+    assert_true(hps_peer_slot_is_leaving(old->slot));
     rig_close(&rig);
 }
 
@@ -238,12 +238,12 @@ static void test_admit_when_a_seat_cannot_be_asked_then_refused(void **state)
     struct rig rig;
     enum hps_peers_refusal why;
     rig_open(&rig, (struct hps_peers_limits){.connections_max = 1, .share = 0.25});
-    struct hps_seat *seat = hps_peers_admit(rig.peers, GREEDY, false, rig.now_us, &why);
-    assert_non_null(seat);
+    struct hps_peer_slot *slot = hps_peers_admit(rig.peers, GREEDY, false, rig.now_us, &why);
+    assert_non_null(slot);
     advance(&rig, 5 * SECOND_US);
     assert_null(come(&rig, MODEST));
     assert_int_equal(hps_peers_refused(rig.peers), 1);
-    hps_seat_free(seat);
+    hps_peer_slot_free(slot);
     assert_non_null(come(&rig, MODEST));
     rig_close(&rig);
 }
@@ -256,7 +256,7 @@ static void test_admit_when_no_shares_then_only_idle_ones_give_way(void **state)
     come_busy(&rig, GREEDY);
     come_busy(&rig, GREEDY);
     assert_null(come(&rig, MODEST));
-    hps_seat_idle(rig.places[1].seat, rig.now_us);
+    hps_peer_slot_idle(rig.places[1].slot, rig.now_us);
     advance(&rig, SECOND_US);
     assert_non_null(come(&rig, MODEST));
     assert_int_equal(rig.places[1].n_told, 1);
@@ -288,7 +288,7 @@ static void test_admit_when_a_large_table_is_full_then_all_are_looked_at_in_turn
     for (unsigned i = 0; i < 1100; i++) {
         come_busy(&rig, 1000 + i);
     }
-    hps_seat_idle(rig.places[900].seat, rig.now_us);
+    hps_peer_slot_idle(rig.places[900].slot, rig.now_us);
     advance(&rig, SECOND_US);
     unsigned n_tries = 1;
     while (come(&rig, OTHER) == NULL) {
@@ -329,8 +329,8 @@ static void test_admit_when_the_hard_limit_of_a_peer_is_met_then_refused(void **
     assert_non_null(come(&rig, MODEST));
     for (unsigned i = 0; i < 2; i++) { /* Unix users have none */
         struct place *place = &rig.places[rig.n++];
-        place->seat = hps_peers_admit(rig.peers, OTHER, true, rig.now_us, &why);
-        assert_non_null(place->seat);
+        place->slot = hps_peers_admit(rig.peers, OTHER, true, rig.now_us, &why);
+        assert_non_null(place->slot);
     }
     rig_close(&rig);
 }
@@ -340,13 +340,13 @@ static void test_admit_when_the_hard_limit_of_a_peer_is_met_then_refused(void **
 /* A connection of `client` comes, and fails; false: it was refused. */
 static bool fail_as(struct rig *rig, uint64_t client)
 {
-    struct hps_seat *seat = hps_peers_admit(rig->peers, client, false, rig->now_us, &rig->why);
+    struct hps_peer_slot *slot = hps_peers_admit(rig->peers, client, false, rig->now_us, &rig->why);
 
-    if (seat == NULL) {
+    if (slot == NULL) {
         return false;
     }
-    (void)hps_seat_failed(seat, rig->now_us);
-    hps_seat_free(seat);
+    (void)hps_peer_slot_failed(slot, rig->now_us);
+    hps_peer_slot_free(slot);
     return true;
 }
 
@@ -408,10 +408,10 @@ static void test_failures_when_told_then_again_after_a_while_with_their_number(v
     struct rig rig;
     rig_open(&rig, (struct hps_peers_limits){.failures_max = 60});
     struct place *place = come(&rig, GREEDY);
-    assert_int_equal(hps_seat_failed(place->seat, rig.now_us), 1);
-    assert_int_equal(hps_seat_failed(place->seat, rig.now_us + 1), 0);
-    assert_int_equal(hps_seat_failed(place->seat, rig.now_us + 2), 0);
-    assert_int_equal(hps_seat_failed(place->seat, rig.now_us + 10 * SECOND_US), 3);
+    assert_int_equal(hps_peer_slot_failed(place->slot, rig.now_us), 1);
+    assert_int_equal(hps_peer_slot_failed(place->slot, rig.now_us + 1), 0);
+    assert_int_equal(hps_peer_slot_failed(place->slot, rig.now_us + 2), 0);
+    assert_int_equal(hps_peer_slot_failed(place->slot, rig.now_us + 10 * SECOND_US), 3);
     rig_close(&rig);
 }
 
@@ -443,9 +443,9 @@ static void admit_two(void *ctx)
         return;
     }
     for (uint64_t client = 0; client < 2; client++) {
-        struct hps_seat *seat = hps_peers_admit(peers, client, false, 1, &why);
-        assert_true(seat != NULL || why == HPS_PEERS_FAILED);
-        hps_seat_free(seat);
+        struct hps_peer_slot *slot = hps_peers_admit(peers, client, false, 1, &why);
+        assert_true(slot != NULL || why == HPS_PEERS_FAILED);
+        hps_peer_slot_free(slot);
         assert_int_equal(hps_peers_connections(peers), 0);
     }
     hps_peers_free(peers);
@@ -462,19 +462,19 @@ static void test_bytes_when_held_by_some_of_a_peer_then_counted_together(void **
     struct place *first = come(&rig, GREEDY);
     struct place *second = come(&rig, GREEDY);
     struct place *other = come(&rig, MODEST);
-    hps_seat_hold(first->seat, 100);
-    hps_seat_hold(second->seat, 20);
-    hps_seat_hold(other->seat, 3);
-    assert_int_equal(hps_seat_peer_holds(first->seat), 120);
-    assert_int_equal(hps_seat_peer_holds(other->seat), 3);
-    hps_seat_hold(first->seat, (size_t)-100);
-    hps_seat_free(first->seat);
-    first->seat = NULL;
-    assert_int_equal(hps_seat_peer_holds(second->seat), 20);
-    hps_seat_hold(second->seat, (size_t)-20);
-    hps_seat_hold(other->seat, (size_t)-3);
-    hps_seat_hold(NULL, 7); /* of a connection that has no seat */
-    assert_int_equal(hps_seat_peer_holds(NULL), 0);
+    hps_peer_slot_hold(first->slot, 100);
+    hps_peer_slot_hold(second->slot, 20);
+    hps_peer_slot_hold(other->slot, 3);
+    assert_int_equal(hps_peer_slot_peer_bytes(first->slot), 120);
+    assert_int_equal(hps_peer_slot_peer_bytes(other->slot), 3);
+    hps_peer_slot_hold(first->slot, (size_t)-100);
+    hps_peer_slot_free(first->slot);
+    first->slot = NULL;
+    assert_int_equal(hps_peer_slot_peer_bytes(second->slot), 20);
+    hps_peer_slot_hold(second->slot, (size_t)-20);
+    hps_peer_slot_hold(other->slot, (size_t)-3);
+    hps_peer_slot_hold(NULL, 7); /* of a connection that has no slot */
+    assert_int_equal(hps_peer_slot_peer_bytes(NULL), 0);
     rig_close(&rig);
 }
 
