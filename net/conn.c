@@ -60,7 +60,7 @@ struct hps_conn {
     size_t record_size;        /* > 0: a begun record, to be written first */
     char peer[HPS_ADDR_TEXT_MAX];
     uint64_t client;
-    bool heard; /* bytes came; with TLS see hps_conn_heard */
+    bool received; /* bytes came; with TLS see hps_conn_received */
     struct hps_peer_slot *slot;
 };
 
@@ -438,7 +438,7 @@ hps_status hps_conn_readv(struct hps_conn *conn, const struct iovec *iov, int n_
                        : readv(conn->fd, iov, n_iov);
     } while (n < 0 && errno == EINTR);
     if (n > 0) {
-        conn->heard = true;
+        conn->received = true;
         *out_size = (size_t)n;
         return HPS_OK;
     }
@@ -624,9 +624,9 @@ bool hps_conn_is_gone(const struct hps_conn *conn)
     return poll(&state, 1, 0) > 0 && (state.revents & (POLLERR | POLLHUP)) != 0;
 }
 
-bool hps_conn_heard(const struct hps_conn *conn)
+bool hps_conn_received(const struct hps_conn *conn)
 {
-    return conn->heard || (conn->session && hps_tls_session_heard(conn->session));
+    return conn->received || (conn->session && hps_tls_session_received(conn->session));
 }
 
 void hps_conn_slot_give(struct hps_conn *conn, struct hps_peer_slot *slot)

@@ -108,7 +108,7 @@ uint64_t hps_conn_client(const struct hps_conn *conn);
  * known only after this side has written bytes. */
 bool hps_conn_is_gone(const struct hps_conn *conn);
 /* Whether the peer has sent at least one byte. Bytes of a TLS handshake count. */
-bool hps_conn_heard(const struct hps_conn *conn);
+bool hps_conn_received(const struct hps_conn *conn);
 
 /* Gives the connection its slot of net/peers.h. hps_conn_free frees the slot, unless
  * hps_conn_slot_take was called before. */

@@ -98,7 +98,8 @@ static enum hps_grpc_no_start how_it_ended(const struct grpc_conn *conn,
  * probe that opens the port and goes: it has cost nothing. */
 static bool is_to_blame(const struct grpc_conn *conn, enum hps_grpc_no_start how)
 {
-    return how == HPS_GRPC_TIMEOUT ? !hps_http_peer_spoke(conn->http) : hps_http_heard(conn->http);
+    return how == HPS_GRPC_TIMEOUT ? !hps_http_peer_spoke(conn->http)
+                                   : hps_http_received(conn->http);
 }
 
 void grpc_conn_no_start(struct grpc_conn *conn, const struct hps_error *why)

@@ -92,7 +92,7 @@ struct hps_http_ops {
     const struct hps_conn *(*conn)(const struct hps_http *http);
     bool (*is_ready)(const struct hps_http *http);
     bool (*peer_spoke)(const struct hps_http *http);
-    bool (*heard)(const struct hps_http *http);
+    bool (*received)(const struct hps_http *http);
     bool (*is_limited)(const struct hps_http *http);
     uint64_t (*written_bodies)(const struct hps_http *http);
     hps_status (*respond)(struct hps_http_stream *stream, const struct hps_http_field *fields,
@@ -184,11 +184,11 @@ static inline bool hps_http_peer_spoke(const struct hps_http *http)
     return http->ops->peer_spoke(http);
 }
 
-/* Whether the peer has sent at least one byte (hps_conn_heard). May be called until on_closed
+/* Whether the peer has sent at least one byte (hps_conn_received). May be called until on_closed
  * returns. */
-static inline bool hps_http_heard(const struct hps_http *http)
+static inline bool hps_http_received(const struct hps_http *http)
 {
-    return http->ops->heard(http);
+    return http->ops->received(http);
 }
 
 /* Whether the peer keeps this side from sending: the socket accepts no more bytes, or the HTTP/2

@@ -98,7 +98,7 @@ static void destroy(struct http1 *http)
     http->busy++; /* callbacks from now on must not destroy it again */
     hps_loop_later_stop(&http->later);
     hps_timer_stop(&http->timer);
-    http->heard = hps_conn_heard(http->conn);
+    http->received = hps_conn_received(http->conn);
     hps_conn_free(http->conn);
     http->conn = NULL;
     http1_drop_out(http);
@@ -359,11 +359,11 @@ static bool op_peer_spoke(const struct hps_http *base)
     return http1_waiting(http1_of_const(base)) == 0; /* an incomplete head is not HTTP */
 }
 
-static bool op_heard(const struct hps_http *base)
+static bool op_received(const struct hps_http *base)
 {
     const struct http1 *http = http1_of_const(base);
 
-    return http->conn != NULL ? hps_conn_heard(http->conn) : http->heard;
+    return http->conn != NULL ? hps_conn_received(http->conn) : http->received;
 }
 
 static bool op_is_limited(const struct hps_http *base)
@@ -412,7 +412,7 @@ static const struct hps_http_ops ops = {
     .conn = op_conn,
     .is_ready = op_is_ready,
     .peer_spoke = op_peer_spoke,
-    .heard = op_heard,
+    .received = op_received,
     .is_limited = op_is_limited,
     .written_bodies = op_written_bodies,
     .respond = http1_respond,

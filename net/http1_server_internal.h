@@ -70,7 +70,7 @@ struct http1 {
     bool ending;      /* close as soon as no request is pending */
     bool close;       /* close after the current response, which has "Connection: close" */
     bool half_closed; /* the peer has ended its side */
-    bool heard;       /* result of hps_conn_heard, saved when `conn` was freed */
+    bool received;    /* result of hps_conn_received, saved when `conn` was freed */
     unsigned minor;   /* the x of HTTP/1.x in the current request */
     uint32_t error;   /* code for on_stream_closed if the connection fails */
     struct {

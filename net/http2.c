@@ -46,7 +46,7 @@ static void destroy(struct hps_http2 *h2)
 {
     h2->busy++; /* callbacks from now on must not destroy it again */
     hps_loop_later_stop(&h2->later);
-    h2->heard = hps_conn_heard(h2->conn);
+    h2->received = hps_conn_received(h2->conn);
     hps_conn_free(h2->conn);
     h2->conn = NULL;
     if (h2->out.batch != NULL) {
@@ -407,9 +407,9 @@ bool hps_http2_peer_spoke(const struct hps_http2 *h2)
     return h2->peer_spoke;
 }
 
-bool hps_http2_heard(const struct hps_http2 *h2)
+bool hps_http2_received(const struct hps_http2 *h2)
 {
-    return h2->conn != NULL ? hps_conn_heard(h2->conn) : h2->heard;
+    return h2->conn != NULL ? hps_conn_received(h2->conn) : h2->received;
 }
 
 bool hps_http2_can_request(const struct hps_http2 *h2)

@@ -108,9 +108,9 @@ void hps_http2_ping(struct hps_http2 *h2);
 const struct hps_conn *hps_http2_conn(const struct hps_http2 *h2);
 bool hps_http2_is_ready(const struct hps_http2 *h2);
 bool hps_http2_peer_spoke(const struct hps_http2 *h2); /* the peer's SETTINGS have arrived */
-/* Whether the peer has sent at least one byte (hps_conn_heard). May be called until on_closed
+/* Whether the peer has sent at least one byte (hps_conn_received). May be called until on_closed
  * returns. */
-bool hps_http2_heard(const struct hps_http2 *h2);
+bool hps_http2_received(const struct hps_http2 *h2);
 /* Client: whether hps_http2_request may open a stream. False if the connection is ending, the peer
  * has sent GOAWAY, or no stream id is left. */
 bool hps_http2_can_request(const struct hps_http2 *h2);

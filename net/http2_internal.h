@@ -111,7 +111,7 @@ struct hps_http2 {
     bool released;        /* on_released must be called */
     bool peer_spoke;      /* the peer's SETTINGS have arrived */
     bool peer_goaway;     /* the peer's GOAWAY has arrived */
-    bool heard;           /* result of hps_conn_heard, saved when `conn` was freed */
+    bool received;        /* result of hps_conn_received, saved when `conn` was freed */
     struct {
         struct http2_batch *batch; /* being written; may be NULL */
         /* Framed pieces that the kernel does not have yet, in order of release_at. */

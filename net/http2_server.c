@@ -64,9 +64,9 @@ static bool op_peer_spoke(const struct hps_http *http)
     return hps_http2_peer_spoke(h2_of_const(http));
 }
 
-static bool op_heard(const struct hps_http *http)
+static bool op_received(const struct hps_http *http)
 {
-    return hps_http2_heard(h2_of_const(http));
+    return hps_http2_received(h2_of_const(http));
 }
 
 static bool op_is_limited(const struct hps_http *http)
@@ -132,7 +132,7 @@ static const struct hps_http_ops ops = {
     .conn = op_conn,
     .is_ready = op_is_ready,
     .peer_spoke = op_peer_spoke,
-    .heard = op_heard,
+    .received = op_received,
     .is_limited = op_is_limited,
     .written_bodies = op_written_bodies,
     .respond = op_respond,

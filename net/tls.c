@@ -668,7 +668,7 @@ bool hps_tls_session_pending(const struct hps_tls_session *session)
     return SSL_pending(session->ssl) > 0;
 }
 
-bool hps_tls_session_heard(const struct hps_tls_session *session)
+bool hps_tls_session_received(const struct hps_tls_session *session)
 {
     return BIO_number_read(SSL_get_rbio(session->ssl)) > 0;
 }

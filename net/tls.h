@@ -91,7 +91,7 @@ void hps_tls_session_shutdown(struct hps_tls_session *session); /* close_notify,
  * for them. */
 bool hps_tls_session_pending(const struct hps_tls_session *session);
 /* Whether the peer has sent at least one byte. */
-bool hps_tls_session_heard(const struct hps_tls_session *session);
+bool hps_tls_session_received(const struct hps_tls_session *session);
 /* The i-th name of the peer's verified certificate. NULL: `i` is past the last name, or the peer
  * has no certificate. The names are the URIs of the certificate, unchanged, and its DNS names in
  * lower case; at most 64 in all. A certificate with neither has one name: its subject in the form
