@@ -82,7 +82,7 @@ struct hps_watch;
 enum { HPS_LEADER_SILENT_US = 2 * 1000 * 1000 };
 
 /* The responses of a partition's leader so far. */
-struct hps_leader_word {
+struct hps_leader_response {
     /* hps_clock_us when the newest answered request was sent; 0: no response yet. */
     uint64_t asked_us;
     int64_t asked_unix_ms; /* the same moment in wall-clock time */
@@ -102,9 +102,9 @@ struct hps_leader_word {
 struct hps_recalled {
     int64_t asked_offset; /* the offset that was passed to recall */
     uint64_t asked_us;    /* hps_clock_us when the request was sent */
-    hps_status status;    /* OK: the fields below are set; otherwise as hps_leader_word.status */
-    int64_t low;          /* offset of the first record of the partition */
-    int64_t offset;       /* of the first record at or after asked_offset; -1: no such record */
+    hps_status status; /* OK: the fields below are set; otherwise as hps_leader_response.status */
+    int64_t low;       /* offset of the first record of the partition */
+    int64_t offset;    /* of the first record at or after asked_offset; -1: no such record */
     int64_t time_unix_ms; /* of that record */
     uint64_t hash;        /* of that record: hps_update_record_hash */
 };
@@ -208,7 +208,8 @@ struct hps_consumer_ops {
                         struct hps_watch **out_watch, struct hps_error *err);
     /* Get the latest response of the leader. An unresponsive leader does not delay the responses of
      * other leaders. */
-    void (*heard)(const struct hps_watch *watch, struct hps_leader_word *out_word);
+    void (*leader_response)(const struct hps_watch *watch,
+                            struct hps_leader_response *out_response);
     /* Start to request the record at `offset` from the leader, in the background. The request is
      * repeated until there is a response. Drops the result of an earlier recall. */
     void (*recall)(struct hps_watch *watch, int64_t offset);

@@ -320,7 +320,7 @@ rd_kafka_t *hps_kafka_leaders_handle(struct hps_kafka_leaders *leaders);
 
 hps_status hps_kafka_watch(struct hps_consumer *base, const char *topic, int32_t partition,
                            struct hps_watch **out_watch, struct hps_error *err);
-void hps_kafka_heard(const struct hps_watch *watch, struct hps_leader_word *out_word);
+void hps_kafka_heard(const struct hps_watch *watch, struct hps_leader_response *out_word);
 /* NULL: it is not watched. */
 struct hps_watch *hps_kafka_watch_find(const struct hps_kafka_consumer *c, const char *topic,
                                        int32_t partition);

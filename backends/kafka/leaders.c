@@ -39,7 +39,7 @@ enum {
     HASTE_US = 5000000,  /* so long a leader that there is not yet is looked for often */
     STACK_BYTES = 256 * 1024,
     NOBODY = -1,
-    WORD_TEXT_BYTES = sizeof(((struct hps_leader_word *)0)->text),
+    WORD_TEXT_BYTES = sizeof(((struct hps_leader_response *)0)->text),
 };
 
 /* Of this handle alone, whatever the operator says. All brokers are connected, so that one which
@@ -66,7 +66,7 @@ struct hps_kafka_watched {
     uint64_t ask_us;             /* it has failed, and is not asked before; 0: it has not */
     uint64_t sent_us;            /* when the newest question was sent; 0: none */
     uint64_t ended_us;           /* the same of the newest that has ended */
-    struct hps_leader_word word;
+    struct hps_leader_response word;
 };
 
 struct leader {
@@ -168,7 +168,7 @@ static void word_none(struct hps_kafka_watched *watched, uint64_t sent_us, hps_s
 static void word_take(struct hps_kafka_watched *watched, uint64_t sent_us, int64_t sent_unix_ms,
                       int64_t high)
 {
-    struct hps_leader_word *word = &watched->word;
+    struct hps_leader_response *word = &watched->word;
     if (sent_us > word->asked_us) {
         if (word->asked_us == 0 || sent_us > word->asked_us + HPS_LEADER_SILENT_US) {
             word->since_us = sent_us;
@@ -594,7 +594,7 @@ void hps_kafka_watches_free(struct hps_kafka_consumer *c)
     }
 }
 
-void hps_kafka_heard(const struct hps_watch *watch, struct hps_leader_word *out_word)
+void hps_kafka_heard(const struct hps_watch *watch, struct hps_leader_response *out_word)
 {
     struct hps_kafka_leaders *of = watch->log->leaders;
     const struct hps_kafka_watched *watched = watch->watched;

@@ -41,7 +41,7 @@ static int64_t wall_ms(void)
 
 /* Of the same end the later question proves more; without room every other one goes, so that those
  * that stay are spread over how far we are behind. */
-static void add_end(struct update_partition *partition, const struct hps_leader_word *word)
+static void add_end(struct update_partition *partition, const struct hps_leader_response *word)
 {
     const struct update_end end = {word->high, word->asked_unix_ms};
     uint32_t n = partition->proof.n_ends;
@@ -84,8 +84,8 @@ static void doubt(struct hps_update_stream *stream, struct update_partition *par
 static void take_word(struct hps_update_stream *stream, struct update_partition *partition)
 {
     struct update_proof *proof = &partition->proof;
-    struct hps_leader_word word = {0};
-    update_ops(stream)->heard(proof->watch, &word);
+    struct hps_leader_response word = {0};
+    update_ops(stream)->leader_response(proof->watch, &word);
     HPS_ASSERT(word.since_us <= word.asked_us);
     if (word.asked_us < proof->word.asked_us) {
         return; /* of a leader that was one, and answered late */
@@ -122,7 +122,7 @@ void update_forget_words(struct hps_update_stream *stream)
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         struct update_partition *partition = &stream->partitions[i];
         partition->proof.watch = NULL;
-        partition->proof.word = (struct hps_leader_word){0};
+        partition->proof.word = (struct hps_leader_response){0};
         partition->proof.n_ends = 0;
         partition->same.asked = false;
         partition->same.none_us = 0;
@@ -207,7 +207,7 @@ enum none { NONE_WAIT, NONE_ASK, NONE_GONE, NONE_REMOVED };
  * again. Only compaction leaves nothing for good. */
 static enum none judge_none(struct update_partition *partition, const struct hps_recalled *now)
 {
-    const struct hps_leader_word *word = &partition->proof.word;
+    const struct hps_leader_response *word = &partition->proof.word;
     if (word->asked_us < now->asked_us) {
         return NONE_WAIT;
     }

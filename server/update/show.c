@@ -41,7 +41,7 @@ static void write_reason(const struct hps_update_stream *stream,
                          const struct update_partition *partition, enum hps_partition_state state,
                          char out[static 200])
 {
-    const struct hps_leader_word *word = &partition->proof.word;
+    const struct hps_leader_response *word = &partition->proof.word;
     if (state == HPS_PARTITION_FROZEN) {
         (void)snprintf(out, 200,
                        "a version of another lineage became active: records that name no version "

@@ -94,7 +94,7 @@ struct update_pending {
 /* What its leader has proved: proof.c. */
 struct update_proof {
     struct hps_watch *watch; /* of the consumer that there is; NULL: not yet */
-    struct hps_leader_word word;
+    struct hps_leader_response word;
     int64_t heard_ms; /* when it was asked what it said last, by whatever consumer; 0: never */
     struct update_end ends[UPDATE_ENDS_MAX]; /* not read up to yet, oldest first */
     uint32_t n_ends;

@@ -458,11 +458,11 @@ static void test_heard_when_records_were_logged_before_the_question_then_they_ar
     for (int i = 0; i < 10; i++) {
         append_numbers(TOPIC, 0, 3 * i, 3 * i + 3);
         int64_t before_ms = (int64_t)hps_clock_wall_ms();
-        struct hps_leader_word word = word_now(rig->consumer, first);
-        assert_int_equal(word.high, 3 * i + 3);
-        assert_in_range(word.asked_unix_ms, before_ms, hps_clock_wall_ms());
+        struct hps_leader_response response = response_now(rig->consumer, first);
+        assert_int_equal(response.high, 3 * i + 3);
+        assert_in_range(response.asked_unix_ms, before_ms, hps_clock_wall_ms());
     }
-    assert_int_equal(word_now(rig->consumer, second).high, 0);
+    assert_int_equal(response_now(rig->consumer, second).high, 0);
 }
 
 static void test_watch_when_consumers_come_and_go_then_each_hears_for_itself(void **state)
@@ -473,12 +473,12 @@ static void test_watch_when_consumers_come_and_go_then_each_hears_for_itself(voi
     struct hps_consumer *other = open_consumer(rig->log, "m", NULL);
     struct hps_watch *mine = watch_of(rig->consumer, TOPIC, 0);
     struct hps_watch *theirs = watch_of(other, TOPIC, 0);
-    assert_int_equal(word_now(other, theirs).high, 4);
+    assert_int_equal(response_now(other, theirs).high, 4);
     assert_int_equal(recall_wait(other, theirs, 1).offset, 1);
     other->ops->recall(theirs, 2); /* nobody is there for the answer */
     other->ops->close(other);
     append_numbers(TOPIC, 0, 4, 6);
-    assert_int_equal(word_now(rig->consumer, mine).high, 6);
+    assert_int_equal(response_now(rig->consumer, mine).high, 6);
     assert_int_equal(recall_wait(rig->consumer, mine, 5).offset, 5);
 }
 
@@ -489,10 +489,10 @@ static void test_watch_when_there_is_no_such_partition_then_its_word_says_so(voi
     append_numbers(TOPIC, 0, 0, 2);
     struct hps_watch *there = watch_of(rig->consumer, TOPIC, 0);
     struct hps_watch *none = watch_of(rig->consumer, TOPIC, 1);
-    struct hps_leader_word word = word_wait(rig->consumer, none, HPS_NOT_FOUND);
-    assert_int_equal(word.asked_us, 0);
-    assert_true(strlen(word.text) > 0);
-    assert_int_equal(word_now(rig->consumer, there).high, 2);
+    struct hps_leader_response response = response_wait(rig->consumer, none, HPS_NOT_FOUND);
+    assert_int_equal(response.asked_us, 0);
+    assert_true(strlen(response.text) > 0);
+    assert_int_equal(response_now(rig->consumer, there).high, 2);
     struct hps_consumer_offsets parts[] = {
         {.topic = TOPIC, .partition = 0, .time_unix_ms = -1},
         {.topic = TOPIC, .partition = 1, .time_unix_ms = -1},

@@ -95,7 +95,7 @@ static hps_status do_offsets(char **words, struct hps_error *err)
 static hps_status do_watch(char **words, uint32_t n, struct hps_error *err)
 {
     struct hps_watch *watch = NULL;
-    struct hps_leader_word word = {0};
+    struct hps_leader_response response = {0};
     struct hps_recalled recalled = {0};
     hps_status status =
         consumer->ops->watch(consumer, words[1], (int32_t)strtol(words[2], NULL, 10), &watch, err);
@@ -111,10 +111,10 @@ static hps_status do_watch(char **words, uint32_t n, struct hps_error *err)
                    recalled.time_unix_ms, recalled.hash);
         }
     } else {
-        consumer->ops->heard(watch, &word);
-        printf("heard %d %" PRId64 " %" PRId64 " %s\n", word.status, word.high,
-               word.asked_us == 0 ? -1 : (int64_t)(hps_clock_us() - word.asked_us) / 1000,
-               word.text);
+        consumer->ops->leader_response(watch, &response);
+        printf("heard %d %" PRId64 " %" PRId64 " %s\n", response.status, response.high,
+               response.asked_us == 0 ? -1 : (int64_t)(hps_clock_us() - response.asked_us) / 1000,
+               response.text);
     }
     return HPS_OK;
 }
@@ -200,9 +200,9 @@ static void obey_all(void)
         char *words[WORDS_MAX] = {0};
         uint32_t n = 0;
         char *rest = NULL;
-        for (char *word = strtok_r(line, " \n", &rest); word != NULL && n < WORDS_MAX;
-             word = strtok_r(NULL, " \n", &rest)) {
-            words[n++] = word;
+        for (char *response = strtok_r(line, " \n", &rest); response != NULL && n < WORDS_MAX;
+             response = strtok_r(NULL, " \n", &rest)) {
+            words[n++] = response;
         }
         if (n > 0) {
             struct hps_error err = {0};

@@ -64,7 +64,7 @@ struct hps_watch {
     struct fake_consumer *consumer;
     char *topic;
     int32_t partition;
-    struct hps_leader_word word;
+    struct hps_leader_response word;
     uint64_t refused_us; /* since then its leader gives no word; 0: it does */
     bool broke;          /* it gave none for as long as silence takes, and does again */
     int64_t recall;      /* -1: nothing was asked */
@@ -854,13 +854,14 @@ static hps_status fake_watch(struct hps_consumer *base, const char *topic, int32
 }
 
 /* Asked now, and answered at once; never twice at one time, though the clock may stand. */
-static void fake_heard(const struct hps_watch *of, struct hps_leader_word *out_word)
+static void fake_leader_response(const struct hps_watch *of,
+                                 struct hps_leader_response *out_response)
 {
     struct hps_watch *watch = (struct hps_watch *)(uintptr_t)of;
     struct fake_log *log = watch->consumer->log;
     lock(log);
     const struct topic *topic = find_topic(log, watch->topic);
-    struct hps_leader_word *word = &watch->word;
+    struct hps_leader_response *word = &watch->word;
     word->status = leader_status(log, topic, watch->partition);
     word->text[0] = '\0';
     note_leader(log, watch);
@@ -876,7 +877,7 @@ static void fake_heard(const struct hps_watch *of, struct hps_leader_word *out_w
         snprintf(word->text, sizeof(word->text), "the leader is away: %s",
                  hps_status_text(word->status));
     }
-    *out_word = *word;
+    *out_response = *word;
     unlock(log);
 }
 
@@ -1064,7 +1065,7 @@ static const struct hps_consumer_ops CONSUMER_OPS = {
     .close = fake_consumer_close,
     .topics = fake_topics,
     .watch = fake_watch,
-    .heard = fake_heard,
+    .leader_response = fake_leader_response,
     .recall = fake_recall,
     .recalled = fake_recalled,
     .offsets = fake_offsets,

@@ -102,29 +102,32 @@ static inline void linger(struct hps_consumer *consumer, uint64_t end_us)
 }
 
 /* The answer to a question that was sent to the leader from now on. */
-static inline struct hps_leader_word word_now(struct hps_consumer *consumer,
-                                              const struct hps_watch *of)
+static inline struct hps_leader_response response_now(struct hps_consumer *consumer,
+                                                      const struct hps_watch *of)
 {
-    struct hps_leader_word word = {0};
+    struct hps_leader_response response = {0};
     uint64_t begun_us = hps_clock_us();
     uint64_t end_us = answer_end_us();
-    for (consumer->ops->heard(of, &word); word.status != HPS_OK || word.asked_us < begun_us;
-         consumer->ops->heard(of, &word)) {
+    for (consumer->ops->leader_response(of, &response);
+         response.status != HPS_OK || response.asked_us < begun_us;
+         consumer->ops->leader_response(of, &response)) {
         linger(consumer, end_us);
     }
-    return word;
+    return response;
 }
 
 /* The newest word that ended so. */
-static inline struct hps_leader_word word_wait(struct hps_consumer *consumer,
-                                               const struct hps_watch *of, hps_status status)
+static inline struct hps_leader_response response_wait(struct hps_consumer *consumer,
+                                                       const struct hps_watch *of,
+                                                       hps_status status)
 {
-    struct hps_leader_word word = {0};
+    struct hps_leader_response response = {0};
     uint64_t end_us = answer_end_us();
-    for (consumer->ops->heard(of, &word); word.status != status; consumer->ops->heard(of, &word)) {
+    for (consumer->ops->leader_response(of, &response); response.status != status;
+         consumer->ops->leader_response(of, &response)) {
         linger(consumer, end_us);
     }
-    return word;
+    return response;
 }
 
 /* The answer to what was asked by recall. */

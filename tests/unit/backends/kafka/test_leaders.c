@@ -57,18 +57,18 @@ static int teardown(void **state)
     return 0;
 }
 
-static struct hps_leader_word word_of(struct rig *rig, int32_t partition)
+static struct hps_leader_response response_of(struct rig *rig, int32_t partition)
 {
-    struct hps_leader_word word = {0};
-    rig->client.consumer->ops->heard(rig->watches[partition], &word);
-    return word;
+    struct hps_leader_response response = {0};
+    rig->client.consumer->ops->leader_response(rig->watches[partition], &response);
+    return response;
 }
 
-static void all_heard(struct rig *rig)
+static void all_responded(struct rig *rig)
 {
     for (int32_t i = 1; i <= N; i++) {
         append_many(rig->client.mock, i, 0, (uint32_t)i);
-        assert_int_equal(word_now(rig->client.consumer, rig->watches[i]).high, i);
+        assert_int_equal(response_now(rig->client.consumer, rig->watches[i]).high, i);
     }
 }
 
@@ -76,22 +76,22 @@ static void all_heard(struct rig *rig)
  * goes on, many times over. */
 static void others_go_on(struct rig *rig, int64_t high)
 {
-    struct hps_leader_word last = word_of(rig, 2);
+    struct hps_leader_response last = response_of(rig, 2);
     for (int i = 0; i < 5; i++) {
         append_many(rig->client.mock, 1, 0, 1);
-        assert_int_equal(word_now(rig->client.consumer, rig->watches[1]).high, high + 1 + i);
-        assert_int_equal(word_now(rig->client.consumer, rig->watches[3]).high, 3);
+        assert_int_equal(response_now(rig->client.consumer, rig->watches[1]).high, high + 1 + i);
+        assert_int_equal(response_now(rig->client.consumer, rig->watches[3]).high, 3);
     }
-    struct hps_leader_word silent =
-        word_wait(rig->client.consumer, rig->watches[2], HPS_UNAVAILABLE);
+    struct hps_leader_response silent =
+        response_wait(rig->client.consumer, rig->watches[2], HPS_UNAVAILABLE);
     assert_true(silent.asked_us - last.asked_us < 1000000); /* what was on its way */
     assert_int_equal(silent.high, 2);
     assert_non_null(strstr(silent.text, "broker 2"));
     uint64_t stands_us = silent.asked_us;
     for (int i = 0; i < 20; i++) {
-        word_now(rig->client.consumer, rig->watches[1]);
-        assert_int_equal(word_of(rig, 2).asked_us, stands_us);
-        assert_int_equal(word_of(rig, 2).status, HPS_UNAVAILABLE);
+        response_now(rig->client.consumer, rig->watches[1]);
+        assert_int_equal(response_of(rig, 2).asked_us, stands_us);
+        assert_int_equal(response_of(rig, 2).status, HPS_UNAVAILABLE);
     }
 }
 
@@ -99,26 +99,26 @@ static void test_heard_when_a_leader_hangs_or_is_cut_off_then_its_own_word_stand
     void **state)
 {
     struct rig *rig = *state;
-    all_heard(rig);
+    all_responded(rig);
     hps_mock_kafka_slow(rig->client.mock, 2, HANGS_MS);
     others_go_on(rig, 1);
     hps_mock_kafka_slow(rig->client.mock, 2, 0);
-    assert_int_equal(word_now(rig->client.consumer, rig->watches[2]).high, 2);
+    assert_int_equal(response_now(rig->client.consumer, rig->watches[2]).high, 2);
     hps_mock_kafka_broker_down(rig->client.mock, 2, true);
     others_go_on(rig, 6);
     hps_mock_kafka_broker_down(rig->client.mock, 2, false);
-    assert_int_equal(word_now(rig->client.consumer, rig->watches[2]).high, 2);
+    assert_int_equal(response_now(rig->client.consumer, rig->watches[2]).high, 2);
 }
 
 static void test_heard_when_a_leader_is_slow_then_its_word_is_as_old_as_the_question(void **state)
 {
     struct rig *rig = *state;
-    all_heard(rig);
+    all_responded(rig);
     hps_mock_kafka_slow(rig->client.mock, 2, 400);
     for (int i = 0; i < 3; i++) {
-        struct hps_leader_word word = word_now(rig->client.consumer, rig->watches[2]);
-        assert_int_equal(word.high, 2);
-        assert_true(hps_clock_us() - word.asked_us >= 300000);
+        struct hps_leader_response response = response_now(rig->client.consumer, rig->watches[2]);
+        assert_int_equal(response.high, 2);
+        assert_true(hps_clock_us() - response.asked_us >= 300000);
     }
     hps_mock_kafka_slow(rig->client.mock, 2, 0);
 }
@@ -126,36 +126,37 @@ static void test_heard_when_a_leader_is_slow_then_its_word_is_as_old_as_the_ques
 static void test_heard_when_the_leader_moves_then_the_new_one_is_asked(void **state)
 {
     struct rig *rig = *state;
-    all_heard(rig);
+    all_responded(rig);
     for (int i = 0; i < 4; i++) {
         hps_mock_kafka_leader(rig->client.mock, TOPIC, 2, i % N + 1);
         append_many(rig->client.mock, 2, 0, 1);
-        assert_int_equal(word_now(rig->client.consumer, rig->watches[2]).high, 3 + i);
+        assert_int_equal(response_now(rig->client.consumer, rig->watches[2]).high, 3 + i);
     }
     /* From one that hangs, which tells nobody that it leads no longer. */
     hps_mock_kafka_leader(rig->client.mock, TOPIC, 2, 2);
-    word_now(rig->client.consumer, rig->watches[2]);
+    response_now(rig->client.consumer, rig->watches[2]);
     hps_mock_kafka_slow(rig->client.mock, 2, HANGS_MS);
-    word_wait(rig->client.consumer, rig->watches[2], HPS_UNAVAILABLE);
+    response_wait(rig->client.consumer, rig->watches[2], HPS_UNAVAILABLE);
     hps_mock_kafka_leader(rig->client.mock, TOPIC, 2, 3);
-    assert_int_equal(word_now(rig->client.consumer, rig->watches[2]).high, 6);
+    assert_int_equal(response_now(rig->client.consumer, rig->watches[2]).high, 6);
 }
 
 static void test_heard_when_questions_are_refused_then_it_says_so_until_they_are_answered_again(
     void **state)
 {
     struct rig *rig = *state;
-    all_heard(rig);
+    all_responded(rig);
     /* Two of one leader, so that what is refused is asked of each alone, too. */
     hps_mock_kafka_leader(rig->client.mock, TOPIC, 0, 1);
     rig->watches[0] = watch_of(rig->client.consumer, TOPIC, 0);
-    word_now(rig->client.consumer, rig->watches[0]);
+    response_now(rig->client.consumer, rig->watches[0]);
     hps_mock_kafka_fail(rig->client.mock, HPS_MOCK_LIST_OFFSETS, HPS_MOCK_TOPIC_DENIED, 12);
-    struct hps_leader_word word = word_wait(rig->client.consumer, rig->watches[1], HPS_PERMISSION);
-    assert_int_equal(word.high, 1);
-    assert_non_null(strstr(word.text, "broker 1"));
+    struct hps_leader_response response =
+        response_wait(rig->client.consumer, rig->watches[1], HPS_PERMISSION);
+    assert_int_equal(response.high, 1);
+    assert_non_null(strstr(response.text, "broker 1"));
     for (int32_t i = 0; i <= N; i++) {
-        assert_int_equal(word_now(rig->client.consumer, rig->watches[i]).high, i);
+        assert_int_equal(response_now(rig->client.consumer, rig->watches[i]).high, i);
     }
 }
 
@@ -178,14 +179,14 @@ static void test_offsets_when_a_leader_says_nothing_then_the_others_answer_at_on
 {
     struct rig *rig = *state;
     struct hps_consumer_offsets parts[N];
-    all_heard(rig);
+    all_responded(rig);
     ask_offsets(rig, parts);
     for (int32_t i = 0; i < N; i++) {
         assert_int_equal(parts[i].status, HPS_OK);
         assert_int_equal(parts[i].high, i + 1);
     }
     hps_mock_kafka_slow(rig->client.mock, 2, HANGS_MS);
-    word_wait(rig->client.consumer, rig->watches[2], HPS_UNAVAILABLE);
+    response_wait(rig->client.consumer, rig->watches[2], HPS_UNAVAILABLE);
     for (int i = 0; i < 3; i++) {
         /* Were the silent one waited for, not even one would end within the time of all. */
         uint64_t begun_us = hps_clock_us();
@@ -203,7 +204,7 @@ static void test_offsets_when_a_leader_just_fell_silent_then_the_others_answer(v
 {
     struct rig *rig = *state;
     struct hps_consumer_offsets parts[N];
-    all_heard(rig);
+    all_responded(rig);
     ask_offsets(rig, parts);
     hps_mock_kafka_slow(rig->client.mock, 1, HANGS_MS); /* the first that is asked */
     ask_offsets(rig, parts);
@@ -217,9 +218,9 @@ static void test_offsets_when_leaders_do_not_know_a_listed_topic_then_it_is_not_
 {
     struct rig *rig = *state;
     struct hps_consumer_offsets parts[N];
-    all_heard(rig);
+    all_responded(rig);
     hps_mock_kafka_fail(rig->client.mock, HPS_MOCK_LIST_OFFSETS, HPS_MOCK_NO_TOPIC, 1000);
-    word_wait(rig->client.consumer, rig->watches[1], HPS_UNAVAILABLE);
+    response_wait(rig->client.consumer, rig->watches[1], HPS_UNAVAILABLE);
     ask_offsets(rig, parts);
     for (int32_t i = 0; i < N; i++) {
         assert_int_equal(parts[i].status, HPS_UNAVAILABLE);
@@ -233,7 +234,7 @@ static void test_topics_when_a_broker_hangs_then_another_one_lists_them(void **s
     struct rig *rig = *state;
     struct hps_consumer_topics topics = {0};
     struct hps_error err = {0};
-    all_heard(rig);
+    all_responded(rig);
     assert_int_equal(
         rig->client.consumer->ops->topics(rig->client.consumer, ANSWER_MS, &topics, &err), HPS_OK);
     for (int32_t broker = 1; broker <= N; broker++) {
@@ -246,7 +247,7 @@ static void test_topics_when_a_broker_hangs_then_another_one_lists_them(void **s
             assert_int_equal(topics.n_topics, 1);
         }
         hps_mock_kafka_slow(rig->client.mock, broker, 0);
-        word_now(rig->client.consumer, rig->watches[broker]);
+        response_now(rig->client.consumer, rig->watches[broker]);
     }
 }
 
@@ -254,7 +255,7 @@ static void test_recall_when_a_leader_hangs_then_only_its_own_have_no_answer(voi
 {
     struct rig *rig = *state;
     struct hps_recalled recalled = {0};
-    all_heard(rig);
+    all_responded(rig);
     hps_mock_kafka_slow(rig->client.mock, 2, HANGS_MS);
     for (int32_t i = N; i >= 1; i--) {
         rig->client.consumer->ops->recall(rig->watches[i], i - 1);
@@ -273,7 +274,7 @@ static void test_recall_when_a_record_takes_long_to_come_then_it_is_waited_for(v
 {
     struct rig *rig = *state;
     struct hps_recalled recalled = {0};
-    all_heard(rig);
+    all_responded(rig);
     /* Longer than a connection is kept that may hang; its leader answers all else. */
     hps_mock_kafka_delay(rig->client.mock, 2, HPS_MOCK_FETCH, 4000, 1000);
     rig->client.consumer->ops->recall(rig->watches[2], 1);
