@@ -96,8 +96,8 @@ static void print_flags(const struct hps_option *option, struct hps_buf *buf)
         {HPS_OPTION_VERSION, "version"},
         {HPS_OPTION_LOAD, "load"},
     };
-    const unsigned told = HPS_OPTION_RELOAD | HPS_OPTION_VERSION | HPS_OPTION_LOAD;
-    bool at_start = option->section == HPS_SECTION_model && (option->flags & told) == 0;
+    const unsigned later = HPS_OPTION_RELOAD | HPS_OPTION_VERSION | HPS_OPTION_LOAD;
+    bool at_start = option->section == HPS_SECTION_model && (option->flags & later) == 0;
     const char *comma = "";
     for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
         if ((option->flags & flags[i].flag) != 0) {

@@ -37,7 +37,7 @@ struct hps_acceptor {
     struct listener *listeners;
     struct hps_timer pause;
     bool starved; /* no descriptors or memory, which the log says once; reset by the next accept */
-    uint64_t told_us[HPS_PEERS_REFUSALS]; /* when these were last logged; 0: never */
+    uint64_t logged_us[HPS_PEERS_REFUSALS]; /* when these were last logged; 0: never */
     uint64_t n_untold[HPS_PEERS_REFUSALS];
 };
 
@@ -94,12 +94,12 @@ static void write_refused(int fd, enum hps_peers_refusal why, uint64_t n)
 static void log_refused(struct hps_acceptor *acceptor, int fd, enum hps_peers_refusal why,
                         uint64_t now_us)
 {
-    uint64_t *told_us = &acceptor->told_us[why];
+    uint64_t *logged_us = &acceptor->logged_us[why];
     uint64_t *n_untold = &acceptor->n_untold[why];
     (*n_untold)++;
-    if (*told_us == 0 || now_us >= *told_us + TELL_US) {
+    if (*logged_us == 0 || now_us >= *logged_us + TELL_US) {
         write_refused(fd, why, *n_untold);
-        *told_us = now_us;
+        *logged_us = now_us;
         *n_untold = 0;
     }
 }

@@ -218,7 +218,7 @@ static void on_closed(void *ctx, const struct hps_error *why)
     http->events->on_closed(http->ctx, why);
 }
 
-static const struct hps_http2_events told = {
+static const struct hps_http2_events callbacks = {
     .on_stream = on_stream,
     .on_header = on_header,
     .on_headers = on_headers,
@@ -240,7 +240,7 @@ hps_status hps_http2_serve(struct hps_http2_shared *shared, struct hps_conn *con
     hps_status status;
 
     HPS_ASSERT(options->server);
-    status = hps_http2_new(shared, conn, options, &told, NULL, &h2, err);
+    status = hps_http2_new(shared, conn, options, &callbacks, NULL, &h2, err);
     if (status == HPS_OK) { /* no callback runs before the loop's next turn */
         h2->ctx = &h2->base;
         h2->base.ops = &ops;

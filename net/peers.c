@@ -20,7 +20,7 @@ enum {
     EXAMINED_MAX = 512, /* slots that a search compares */
     RESTING_MAX = 1024, /* peers without connections that are kept for their failures */
     IDLE_US_MIN = 1000 * 1000,
-    TELL_US = 10 * 1000 * 1000,
+    REPORT_US = 10 * 1000 * 1000,
     LET_IN_US = 1000 * 1000 / HPS_PEERS_LET_IN_PER_S,
     LET_IN_BURST_US = 1000 * 1000,
     FAILURES_US = 60 * 1000 * 1000,
@@ -58,8 +58,8 @@ struct peer {
     bool is_resting;
     uint64_t failed_until_us; /* when its failures have expired; each one adds to it */
     uint64_t let_in_us;       /* slowed: its rate is used up to this time */
-    uint64_t told_us;
-    uint64_t n_untold;
+    uint64_t reported_us;
+    uint64_t n_unreported;
 };
 
 struct hps_peers {
@@ -339,8 +339,8 @@ static struct hps_peer_slot *find(enum ring ring, struct hps_peer_slot **hand, u
     return best;
 }
 
-static void tell_to_leave(struct hps_peers *peers, struct hps_peer_slot *slot,
-                          enum hps_peers_loss why)
+static void ask_to_leave(struct hps_peers *peers, struct hps_peer_slot *slot,
+                         enum hps_peers_loss why)
 {
     atomic_store_explicit(&slot->leaving, true, memory_order_release);
     slot->peer->n_leaving++;
@@ -376,7 +376,7 @@ static bool make_room(struct hps_peers *peers, struct peer *peer, uint64_t now_u
     if (slot == NULL) {
         return false;
     }
-    tell_to_leave(peers, slot, why);
+    ask_to_leave(peers, slot, why);
     return true;
 }
 
@@ -419,11 +419,11 @@ uint64_t hps_peer_slot_failed(struct hps_peer_slot *slot, uint64_t now_us)
         until_us += failure_us(peers);
         peer->failed_until_us = until_us < last_us ? until_us : last_us;
     }
-    peer->n_untold++;
-    if (peer->told_us == 0 || now_us >= peer->told_us + TELL_US) {
-        peer->told_us = now_us;
-        n = peer->n_untold;
-        peer->n_untold = 0;
+    peer->n_unreported++;
+    if (peer->reported_us == 0 || now_us >= peer->reported_us + REPORT_US) {
+        peer->reported_us = now_us;
+        n = peer->n_unreported;
+        peer->n_unreported = 0;
     }
     hps_lock_release(&peers->lock);
     return n;

@@ -153,14 +153,14 @@ void redis_shard_moved(struct redis_space *space, uint32_t at,
     hps_lock_acquire(&space->lock);
     bool same = has_digest(shard, from, REDIS_DIGEST_BYTES);
     /* A lookup may have seen it first. */
-    bool heard = has_digest(shard, digest, REDIS_DIGEST_BYTES) ||
-                 (!same && is_there(shard) && has_spans(shard, spans, n_spans));
-    for (uint32_t i = 0; i < n_spans && same && !heard && status == HPS_OK; i++) {
+    bool known_already = has_digest(shard, digest, REDIS_DIGEST_BYTES) ||
+                         (!same && is_there(shard) && has_spans(shard, spans, n_spans));
+    for (uint32_t i = 0; i < n_spans && same && !known_already && status == HPS_OK; i++) {
         const struct hps_log_span *span = &spans[i];
         int64_t offset = span->next < span->start ? span->start : span->next;
         status = hps_redis_positions_raise(&shard->positions, span->partition, -1, offset);
     }
-    if (!heard) {
+    if (!known_already) {
         shard->seen.n_changes++;
         shard->known = same && status == HPS_OK; /* otherwise its positions are unknown */
         shard->missing = false;

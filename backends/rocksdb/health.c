@@ -116,7 +116,7 @@ static uint64_t wal_newest(const struct hps_rocksdb *store)
     return status == HPS_OK && wals.newest != 0 ? wals.newest : UINT64_MAX;
 }
 
-static void error_told(struct hps_rocksdb *store, const struct hps_rocksdb_event *event)
+static void error_reported(struct hps_rocksdb *store, const struct hps_rocksdb_event *event)
 {
     struct hps_rocksdb_health *health = &store->health;
     bool wal_full =
@@ -172,7 +172,7 @@ void hps_rocksdb_health_event(void *ctx, const struct hps_rocksdb_event *event)
     switch (event->kind) {
     case HPS_ROCKSDB_ERROR:
         HPS_ASSERT(event->code != HPS_ROCKSDB_CODE_OK);
-        error_told(store, event);
+        error_reported(store, event);
         break;
     case HPS_ROCKSDB_RECOVERY_BEGUN:
         move(store, HPS_WRITES_STOPPED, HPS_WRITES_RECOVERING);

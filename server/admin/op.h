@@ -14,7 +14,7 @@ struct admin_op {
     /* LoadModel: the call streams the progress of this load; referenced. */
     struct hps_load *load;
     struct hps_timer timer;   /* LoadModel: sends the next message */
-    bool told;                /* LoadModel: the notes of the load have been sent */
+    bool notes_sent;          /* LoadModel: the notes of the load have been sent */
     struct hps_switch waiter; /* ActivateVersion: when it is done, the call is answered */
     struct hps_unload unload; /* UnloadVersion: when it is done, the call is answered */
 };

@@ -96,11 +96,11 @@ static void send_progress(struct admin_op *op, struct hps_load_state *state)
     progress.duplicate_key_count = state->duplicate_keys;
     progress.unload_versions = state->going.numbers;
     progress.n_unload_versions = state->going.n;
-    if (state->done || !op->told) {
+    if (state->done || !op->notes_sent) {
         const struct hps_strings *notes = hps_load_notes(op->load);
         progress.notes = notes->items;
         progress.n_notes = notes->n;
-        op->told = true;
+        op->notes_sent = true;
     }
     if (state->done) {
         const struct hps_switched *outcome = hps_load_outcome(op->load);

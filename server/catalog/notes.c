@@ -10,7 +10,7 @@
 #include "base/buf.h"
 #include "server/catalog/internal.h"
 
-enum { NOTE_BYTES_MAX = 8192, TABLES_TOLD_MAX = 32 };
+enum { NOTE_BYTES_MAX = 8192, TABLES_REPORTED_MAX = 32 };
 
 static hps_status add(struct hps_strings *notes, struct hps_buf *text)
 {
@@ -36,11 +36,12 @@ static hps_status note_order(const struct catalog_model *model, const struct hps
     }
     if (status == HPS_OK && order.n > 1) {
         hps_buf_put(text, "order of tables, for lookups by position:");
-        for (uint32_t i = 0; i < order.n && i < TABLES_TOLD_MAX; i++) {
+        for (uint32_t i = 0; i < order.n && i < TABLES_REPORTED_MAX; i++) {
             hps_buf_putf(text, "%s %" PRIu32 " %s", i > 0 ? "," : "", i, order.names[i]);
         }
-        if (order.n > TABLES_TOLD_MAX) {
-            hps_buf_putf(text, ", and %" PRIu32 " more (hpsctl tables)", order.n - TABLES_TOLD_MAX);
+        if (order.n > TABLES_REPORTED_MAX) {
+            hps_buf_putf(text, ", and %" PRIu32 " more (hpsctl tables)",
+                         order.n - TABLES_REPORTED_MAX);
         }
         status = add(notes, text);
     }

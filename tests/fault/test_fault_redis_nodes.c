@@ -222,7 +222,7 @@ static enum hps_fake_redis_then short_lived(void *ctx, uint32_t node, const char
     return strncmp(command, "GET", 3) == 0 ? HPS_FAKE_REDIS_HANG_UP : HPS_FAKE_REDIS_GO_ON;
 }
 
-static bool is_told(const char *address, const char *why)
+static bool is_reported(const char *address, const char *why)
 {
     struct hps_redis_node_stats nodes[4];
     uint32_t n = hps_redis_cluster_nodes(cluster, nodes, 4);
@@ -250,7 +250,7 @@ static void test_name_when_its_lookup_hangs_then_others_go_on_and_the_end_does_n
     client_open();
     redis_await_status(cluster, "a", HPS_OK);
     uint64_t end_us = redis_soon_us();
-    while (!is_told("redis.hung:7000", "name lookup timed out")) {
+    while (!is_reported("redis.hung:7000", "name lookup timed out")) {
         assert_true(hps_clock_us() < end_us);
         nap();
     }

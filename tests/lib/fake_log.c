@@ -106,8 +106,8 @@ struct fake_consumer {
 struct fake_log {
     struct hps_update_log base;
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* for consumers */
-    pthread_cond_t told;    /* for the script */
+    pthread_cond_t changed;    /* for consumers */
+    pthread_cond_t progressed; /* for the script */
     char *cluster_id;
     int64_t set[HPS_FAKE_SETTINGS];
     struct topic *topics;
@@ -458,7 +458,7 @@ void hps_fake_log_idle_wait(struct hps_update_log *base)
     /* One that waits already goes round once more. */
     pthread_cond_broadcast(&log->changed);
     while (!all_idle(log)) {
-        pthread_cond_wait(&log->told, &log->lock);
+        pthread_cond_wait(&log->progressed, &log->lock);
     }
     unlock(log);
 }
@@ -467,7 +467,7 @@ void hps_fake_log_consumers_wait(struct hps_update_log *base, uint32_t n)
 {
     struct fake_log *log = locked(base);
     while (log->n_consumers != n) {
-        pthread_cond_wait(&log->told, &log->lock);
+        pthread_cond_wait(&log->progressed, &log->lock);
     }
     unlock(log);
 }
@@ -653,7 +653,7 @@ static hps_status fake_poll(struct hps_consumer *base, uint32_t timeout_ms, uint
             break;
         }
         c->idle = true;
-        pthread_cond_broadcast(&c->log->told);
+        pthread_cond_broadcast(&c->log->progressed);
         rc = pthread_cond_timedwait(&c->log->changed, &c->log->lock, &until);
     }
     c->awake = false;
@@ -1056,7 +1056,7 @@ static void fake_consumer_close(struct hps_consumer *base)
     }
     *place = c->next;
     log->n_consumers--;
-    pthread_cond_broadcast(&log->told);
+    pthread_cond_broadcast(&log->progressed);
     unlock(log);
     free_consumer(c);
 }
@@ -1099,7 +1099,7 @@ static hps_status fake_consumer_open(struct hps_update_log *base,
     c->next = log->consumers;
     log->consumers = c;
     log->n_consumers++;
-    pthread_cond_broadcast(&log->told);
+    pthread_cond_broadcast(&log->progressed);
     unlock(log);
     *out_consumer = &c->base;
     return HPS_OK;
@@ -1128,7 +1128,7 @@ static void fake_close(struct hps_update_log *base)
         hps_free(commit->topic);
         hps_free(commit);
     }
-    pthread_cond_destroy(&log->told);
+    pthread_cond_destroy(&log->progressed);
     pthread_cond_destroy(&log->changed);
     pthread_mutex_destroy(&log->lock);
     hps_free(log->cluster_id);
@@ -1151,7 +1151,7 @@ struct hps_update_log *hps_fake_log_new(const char *cluster_id)
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&log->changed, &attr);
-    pthread_cond_init(&log->told, &attr);
+    pthread_cond_init(&log->progressed, &attr);
     pthread_condattr_destroy(&attr);
     return &log->base;
 }

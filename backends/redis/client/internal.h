@@ -23,7 +23,7 @@ struct hps_redis_link {
     struct hps_redis_conn *conn;
     uint64_t generation; /* of its node when the connection was opened */
     uint64_t n_uses;
-    uint64_t n_bytes_told; /* received bytes that are already in the node's n_bytes_received */
+    uint64_t n_bytes_counted; /* received bytes that are already in the node's n_bytes_received */
 };
 
 struct hps_redis_node {
@@ -128,7 +128,7 @@ struct hps_redis_map {
     uint32_t n_slots;                    /* slots with a node */
     bool listed[HPS_REDIS_NODES_MAX];    /* as hps_redis_node.listed */
     int16_t master[HPS_REDIS_NODES_MAX]; /* as hps_redis_node.master */
-    int16_t told;                        /* index of the last master passed to hps_redis_map_tell */
+    int16_t reported;                    /* index of the last master passed to hps_redis_map_tell */
 };
 void hps_redis_map_begin(struct hps_redis_map *map, struct hps_redis_cluster *cluster);
 void hps_redis_map_tell(void *map, uint16_t first, uint16_t last, bool master,

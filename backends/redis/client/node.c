@@ -173,9 +173,9 @@ void hps_redis_node_checkin(struct hps_redis_cluster *cluster, struct hps_redis_
 {
     hps_lock_assert_held(&cluster->lock);
     uint64_t n_bytes = hps_redis_conn_bytes_received(link.conn);
-    HPS_ASSERT(n_bytes >= link.n_bytes_told);
-    node->stats.n_bytes_received += n_bytes - link.n_bytes_told;
-    link.n_bytes_told = n_bytes;
+    HPS_ASSERT(n_bytes >= link.n_bytes_counted);
+    node->stats.n_bytes_received += n_bytes - link.n_bytes_counted;
+    link.n_bytes_counted = n_bytes;
     link.n_uses++;
     link_put(cluster, node, link);
 }
@@ -247,7 +247,7 @@ void hps_redis_map_begin(struct hps_redis_map *map, struct hps_redis_cluster *cl
 {
     map->cluster = cluster;
     map->n_slots = 0;
-    map->told = HPS_REDIS_NOBODY;
+    map->reported = HPS_REDIS_NOBODY;
     memset(map->listed, 0, sizeof(map->listed));
     for (uint32_t i = 0; i < HPS_REDIS_SLOTS; i++) {
         map->slots[i] = HPS_REDIS_NOBODY;
@@ -260,13 +260,13 @@ void hps_redis_map_tell(void *ctx, uint16_t first, uint16_t last, bool master,
     struct hps_redis_map *map = ctx;
     int16_t node = hps_redis_node_find(map->cluster, addr);
     if (master) {
-        map->told = node;
+        map->reported = node;
     }
-    if (node < 0 || map->told < 0) {
+    if (node < 0 || map->reported < 0) {
         return;
     }
     map->listed[node] = true;
-    map->master[node] = master ? HPS_REDIS_NOBODY : map->told;
+    map->master[node] = master ? HPS_REDIS_NOBODY : map->reported;
     for (uint32_t slot = first; master && slot <= last; slot++) {
         map->n_slots += map->slots[slot] < 0;
         map->slots[slot] = node;

@@ -29,15 +29,15 @@ struct check {
 };
 
 /* Written by the process of a run, read by its parent. */
-static struct told {
+static struct outcome {
     unsigned n_calls;
     struct hps_error err;
-} * told;
+} * outcome;
 
 static int run(const struct check *check, bool fails)
 {
     struct hps_device *device = NULL;
-    struct hps_error *err = &told->err;
+    struct hps_error *err = &outcome->err;
     hps_status status =
         hps_device_open(&hps_device_cuda, 0, check->kernels, check->n_kernels, &device, err);
     if (status == HPS_OK) {
@@ -45,7 +45,7 @@ static int run(const struct check *check, bool fails)
     }
     bool ok = status == HPS_OK && check->run(device, err);
     hps_device_close(device);
-    told->n_calls = runtime_calls();
+    outcome->n_calls = runtime_calls();
     if (!fails && runtime_left() > 0) {
         return LEFT;
     }
@@ -57,7 +57,7 @@ static bool try(const struct check *check, unsigned fail_at, bool set_device)
 {
     int how = 0;
 
-    memset(told, 0, sizeof(*told));
+    memset(outcome, 0, sizeof(*outcome));
     pid_t child = fork();
     HPS_ASSERT(child >= 0);
     if (child == 0) {
@@ -72,13 +72,13 @@ static bool try(const struct check *check, unsigned fail_at, bool set_device)
     (void)fprintf(stderr, "sweep: %s: call %u%s fails: ", check->name, fail_at,
                   set_device ? "" : ", but not cudaSetDevice,");
     if (WIFSIGNALED(how)) {
-        (void)fprintf(stderr, "ended by signal %d: %s\n", WTERMSIG(how), told->err.text);
+        (void)fprintf(stderr, "ended by signal %d: %s\n", WTERMSIG(how), outcome->err.text);
     } else {
         (void)fprintf(stderr, "%s%s\n",
                       WEXITSTATUS(how) == LEFT     ? "something is left allocated"
                       : WEXITSTATUS(how) == SILENT ? "failed without a message"
                                                    : "",
-                      told->err.text);
+                      outcome->err.text);
     }
     return false;
 }
@@ -92,7 +92,7 @@ static void sweep(const struct check *check)
         n_odd++;
         return;
     }
-    unsigned n_calls = told->n_calls, step = n_calls / SAMPLES + 1;
+    unsigned n_calls = outcome->n_calls, step = n_calls / SAMPLES + 1;
     for (unsigned at = 1; at <= n_calls; at += at < ONE_BY_ONE ? 1 : step) {
         n_runs++;
         n_odd += try(check, at, (at & 1) == 0) ? 0 : 1;
@@ -102,8 +102,9 @@ static void sweep(const struct check *check)
 
 int main(void)
 {
-    told = mmap(NULL, sizeof(*told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    HPS_ASSERT(told != MAP_FAILED);
+    outcome =
+        mmap(NULL, sizeof(*outcome), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    HPS_ASSERT(outcome != MAP_FAILED);
     for (size_t i = 0; i < n_device_checks; i++) {
         sweep(&(struct check){device_checks[i].name, device_checks[i].run, device_check_kernels,
                               n_device_check_kernels});

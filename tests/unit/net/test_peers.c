@@ -22,7 +22,7 @@ enum { GREEDY = 11, MODEST = 22, OTHER = 33 };
 
 struct place {
     struct hps_peer_slot *slot;
-    unsigned n_told; /* to leave */
+    unsigned n_reported; /* to leave */
 };
 
 struct rig {
@@ -35,7 +35,7 @@ struct rig {
 
 static void on_leave(void *ctx)
 {
-    ((struct place *)ctx)->n_told++;
+    ((struct place *)ctx)->n_reported++;
 }
 
 static void rig_open(struct rig *rig, struct hps_peers_limits limits)
@@ -93,13 +93,13 @@ static void go(struct place *place)
     place->slot = NULL;
 }
 
-static unsigned n_told(const struct rig *rig)
+static unsigned n_reported(const struct rig *rig)
 {
     unsigned n = 0;
 
     for (unsigned i = 0; i < rig->n; i++) {
-        assert_true(rig->places[i].n_told <= 1);
-        n += rig->places[i].n_told;
+        assert_true(rig->places[i].n_reported <= 1);
+        n += rig->places[i].n_reported;
     }
     return n;
 }
@@ -123,7 +123,7 @@ static void test_admit_when_there_is_room_then_one_peer_may_have_all(void **stat
     for (unsigned i = 0; i < 8; i++) {
         come_busy(&rig, GREEDY);
     }
-    assert_int_equal(n_told(&rig), 0);
+    assert_int_equal(n_reported(&rig), 0);
     assert_int_equal(hps_peers_connections(rig.peers), 8);
     rig_close(&rig);
 }
@@ -143,11 +143,12 @@ static void test_admit_when_full_then_longest_idle_of_whoever_has_most_goes(void
     come_busy(&rig, GREEDY);
     struct place *mute = come(&rig, GREEDY);
     come_busy(&rig, OTHER);
-    assert_int_equal(mute->n_told, 1); /* without a request: before those that are idle */
+    assert_int_equal(mute->n_reported, 1); /* without a request: before those that are idle */
     come_busy(&rig, OTHER);
-    assert_int_equal(old->n_told, 1);
-    assert_int_equal(young->n_told, 0);
-    assert_int_equal(first->n_told, 0); /* idle for longer, but its peer has no more than a share */
+    assert_int_equal(old->n_reported, 1);
+    assert_int_equal(young->n_reported, 0);
+    assert_int_equal(first->n_reported,
+                     0); /* idle for longer, but its peer has no more than a share */
     assert_true(hps_peer_slot_is_leaving(old->slot));
     rig_close(&rig);
 }
@@ -165,10 +166,10 @@ static void test_admit_when_all_have_calls_then_only_whoever_has_more_than_a_sha
     assert_int_equal(rig.why, HPS_PEERS_FULL);
     for (unsigned i = 0; i < 3; i++) {
         come_busy(&rig, MODEST + i);
-        assert_int_equal(n_told(&rig), i + 1);
+        assert_int_equal(n_reported(&rig), i + 1);
     }
     assert_null(come(&rig, OTHER + 5)); /* everybody has one: that is a share */
-    assert_int_equal(n_told(&rig), 3);
+    assert_int_equal(n_reported(&rig), 3);
     rig_close(&rig);
 }
 
@@ -184,8 +185,8 @@ static void test_admit_when_full_and_over_the_share_then_its_own_longest_idle_go
     assert_null(come(&rig, GREEDY)); /* it may be about to be used */
     advance(&rig, SECOND_US);
     come_busy(&rig, GREEDY);
-    assert_int_equal(mine->n_told, 1);
-    assert_int_equal(other->n_told, 0);
+    assert_int_equal(mine->n_reported, 1);
+    assert_int_equal(other->n_reported, 0);
     rig_close(&rig);
 }
 
@@ -201,11 +202,11 @@ static void test_admit_when_full_of_small_peers_then_longest_idle_of_all_goes(vo
     young = come_idle(&rig, 3);
     come_busy(&rig, 4);
     come_busy(&rig, 5);
-    assert_int_equal(old->n_told, 1);
+    assert_int_equal(old->n_reported, 1);
     assert_null(come(&rig, 6));
     advance(&rig, SECOND_US);
     come_busy(&rig, 6);
-    assert_int_equal(young->n_told, 1);
+    assert_int_equal(young->n_reported, 1);
     rig_close(&rig);
 }
 
@@ -223,7 +224,7 @@ static void test_admit_when_those_told_do_not_go_then_few_come_beyond_the_limit(
     assert_null(come(&rig, OTHER));
     assert_int_equal(hps_peers_connections(rig.peers), 464);
     for (unsigned i = 0; i < 400; i++) {
-        if (rig.places[i].n_told > 0) {
+        if (rig.places[i].n_reported > 0) {
             go(&rig.places[i]);
             break;
         }
@@ -259,7 +260,7 @@ static void test_admit_when_no_shares_then_only_idle_ones_give_way(void **state)
     hps_peer_slot_idle(rig.places[1].slot, rig.now_us);
     advance(&rig, SECOND_US);
     assert_non_null(come(&rig, MODEST));
-    assert_int_equal(rig.places[1].n_told, 1);
+    assert_int_equal(rig.places[1].n_reported, 1);
     rig_close(&rig);
 }
 
@@ -272,7 +273,7 @@ static void test_admit_when_idle_ones_give_way_at_once_then_the_newcomer_is_let_
         assert_non_null(come(&rig, GREEDY));
         assert_non_null(come(&rig, GREEDY));
         assert_int_equal(come(&rig, GREEDY) != NULL, at_once);
-        assert_int_equal(rig.places[0].n_told, at_once);
+        assert_int_equal(rig.places[0].n_reported, at_once);
         for (unsigned i = 0; i < 200; i++) { /* none of those that were told has gone */
             assert_int_equal(come(&rig, GREEDY) != NULL, at_once);
         }
@@ -294,7 +295,7 @@ static void test_admit_when_a_large_table_is_full_then_all_are_looked_at_in_turn
     while (come(&rig, OTHER) == NULL) {
         assert_true(++n_tries <= 3); /* of 512 each */
     }
-    assert_int_equal(rig.places[900].n_told, 1);
+    assert_int_equal(rig.places[900].n_reported, 1);
     rig_close(&rig);
 }
 
@@ -310,7 +311,7 @@ static void test_limits_when_set_then_shares_follow(void **state)
     hps_peers_limits_set(rig.peers, &(struct hps_peers_limits){.connections_max = 4, .share = 0.5});
     come_busy(&rig, MODEST);
     come_busy(&rig, MODEST);
-    assert_int_equal(n_told(&rig), 2);
+    assert_int_equal(n_reported(&rig), 2);
     assert_null(come(&rig, OTHER)); /* both have a share */
     rig_close(&rig);
 }
@@ -325,7 +326,7 @@ static void test_admit_when_the_hard_limit_of_a_peer_is_met_then_refused(void **
     advance(&rig, SECOND_US);
     assert_null(come(&rig, GREEDY));
     assert_int_equal(rig.why, HPS_PEERS_PEER_MAX);
-    assert_int_equal(n_told(&rig), 0);
+    assert_int_equal(n_reported(&rig), 0);
     assert_non_null(come(&rig, MODEST));
     for (unsigned i = 0; i < 2; i++) { /* Unix users have none */
         struct place *place = &rig.places[rig.n++];

@@ -21,8 +21,8 @@ struct rig {
     struct log_client client;
     /* What was seen of it. */
     uint32_t n_records;
-    uint32_t n_told;
-    hps_status told;
+    uint32_t n_reported;
+    hps_status reported;
     char text[256];
 };
 
@@ -57,21 +57,21 @@ static void look(struct rig *rig, struct hps_consumer *consumer)
     rig->n_records += poll.n_records;
     for (uint32_t i = 0; i < poll.n_events; i++) {
         if (poll.events[i].kind == HPS_CONSUMER_COMMITS) {
-            rig->n_told++;
-            rig->told = poll.events[i].status;
+            rig->n_reported++;
+            rig->reported = poll.events[i].status;
             strncpy(rig->text, poll.events[i].text, sizeof(rig->text) - 1);
         }
     }
 }
 
-static void told_wait(struct rig *rig, struct hps_consumer *consumer, uint32_t n_told)
+static void reported_wait(struct rig *rig, struct hps_consumer *consumer, uint32_t n_reported)
 {
     uint64_t end_us = answer_end_us();
-    while (rig->n_told < n_told) {
+    while (rig->n_reported < n_reported) {
         look(rig, consumer);
         assert_before(end_us, "word of commits");
     }
-    assert_int_equal(rig->n_told, n_told);
+    assert_int_equal(rig->n_reported, n_reported);
 }
 
 /* A partition that is new to the consumer, while a commit is under way: its first record comes. */
@@ -95,18 +95,18 @@ static void test_poll_when_the_group_is_denied_then_every_new_partition_begins(v
     for (int32_t i = 0; i < N; i++) {
         begin_partition(rig, i, end_us);
     }
-    told_wait(rig, rig->client.consumer, 1);
-    assert_int_equal(rig->told, HPS_PERMISSION);
+    reported_wait(rig, rig->client.consumer, 1);
+    assert_int_equal(rig->reported, HPS_PERMISSION);
     assert_non_null(strstr(rig->text, "\"g\""));
     /* Told once, however often it is tried. */
     for (int i = 0; i < 100; i++) {
         commit_to(rig->client.consumer, 0, i);
         look(rig, rig->client.consumer);
     }
-    assert_int_equal(rig->n_told, 1);
+    assert_int_equal(rig->n_reported, 1);
     hps_mock_kafka_fail(rig->client.mock, HPS_MOCK_FIND_COORDINATOR, 0, 0);
-    told_wait(rig, rig->client.consumer, 2);
-    assert_int_equal(rig->told, HPS_OK);
+    reported_wait(rig, rig->client.consumer, 2);
+    assert_int_equal(rig->reported, HPS_OK);
     assert_int_equal(hps_mock_kafka_committed(rig->client.mock, "g", TOPIC, 0), 99);
 }
 
@@ -120,14 +120,14 @@ static void test_poll_when_no_coordinator_is_there_then_every_new_partition_begi
         begin_partition(rig, i, end_us);
     }
     /* Which may pass, so it is not worth a word at once. */
-    assert_int_equal(rig->n_told, 0);
+    assert_int_equal(rig->n_reported, 0);
     hps_mock_kafka_fail(rig->client.mock, HPS_MOCK_FIND_COORDINATOR, 0, 0);
     commit_to(rig->client.consumer, 3, 1);
     while (hps_mock_kafka_committed(rig->client.mock, "g", TOPIC, 3) != 1) {
         look(rig, rig->client.consumer);
         assert_true(hps_clock_us() < end_us);
     }
-    assert_int_equal(rig->n_told, 0);
+    assert_int_equal(rig->n_reported, 0);
 }
 
 static void test_commit_when_a_topic_is_denied_then_the_others_are_committed(void **state)
@@ -135,11 +135,11 @@ static void test_commit_when_a_topic_is_denied_then_the_others_are_committed(voi
     struct rig *rig = *state;
     hps_mock_kafka_fail(rig->client.mock, HPS_MOCK_OFFSET_COMMIT, HPS_MOCK_TOPIC_DENIED, 1);
     commit_to(rig->client.consumer, 0, 1);
-    told_wait(rig, rig->client.consumer, 1);
-    assert_int_equal(rig->told, HPS_PERMISSION);
+    reported_wait(rig, rig->client.consumer, 1);
+    assert_int_equal(rig->reported, HPS_PERMISSION);
     commit_to(rig->client.consumer, 1, 1);
-    told_wait(rig, rig->client.consumer, 2);
-    assert_int_equal(rig->told, HPS_OK);
+    reported_wait(rig, rig->client.consumer, 2);
+    assert_int_equal(rig->reported, HPS_OK);
     for (int32_t i = 0; i < 2; i++) { /* what was refused is not lost either */
         assert_int_equal(hps_mock_kafka_committed(rig->client.mock, "g", TOPIC, i), 1);
     }
@@ -151,13 +151,13 @@ static void test_commit_when_consumers_share_a_group_then_each_is_told(void **st
     struct hps_consumer *other = open_consumer(rig->client.log, "m", NULL);
     hps_mock_kafka_fail(rig->client.mock, HPS_MOCK_OFFSET_COMMIT, HPS_MOCK_GROUP_DENIED, 1);
     commit_to(rig->client.consumer, 0, 1);
-    told_wait(rig, rig->client.consumer, 1);
-    told_wait(rig, other, 2);
-    assert_int_equal(rig->told, HPS_PERMISSION);
+    reported_wait(rig, rig->client.consumer, 1);
+    reported_wait(rig, other, 2);
+    assert_int_equal(rig->reported, HPS_PERMISSION);
     commit_to(other, 1, 1);
-    told_wait(rig, other, 3);
-    told_wait(rig, rig->client.consumer, 4);
-    assert_int_equal(rig->told, HPS_OK);
+    reported_wait(rig, other, 3);
+    reported_wait(rig, rig->client.consumer, 4);
+    assert_int_equal(rig->reported, HPS_OK);
     other->ops->close(other);
 }
 

@@ -153,12 +153,12 @@ static void test_text_when_this_process_has_the_database_then_busy(void **state)
 }
 
 /* In the child: no RocksDB, whose threads it has not. */
-static void lock_in_child(const char *path, int told, int end)
+static void lock_in_child(const char *path, int ready, int end)
 {
     char byte = 0;
     const struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (fd < 0 || fcntl(fd, F_SETLK, &lock) != 0 || write(told, "", 1) != 1) {
+    if (fd < 0 || fcntl(fd, F_SETLK, &lock) != 0 || write(ready, "", 1) != 1) {
         _exit(1);
     }
     _exit(read(end, &byte, 1) == 0 ? 0 : 1);
@@ -167,24 +167,24 @@ static void lock_in_child(const char *path, int told, int end)
 static void test_text_when_another_process_has_the_database_then_busy(void **state)
 {
     (void)state;
-    int told[2];
+    int ready[2];
     int end[2];
     char byte;
     make_rows();
-    assert_int_equal(pipe(told), 0);
+    assert_int_equal(pipe(ready), 0);
     assert_int_equal(pipe(end), 0);
     const char *path = below("hpsd/LOCK");
     pid_t child = fork();
     if (child == 0) {
         close(end[1]);
-        lock_in_child(path, told[1], end[0]);
+        lock_in_child(path, ready[1], end[0]);
     }
-    close(told[1]);
+    close(ready[1]);
     close(end[0]);
-    assert_int_equal(read(told[0], &byte, 1), 1);
+    assert_int_equal(read(ready[0], &byte, 1), 1);
     check_text(open_fails(), "IO error: While lock file: ", HPS_BUSY);
     int status = 0;
-    close(told[0]);
+    close(ready[0]);
     close(end[1]);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);

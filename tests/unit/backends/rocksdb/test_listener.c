@@ -18,14 +18,14 @@ struct rig {
     rocksdb_t *db;
     rocksdb_writeoptions_t *write;
     pthread_mutex_t lock;
-    pthread_cond_t told;
+    pthread_cond_t changed;
     unsigned n;
     struct hps_rocksdb_event events[EVENTS_MAX]; /* without their texts */
     char families[EVENTS_MAX][32];
     char first_words[EVENTS_MAX][48];
 };
 
-static void hear(void *ctx, const struct hps_rocksdb_event *event)
+static void record_event(void *ctx, const struct hps_rocksdb_event *event)
 {
     struct rig *rig = ctx;
     pthread_mutex_lock(&rig->lock);
@@ -36,7 +36,7 @@ static void hear(void *ctx, const struct hps_rocksdb_event *event)
         (void)snprintf(rig->first_words[rig->n], sizeof(rig->first_words[0]), "%s", event->text);
         rig->n++;
     }
-    pthread_cond_broadcast(&rig->told);
+    pthread_cond_broadcast(&rig->changed);
     pthread_mutex_unlock(&rig->lock);
 }
 
@@ -51,7 +51,7 @@ static unsigned wait_for(struct rig *rig, enum hps_rocksdb_event_kind kind)
         if (i < rig->n) {
             break;
         }
-        pthread_cond_wait(&rig->told, &rig->lock);
+        pthread_cond_wait(&rig->changed, &rig->lock);
     }
     pthread_mutex_unlock(&rig->lock);
     return i;
@@ -91,8 +91,8 @@ static void rig_open(struct rig *rig)
 {
     char *text = NULL;
     bool made = false;
-    *rig = (struct rig){.lock = PTHREAD_MUTEX_INITIALIZER, .told = PTHREAD_COND_INITIALIZER};
-    rig->options = options_with("listeners=" HPS_ROCKSDB_LISTENER, hear, rig, &made);
+    *rig = (struct rig){.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    rig->options = options_with("listeners=" HPS_ROCKSDB_LISTENER, record_event, rig, &made);
     assert_true(made);
     rig->write = rocksdb_writeoptions_create();
     rig->db = rocksdb_open(rig->options, below("hpsd"), &text);
@@ -105,7 +105,7 @@ static void rig_close(struct rig *rig)
     rocksdb_close(rig->db);
     rocksdb_writeoptions_destroy(rig->write);
     rocksdb_options_destroy(rig->options);
-    pthread_cond_destroy(&rig->told);
+    pthread_cond_destroy(&rig->changed);
     pthread_mutex_destroy(&rig->lock);
 }
 
@@ -207,7 +207,7 @@ static void test_listener_when_none_is_offered_then_none_is_made(void **state)
     bool made = true;
     rocksdb_options_destroy(options_with("listeners=" HPS_ROCKSDB_LISTENER, NULL, NULL, &made));
     assert_false(made);
-    rocksdb_options_destroy(options_with("max_open_files=-1", hear, NULL, &made));
+    rocksdb_options_destroy(options_with("max_open_files=-1", record_event, NULL, &made));
     assert_false(made);
     rocksdb_options_destroy(options_with("listeners=" HPS_ROCKSDB_LISTENER, NULL, NULL, &made));
     assert_false(made); /* the offer has ended */

@@ -124,8 +124,8 @@ enum { RACE_KEYS = 64, RACE_ROUNDS = 4000 };
 struct race {
     struct hps_absent *absent;
     struct hps_stamps *stamps;
-    atomic_bool exists[RACE_KEYS]; /* the store */
-    atomic_uint told[RACE_KEYS];   /* odd: its update is published */
+    atomic_bool exists[RACE_KEYS];    /* the store */
+    atomic_uint published[RACE_KEYS]; /* odd: its update is published */
     atomic_bool stop;
     atomic_uint n_wrong;
     atomic_uint n_added;
@@ -139,9 +139,10 @@ static void *walk_keys(void *arg)
     while (!atomic_load(&race->stop)) {
         random = hps_mix64(random + 1);
         hps_key key = random % RACE_KEYS;
-        unsigned told = atomic_load(&race->told[key]);
+        unsigned published = atomic_load(&race->published[key]);
         if (hps_absent_has(race->absent, 0, key)) {
-            race->n_wrong += told % 2 != 0 && told == atomic_load(&race->told[key]) ? 1 : 0;
+            race->n_wrong +=
+                published % 2 != 0 && published == atomic_load(&race->published[key]) ? 1 : 0;
             continue;
         }
         const struct hps_stamp_guard seen = {.stamps = race->stamps,
@@ -162,14 +163,14 @@ static void update_keys(struct race *race)
     for (unsigned round = 0; round < RACE_ROUNDS; round++) {
         hps_key key = round % RACE_KEYS;
 
-        race->told[key] += race->told[key] % 2;
+        race->published[key] += race->published[key] % 2;
         atomic_store(&race->exists[key], false); /* an erase needs no stamp here: it adds nothing */
         hps_stamps_begin(race->stamps);
         hps_stamps_mark(race->stamps, 0, &key, 1);
         atomic_store(&race->exists[key], true);
         hps_absent_remove(race->absent, 0, &key, 1);
         hps_stamps_end(race->stamps);
-        race->told[key]++;
+        race->published[key]++;
     }
 }
 

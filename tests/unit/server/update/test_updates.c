@@ -965,7 +965,7 @@ static void take_view(void *ctx, const struct hps_stream_view *view)
 }
 
 /* Is there a series of that topic? */
-static bool gap_is_told(struct rig *rig)
+static bool gap_is_reported(struct rig *rig)
 {
     struct hps_buf text;
     hps_buf_init(&text, SIZE_MAX / 2);
@@ -1004,18 +1004,18 @@ static void test_updater_when_added_and_removed_then_applies_and_gives_the_pin_b
     asked.kind = HPS_UPDATE_ACCEPT_GAP;
     assert_int_equal(hps_updater_command(rig->updater, &asked, &n, &err), HPS_PRECONDITION);
     hps_updater_gauges(rig->updater);
-    assert_true(gap_is_told(rig));
+    assert_true(gap_is_reported(rig));
     const struct hps_version *mine = rig->fx.version;
     const struct hps_version other = {
         .model = mine->model, .number = mine->number + 1, .lineage = mine->lineage};
     hps_updater_activated(rig->updater, &other, 2);
     hps_updater_gauges(rig->updater);
-    assert_false(gap_is_told(rig)); /* which the other may not have */
+    assert_false(gap_is_reported(rig)); /* which the other may not have */
     hps_updater_activated(rig->updater, mine, 3);
     hps_updater_gauges(rig->updater);
-    assert_true(gap_is_told(rig));
+    assert_true(gap_is_reported(rig));
     hps_updater_remove(rig->updater, rig->fx.version);
-    assert_false(gap_is_told(rig)); /* an alert on it would never end */
+    assert_false(gap_is_reported(rig)); /* an alert on it would never end */
     hps_updater_stop(rig->updater);
     assert_true(hps_version_idle(rig->fx.version));
     hps_updater_add(rig->updater, rig->fx.version, 1); /* stopped: nothing begins */

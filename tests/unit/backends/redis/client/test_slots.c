@@ -35,32 +35,32 @@ static void test_slot_when_a_key_has_a_tag_then_the_tag_decides(void **state)
     assert_int_equal(hps_redis_slot("\0\xff{\0}", 5), hps_redis_slot("\0", 1));
 }
 
-struct told {
+struct listed {
     char text[1000];
 };
 
-static void tell(void *ctx, uint16_t first, uint16_t last, bool master, const struct hps_addr *addr)
+static void list(void *ctx, uint16_t first, uint16_t last, bool master, const struct hps_addr *addr)
 {
-    struct told *told = ctx;
-    size_t size = strlen(told->text);
+    struct listed *listed = ctx;
+    size_t size = strlen(listed->text);
     char address[HPS_ADDR_TEXT_MAX];
-    snprintf(told->text + size, sizeof(told->text) - size, "%u-%u %s %s\n", first, last,
+    snprintf(listed->text + size, sizeof(listed->text) - size, "%u-%u %s %s\n", first, last,
              master ? "master" : "replica", hps_addr_print(addr, address, sizeof(address)));
 }
 
-static hps_status read_map(const char *text, struct told *told, struct hps_error *err)
+static hps_status read_map(const char *text, struct listed *listed, struct hps_error *err)
 {
     struct hps_redis_reader *reader = hps_redis_reader_new(1 << 20);
     struct hps_redis_values values;
     struct hps_redis_reply reply = {.values = &values};
     struct hps_addr asked;
 
-    memset(told, 0, sizeof(*told));
+    memset(listed, 0, sizeof(*listed));
     hps_redis_values_init(&values, 1000, 1 << 20);
     assert_int_equal(hps_addr_parse("10.0.0.9:7000", &asked, NULL), HPS_OK);
     assert_int_equal(hps_redis_reader_feed(reader, text, strlen(text)), HPS_OK);
     assert_int_equal(hps_redis_reader_next(reader, &reply, NULL), HPS_OK);
-    hps_status status = hps_redis_slots_read(&values, &asked, tell, told, err);
+    hps_status status = hps_redis_slots_read(&values, &asked, list, listed, err);
     hps_redis_values_fini(&values);
     hps_redis_reader_free(reader);
     return status;
@@ -68,7 +68,7 @@ static hps_status read_map(const char *text, struct told *told, struct hps_error
 
 static void test_map_when_it_has_metadata_and_unknown_hosts_then_every_node_is_told(void **state)
 {
-    struct told told;
+    struct listed listed;
     (void)state;
     assert_int_equal(
         read_map("*2\r\n"
@@ -76,10 +76,10 @@ static void test_map_when_it_has_metadata_and_unknown_hosts_then_every_node_is_t
                  "*4\r\n$8\r\n10.0.0.1\r\n:7001\r\n$2\r\nid\r\n*2\r\n+hostname\r\n+a\r\n"
                  "*4\r\n$3\r\n::1\r\n:7002\r\n$2\r\nid\r\n*0\r\n"
                  "*3\r\n:101\r\n:16383\r\n*3\r\n$-1\r\n:7003\r\n$2\r\nid\r\n",
-                 &told, NULL),
+                 &listed, NULL),
         HPS_OK);
-    assert_string_equal(told.text, "0-100 master 10.0.0.1:7001\n0-100 replica [::1]:7002\n"
-                                   "101-16383 master 10.0.0.9:7003\n");
+    assert_string_equal(listed.text, "0-100 master 10.0.0.1:7001\n0-100 replica [::1]:7002\n"
+                                     "101-16383 master 10.0.0.9:7003\n");
 }
 
 static void test_map_when_it_is_none_then_io_and_nothing_is_told(void **state)
@@ -95,10 +95,10 @@ static void test_map_when_it_is_none_then_io_and_nothing_is_told(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
-        struct told told;
+        struct listed listed;
         struct hps_error err = {0};
-        assert_int_equal(read_map(texts[i], &told, &err), HPS_IO);
-        assert_string_equal(told.text, "");
+        assert_int_equal(read_map(texts[i], &listed, &err), HPS_IO);
+        assert_string_equal(listed.text, "");
         assert_non_null(strstr(err.text, "CLUSTER SLOTS"));
     }
 }

@@ -354,8 +354,8 @@ static void test_loss_at_the_nth_work_then_that_is_not_done_and_all_is_lost(void
 {
     (void)state;
     for (uint64_t n = 1; n <= 3; n++) {
-        const struct hps_device_sim_config told_so = {.fail_at = n};
-        struct rig rig = rig_open(n == 2 ? &told_so : NULL);
+        const struct hps_device_sim_config reported = {.fail_at = n};
+        struct rig rig = rig_open(n == 2 ? &reported : NULL);
         if (n != 2) {
             hps_device_sim_fail(rig.device, n);
         }
