@@ -538,13 +538,13 @@ static hps_status check_updates(struct hps_config *config, struct hps_error *err
     if (status != HPS_OK || source->type == HPS_CONFIG_UPDATE_SOURCE_NULL) {
         return status;
     }
-    const char *letters = source->dead_letter_topic;
-    if (strlen(letters) > TOPIC_BYTES_MAX || letters[strspn(letters, NAME_CHARS)] != '\0' ||
-        strcmp(letters, ".") == 0 || strcmp(letters, "..") == 0) {
+    const char *topic = source->dead_letter_topic;
+    if (strlen(topic) > TOPIC_BYTES_MAX || topic[strspn(topic, NAME_CHARS)] != '\0' ||
+        strcmp(topic, ".") == 0 || strcmp(topic, "..") == 0) {
         return hps_error_set(err, HPS_INVALID,
                              "%s: update_source.dead_letter_topic: got \"%.60s\", expected at most "
                              "%d of a-z A-Z 0-9 . _ -",
-                             config->file, letters, TOPIC_BYTES_MAX);
+                             config->file, topic, TOPIC_BYTES_MAX);
     }
     if (source->start == HPS_CONFIG_UPDATE_START_TIME && source->start_time_unix_ms == 0) {
         return hps_error_set(err, HPS_INVALID,

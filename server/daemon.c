@@ -186,14 +186,14 @@ static hps_status make_updater(struct hps_daemon *daemon, struct hps_error *err)
     if (daemon->update_filters == NULL) {
         return no_memory(err);
     }
-    const char *letters = source->dead_letter_topic;
+    const char *dead_letters = source->dead_letter_topic;
     const struct hps_updater_options options = {
         .log = daemon->options.update_log,
         .metrics = daemon->metrics,
         .group = source->group,
         .filters = daemon->update_filters,
         .n_filters = update_filters(config, daemon->update_filters),
-        .dead_letter_topic = letters[0] != '\0' ? letters : NULL,
+        .dead_letter_topic = dead_letters[0] != '\0' ? dead_letters : NULL,
         .start = (enum hps_update_start)source->start,
         .start_time_ms = (int64_t)source->start_time_unix_ms,
         .start_slack_ms = (uint64_t)source->start_slack_s * 1000,

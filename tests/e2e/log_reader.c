@@ -142,7 +142,7 @@ static hps_status do_poll(struct hps_error *err)
     return HPS_OK;
 }
 
-static hps_status do_letters(const char *topic, struct hps_error *err)
+static hps_status do_dead_letters(const char *topic, struct hps_error *err)
 {
     hps_status status = HPS_OK;
     for (uint32_t i = 0; i < last.n_records && status == HPS_OK; i++) {
@@ -188,7 +188,7 @@ static hps_status obey(char **words, uint32_t n, struct hps_error *err)
         return HPS_OK;
     }
     if (strcmp(verb, "letters") == 0 && n == 2) {
-        return do_letters(words[1], err);
+        return do_dead_letters(words[1], err);
     }
     return hps_error_set(err, HPS_INVALID, "no such command");
 }

@@ -72,7 +72,7 @@ struct hps_watch {
     struct hps_watch *next;
 };
 
-struct letter {
+struct dead_letter_record {
     char *topic;
     struct record *record;
 };
@@ -97,8 +97,8 @@ struct fake_consumer {
     uint32_t n_events;
     struct hps_consumer_topic *topics;
     char *cluster_id;
-    struct letter *letters;
-    uint32_t n_letters;
+    struct dead_letter_record *dead_letters;
+    uint32_t n_dead_letters;
     struct hps_watch *watches;
     struct fake_consumer *next;
 };
@@ -431,7 +431,8 @@ void hps_fake_log_break_consumers(struct hps_update_log *base)
     unlock(log);
 }
 
-void hps_fake_log_lose_letters(struct hps_update_log *base, uint32_t n_flushes, hps_status status)
+void hps_fake_log_lose_dead_letters(struct hps_update_log *base, uint32_t n_flushes,
+                                    hps_status status)
 {
     struct fake_log *log = locked(base);
     log->n_flushes_lost = n_flushes;
@@ -949,12 +950,12 @@ static void fake_commit(struct hps_consumer *base, const struct hps_consumer_pos
 
 /* ---- dead letters: with the headers that say where they are from ----------------------------- */
 
-static struct record *make_letter(const struct hps_consumer_record *from, const char *reason)
+static struct record *make_dead_letter(const struct hps_consumer_record *from, const char *reason)
 {
     const struct record *of = from->handle;
     struct hps_fake_header *headers =
         must(hps_calloc(of->is.n_headers + 4, sizeof(of->is.headers[0])));
-    struct hps_fake_record letter = of->is;
+    struct hps_fake_record dead_letter_record = of->is;
     char partition[16];
     char offset[24];
     snprintf(partition, sizeof(partition), "%d", from->partition);
@@ -969,9 +970,9 @@ static struct record *make_letter(const struct hps_consumer_record *from, const 
     for (uint32_t i = 0; i < 4; i++) {
         headers[of->is.n_headers + i] = more[i];
     }
-    letter.headers = headers;
-    letter.n_headers += 4;
-    struct record *made = make_record(&letter);
+    dead_letter_record.headers = headers;
+    dead_letter_record.n_headers += 4;
+    struct record *made = make_record(&dead_letter_record);
     hps_free(headers);
     return made;
 }
@@ -982,9 +983,10 @@ static hps_status fake_dead_letter(struct hps_consumer *base, const char *topic,
 {
     (void)err;
     struct fake_consumer *c = (struct fake_consumer *)base;
-    c->letters = must(hps_realloc(c->letters, (c->n_letters + 1) * sizeof(c->letters[0])));
-    c->letters[c->n_letters++] =
-        (struct letter){must(hps_strdup(topic)), make_letter(record, reason)};
+    c->dead_letters =
+        must(hps_realloc(c->dead_letters, (c->n_dead_letters + 1) * sizeof(c->dead_letters[0])));
+    c->dead_letters[c->n_dead_letters++] =
+        (struct dead_letter_record){must(hps_strdup(topic)), make_dead_letter(record, reason)};
     return HPS_OK;
 }
 
@@ -998,20 +1000,20 @@ static hps_status fake_dead_letter_flush(struct hps_consumer *base, uint32_t tim
     lock(log);
     if (away_of(log) != HPS_OK) {
         status = away(log, err);
-    } else if (log->n_flushes_lost > 0 && c->n_letters > 0) {
+    } else if (log->n_flushes_lost > 0 && c->n_dead_letters > 0) {
         log->n_flushes_lost--;
         status = hps_error_set(err, log->lost_status, "dead letters were lost");
     }
-    for (uint32_t i = 0; i < c->n_letters; i++) {
+    for (uint32_t i = 0; i < c->n_dead_letters; i++) {
         if (status == HPS_OK) {
-            make_topic(log, c->letters[i].topic, 1);
-            append(log, c->letters[i].topic, 0, c->letters[i].record);
+            make_topic(log, c->dead_letters[i].topic, 1);
+            append(log, c->dead_letters[i].topic, 0, c->dead_letters[i].record);
         } else {
-            free_record(c->letters[i].record);
+            free_record(c->dead_letters[i].record);
         }
-        hps_free(c->letters[i].topic);
+        hps_free(c->dead_letters[i].topic);
     }
-    c->n_letters = 0;
+    c->n_dead_letters = 0;
     unlock(log);
     return status;
 }
@@ -1023,9 +1025,9 @@ static void free_consumer(struct fake_consumer *c)
     while (c->n_readings > 0) {
         drop_reading(c, 0);
     }
-    for (uint32_t i = 0; i < c->n_letters; i++) {
-        free_record(c->letters[i].record);
-        hps_free(c->letters[i].topic);
+    for (uint32_t i = 0; i < c->n_dead_letters; i++) {
+        free_record(c->dead_letters[i].record);
+        hps_free(c->dead_letters[i].topic);
     }
     while (c->watches != NULL) {
         struct hps_watch *watch = c->watches;
@@ -1034,7 +1036,7 @@ static void free_consumer(struct fake_consumer *c)
         hps_free(watch);
     }
     hps_topic_filters_free(c->filters);
-    hps_free(c->letters);
+    hps_free(c->dead_letters);
     hps_free(c->readings);
     hps_free(c->records);
     hps_free(c->events);

@@ -90,7 +90,8 @@ void hps_fake_log_spoil(struct hps_update_log *log, const char *topic, int32_t p
 /* Every consumer that there is now is of no more use. */
 void hps_fake_log_break_consumers(struct hps_update_log *log);
 /* The next n flushes of dead letters fail with `status`, and those letters are lost. */
-void hps_fake_log_lose_letters(struct hps_update_log *log, uint32_t n_flushes, hps_status status);
+void hps_fake_log_lose_dead_letters(struct hps_update_log *log, uint32_t n_flushes,
+                                    hps_status status);
 
 /* Block until every consumer has found nothing more in a poll that it made, or was in, since the
  * call began: all that was there before was polled, and dealt with. One caller at a time. */

@@ -13,7 +13,7 @@
 
 #include "tests/lib/stream_rig.h"
 
-#define LETTERS "letters"
+#define DEAD_LETTERS "letters"
 
 /* ---- the rig --------------------------------------------------------------------------------- */
 
@@ -170,16 +170,16 @@ static void put_bad(struct rig *rig)
     hps_fake_log_append(rig->log, ITEMS, 0, &bad);
 }
 
-static void want_letters(struct rig *rig)
+static void want_dead_letters(struct rig *rig)
 {
-    rig->options.dead_letter_topic = LETTERS;
-    hps_fake_log_topic(rig->log, LETTERS, 1);
+    rig->options.dead_letter_topic = DEAD_LETTERS;
+    hps_fake_log_topic(rig->log, DEAD_LETTERS, 1);
 }
 
 static void test_stream_when_a_record_is_bad_then_the_others_are_applied(void **state)
 {
     struct rig *rig = *state;
-    want_letters(rig);
+    want_dead_letters(rig);
     put(rig, 1, 10);
     put_bad(rig);
     put(rig, 2, 20);
@@ -187,7 +187,7 @@ static void test_stream_when_a_record_is_bad_then_the_others_are_applied(void **
     assert_true(item(rig, 1) == 10);
     assert_true(item(rig, 2) == 20);
     assert_int_equal(rig->stream->counts.n_rejected, 1);
-    assert_int_equal(hps_fake_log_high(rig->log, LETTERS, 0), 1);
+    assert_int_equal(hps_fake_log_high(rig->log, DEAD_LETTERS, 0), 1);
 }
 
 static void test_stream_when_all_records_are_bad_then_it_advances(void **state)
@@ -206,15 +206,15 @@ static void test_stream_when_all_records_are_bad_then_it_advances(void **state)
 static void test_stream_when_letters_are_lost_then_the_record_comes_again(void **state)
 {
     struct rig *rig = *state;
-    want_letters(rig);
+    want_dead_letters(rig);
     put_bad(rig);
-    hps_fake_log_lose_letters(rig->log, 1, HPS_UNAVAILABLE);
+    hps_fake_log_lose_dead_letters(rig->log, 1, HPS_UNAVAILABLE);
     begin(rig, 0);
-    assert_int_equal(hps_fake_log_high(rig->log, LETTERS, 0), 0);
+    assert_int_equal(hps_fake_log_high(rig->log, DEAD_LETTERS, 0), 0);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 0);
     hps_clock_advance(60 * 1000);
     turns(rig, 3);
-    assert_int_equal(hps_fake_log_high(rig->log, LETTERS, 0), 1);
+    assert_int_equal(hps_fake_log_high(rig->log, DEAD_LETTERS, 0), 1);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 1);
 }
 
@@ -222,17 +222,17 @@ static void test_stream_when_letters_are_lost_then_the_record_comes_again(void *
 static void test_stream_when_a_letter_is_refused_again_and_again_then_goes_on_without(void **state)
 {
     struct rig *rig = *state;
-    want_letters(rig);
+    want_dead_letters(rig);
     put_bad(rig);
     put(rig, 1, 10);
-    hps_fake_log_lose_letters(rig->log, UINT32_MAX, HPS_INVALID);
+    hps_fake_log_lose_dead_letters(rig->log, UINT32_MAX, HPS_INVALID);
     begin(rig, 0);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 0); /* once may be by chance */
     for (unsigned i = 0; i < 4; i++) {
         hps_clock_advance(60 * 1000);
         turns(rig, 3);
     }
-    assert_int_equal(hps_fake_log_high(rig->log, LETTERS, 0), 0);
+    assert_int_equal(hps_fake_log_high(rig->log, DEAD_LETTERS, 0), 0);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 2);
     assert_true(item(rig, 1) == 10);
 }
