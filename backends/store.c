@@ -131,7 +131,7 @@ hps_status hps_store_insert_none(struct hps_space *space, const struct hps_call 
                                  struct hps_insert_report *out_report)
 {
     (void)space, (void)call, (void)table, (void)keys, (void)slots, (void)rows, (void)guard;
-    *out_report = (struct hps_insert_report){.n_no_room = n};
+    *out_report = (struct hps_insert_report){.n_no_capacity = n};
     return HPS_OK;
 }
 

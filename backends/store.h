@@ -121,7 +121,7 @@ struct hps_insert_guard {
 /* Result of an insertion, in rows. Rows of keys that the store had already are not counted. */
 struct hps_insert_report {
     uint32_t n_inserted;
-    uint32_t n_no_room; /* not inserted: no space */
+    uint32_t n_no_capacity; /* not inserted: no space */
     /* Not inserted: rejected by the guard, or their shard is not at the version's positions. */
     uint32_t n_stale;
     uint32_t n_evicted; /* rows of other keys, evicted to make space */
@@ -269,7 +269,7 @@ void hps_store_check(const struct hps_store_ops *ops);
 /* Default implementations for stores. get_many: one get for each table. */
 hps_status hps_store_get_each(struct hps_space *space, const struct hps_call *call,
                               struct hps_part_batch *parts, uint32_t n_parts);
-/* insert: inserts no row and counts all of them in n_no_room. */
+/* insert: inserts no row and counts all of them in n_no_capacity. */
 hps_status hps_store_insert_none(struct hps_space *space, const struct hps_call *call,
                                  const struct hps_table *table, const hps_key *keys,
                                  const uint32_t *slots, const uint8_t *rows, uint32_t n,

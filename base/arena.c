@@ -117,11 +117,11 @@ void hps_arena_free(struct hps_arena *arena)
 static bool arena_grow(struct hps_arena *arena, size_t need)
 {
     HPS_ASSERT(arena->held <= arena->bytes_max);
-    size_t room = arena->bytes_max - arena->held;
-    if (need > room) {
+    size_t space = arena->bytes_max - arena->held;
+    if (need > space) {
         return false;
     }
-    size_t size = arena->newest->size <= room / 2 ? arena->newest->size * 2 : room;
+    size_t size = arena->newest->size <= space / 2 ? arena->newest->size * 2 : space;
     if (size < need) {
         size = need;
     }

@@ -82,11 +82,11 @@ static hps_status append_text(struct hps_buf *buf, const char *fmt, va_list args
     }
     va_list again;
     va_copy(again, args);
-    size_t room = buf->capacity - buf->size;
-    int length = vsnprintf((char *)buf->data + buf->size, room + 1, fmt, args);
+    size_t space = buf->capacity - buf->size;
+    int length = vsnprintf((char *)buf->data + buf->size, space + 1, fmt, args);
     if (length < 0) {
         status = HPS_INVALID;
-    } else if ((size_t)length > room) {
+    } else if ((size_t)length > space) {
         status = hps_buf_reserve(buf, (size_t)length);
         if (status == HPS_OK) {
             vsnprintf((char *)buf->data + buf->size, (size_t)length + 1, fmt, again);

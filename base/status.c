@@ -71,8 +71,8 @@ hps_status hps_error_prefix(struct hps_error *err, hps_status status, const char
     va_end(args);
     if (used >= 0 && (size_t)used + 2 < sizeof(err->text)) {
         char *at = err->text + used;
-        size_t room = sizeof(err->text) - (size_t)used - 3; /* after ": ", before the NUL */
-        size_t length = strnlen(old, room);
+        size_t space = sizeof(err->text) - (size_t)used - 3; /* after ": ", before the NUL */
+        size_t length = strnlen(old, space);
         memcpy(at, ": ", 2);
         memcpy(at + 2, old, length);
         at[2 + length] = '\0';

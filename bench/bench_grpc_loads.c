@@ -203,8 +203,8 @@ static bool raw_send(int fd, const struct load_state *state, unsigned n)
 
 static bool raw_read(int fd, struct raw_input *in)
 {
-    size_t room = in->capacity - in->size;
-    ssize_t n = recv(fd, in->data + in->size, room < PIECE_BYTES ? room : PIECE_BYTES, 0);
+    size_t space = in->capacity - in->size;
+    ssize_t n = recv(fd, in->data + in->size, space < PIECE_BYTES ? space : PIECE_BYTES, 0);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
         return raw_wait(fd);

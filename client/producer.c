@@ -100,7 +100,7 @@ static const char *advice_of(rd_kafka_resp_err_t code)
 }
 
 /* Makes space for another range; false: not possible. */
-static bool range_room(struct placed *placed)
+static bool ensure_range(struct placed *placed)
 {
     HPS_ASSERT(placed->n_ranges <= placed->capacity);
     if (placed->n_ranges < placed->capacity) {
@@ -129,9 +129,9 @@ static void place(struct placed *placed, int64_t offset)
     }
     bool next = last != NULL && offset > last->last;
     bool joined = next && (offset == last->last + 1 || placed->n_unplaced > 0);
-    if (joined || (next && !range_room(placed))) {
+    if (joined || (next && !ensure_range(placed))) {
         last->last = offset;
-    } else if (range_room(placed)) {
+    } else if (ensure_range(placed)) {
         int64_t first = last == NULL && placed->n_unplaced > 0 ? 0 : offset;
         placed->ranges[placed->n_ranges++] = (struct range){first, offset};
     } else {

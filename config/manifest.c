@@ -43,7 +43,7 @@ static void wrong(struct source *source, const char *where, const char *field, c
 }
 
 /* Zeroed memory for n items; NULL: n is 0, or the source has failed. owner: the caller */
-static void *get_room(struct source *source, size_t n, size_t size)
+static void *alloc_items(struct source *source, size_t n, size_t size)
 {
     void *items = source->status == HPS_OK && n > 0 ? hps_calloc(n, size) : NULL;
 
@@ -187,7 +187,7 @@ static void read_table(struct source *source, const json_t *json, size_t index,
     table->n_rows = (uint64_t)n_rows;
     read_dtype(source, json, where, table);
     size_t n_files = get_array(source, json, where, "files", &files);
-    table->files = get_room(source, n_files, sizeof(*table->files));
+    table->files = alloc_items(source, n_files, sizeof(*table->files));
     table->n_files = table->files != NULL ? n_files : 0;
     for (size_t i = 0; i < table->n_files && source->status == HPS_OK; i++) {
         (void)snprintf(where, sizeof(where), "tables[%zu].files[%zu].", index, i);
@@ -203,7 +203,7 @@ static void read_tables(struct source *source, const json_t *json, struct hps_ma
     if (n_tables == 0 || n_tables > HPS_MODEL_TABLES_MAX) {
         wrong(source, "", "tables", "an array of 1 to 4096 tables");
     }
-    manifest->tables = get_room(source, n_tables, sizeof(*manifest->tables));
+    manifest->tables = alloc_items(source, n_tables, sizeof(*manifest->tables));
     manifest->n_tables = manifest->tables != NULL ? n_tables : 0;
     for (size_t i = 0; i < manifest->n_tables && source->status == HPS_OK; i++) {
         read_table(source, json_array_get(tables, i), i, &manifest->tables[i]);
@@ -226,7 +226,7 @@ static void read_position(struct source *source, const json_t *json, size_t inde
     position->topic = get_string(source, json, where, "topic", true);
     bool has_cluster = json_object_get(json, "cluster") != NULL;
     position->cluster =
-        has_cluster ? get_string(source, json, where, "cluster", true) : get_room(source, 1, 1);
+        has_cluster ? get_string(source, json, where, "cluster", true) : alloc_items(source, 1, 1);
     if (!get_integer(source, json, where, "partition", 0, INT32_MAX, &partition)) {
         wrong(source, where, "partition", "an integer");
     }
@@ -241,7 +241,7 @@ static void read_positions(struct source *source, const json_t *json, struct hps
     const json_t *positions = NULL;
     size_t n = get_array(source, json, "", "start_positions", &positions);
 
-    manifest->positions = get_room(source, n, sizeof(*manifest->positions));
+    manifest->positions = alloc_items(source, n, sizeof(*manifest->positions));
     manifest->n_positions = manifest->positions != NULL ? n : 0;
     for (size_t i = 0; i < manifest->n_positions && source->status == HPS_OK; i++) {
         read_position(source, json_array_get(positions, i), i, &manifest->positions[i]);
@@ -295,7 +295,7 @@ static void read_dle(struct source *source, const json_t *json, struct hps_manif
     if (n_tables > HPS_MODEL_TABLES_MAX) {
         wrong(source, "", "categorical_cardinalities", "at most 4096 tables");
     }
-    manifest->tables = get_room(source, n_tables, sizeof(*manifest->tables));
+    manifest->tables = alloc_items(source, n_tables, sizeof(*manifest->tables));
     manifest->n_tables = manifest->tables != NULL ? n_tables : 0;
     for (size_t i = 0; i < manifest->n_tables && source->status == HPS_OK; i++) {
         struct hps_manifest_table *table = &manifest->tables[i];

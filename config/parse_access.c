@@ -83,7 +83,7 @@ struct list {
 };
 
 /* Zeroed memory for the entries of a list, and their number. NULL: no memory, and *out_n is 0. */
-static void *list_room(const struct list *list, const json_t *object, size_t *out_n)
+static void *list_alloc(const struct list *list, const json_t *object, size_t *out_n)
 {
     size_t n = json_array_size(json_object_get(object, list->key));
     void *items = hps_calloc(n + 1, list->item_bytes);
@@ -260,7 +260,7 @@ static hps_status read_tokens(struct access_reader *reader, const json_t *root)
     static const struct list list = {"tokens", false, 0, sizeof(struct hps_access_token),
                                      read_token};
     struct hps_access_file *file = reader->file;
-    file->tokens = list_room(&list, root, &file->n_tokens);
+    file->tokens = list_alloc(&list, root, &file->n_tokens);
     return read_list(reader, NULL, root, &list, file->tokens);
 }
 
@@ -402,7 +402,7 @@ static hps_status read_rule(struct access_reader *reader, const struct hps_text_
     uint64_t requests_per_s = 0;
     hps_status status = check_keys(base, path, object, keys);
     if (status == HPS_OK) {
-        rule->who = list_room(&who, object, &rule->n_who);
+        rule->who = list_alloc(&who, object, &rule->n_who);
         status = read_list(reader, path, object, &who, rule->who);
     }
     if (status == HPS_OK) {
@@ -427,7 +427,7 @@ static hps_status read_rules(struct access_reader *reader, const json_t *root)
 {
     static const struct list list = {"rules", true, 1, sizeof(struct hps_access_rule), read_rule};
     struct hps_access_file *file = reader->file;
-    file->rules = list_room(&list, root, &file->n_rules);
+    file->rules = list_alloc(&list, root, &file->n_rules);
     return read_list(reader, NULL, root, &list, file->rules);
 }
 

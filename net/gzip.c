@@ -33,7 +33,7 @@ static void zlib_free(voidpf ctx, voidpf ptr)
 
 /* Makes space for the next piece, up to `end` bytes of `out`. When `end` is reached, one spare byte
  * shows whether there is more output. */
-static hps_status make_room(z_stream *zs, struct hps_buf *out, size_t end, uint8_t *spare)
+static hps_status ensure_output(z_stream *zs, struct hps_buf *out, size_t end, uint8_t *spare)
 {
     size_t left = end - out->size;
     size_t step = out->size < STEP_BYTES_MIN ? STEP_BYTES_MIN : out->size;
@@ -84,15 +84,15 @@ static hps_status inflate_all(z_stream *zs, const uint8_t *data, size_t size, st
     const uint8_t *end = data + size;
     zs->next_in = (Bytef *)(uintptr_t)data;
     for (;;) {
-        hps_status status = make_room(zs, out, out_end, &spare);
+        hps_status status = ensure_output(zs, out, out_end, &spare);
         if (status != HPS_OK) {
             return hps_error_set(err, status, "compressed message: %s", hps_status_text(status));
         }
         size_t in = (size_t)(end - zs->next_in);
         zs->avail_in = in < UINT_MAX ? (uInt)in : UINT_MAX;
-        uInt room = zs->avail_out;
+        uInt space = zs->avail_out;
         int rc = inflate(zs, Z_NO_FLUSH);
-        size_t written = room - zs->avail_out;
+        size_t written = space - zs->avail_out;
         if (zs->next_out == &spare + 1) {
             return too_large(out, size, out_end, err);
         }

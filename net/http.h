@@ -65,7 +65,8 @@ struct hps_http_events {
      * the connection expects `size` more bytes. If bytes arrive, they are read into this buffer,
      * and on_data reports them before the connection makes any other callback. Returns NULL if
      * there is no buffer. The callback may be NULL. */
-    uint8_t *(*on_room)(void *ctx, struct hps_http_stream *stream, size_t size, size_t *out_room);
+    uint8_t *(*on_buffer)(void *ctx, struct hps_http_stream *stream, size_t size,
+                          size_t *out_capacity);
     void (*on_end)(void *ctx, struct hps_http_stream *stream); /* the request is complete */
     /* HTTP/2: called after hps_http_finish, when the last byte of the body is in a frame. The
      * server calls hps_http_trailers within this callback. */

@@ -413,35 +413,35 @@ void http1_take_in(struct http1 *http)
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* A buffer of the call for the next bytes of the body, if no bytes are buffered. */
-static uint8_t *direct_room(struct http1 *http, size_t *out_room)
+static uint8_t *direct_buffer(struct http1 *http, size_t *out_capacity)
 {
     bool in_data = http->phase == HTTP1_BODY &&
                    (http->in.chunk == HTTP1_CHUNK_NONE || http->in.chunk == HTTP1_CHUNK_DATA);
 
-    if (!in_data || http1_waiting(http) > 0 || http->base.events->on_room == NULL) {
+    if (!in_data || http1_waiting(http) > 0 || http->base.events->on_buffer == NULL) {
         return NULL;
     }
     size_t size = http->in.body_left < SIZE_MAX ? (size_t)http->in.body_left : SIZE_MAX;
-    return http->base.events->on_room(http->base.ctx, &http->stream, size, out_room);
+    return http->base.events->on_buffer(http->base.ctx, &http->stream, size, out_capacity);
 }
 
 /* One read. *out_more: the socket may have more. */
-static hps_status read_to(struct http1 *http, uint8_t *to, size_t room, size_t *out_size,
+static hps_status read_to(struct http1 *http, uint8_t *to, size_t size_max, size_t *out_size,
                           bool *out_more)
 {
-    hps_status status = hps_conn_read(http->conn, to, room, out_size);
+    hps_status status = hps_conn_read(http->conn, to, size_max, out_size);
 
     if (status == HPS_OK) {
         http->in.work += *out_size > READ_WORK_MIN ? *out_size : READ_WORK_MIN;
-        *out_more = *out_size == room || hps_conn_is_tls(http->conn);
+        *out_more = *out_size == size_max || hps_conn_is_tls(http->conn);
     }
     return status;
 }
 
-static hps_status read_direct(struct http1 *http, uint8_t *to, size_t room, bool *out_more)
+static hps_status read_direct(struct http1 *http, uint8_t *to, size_t size_max, bool *out_more)
 {
     size_t size = 0;
-    hps_status status = read_to(http, to, room, &size, out_more);
+    hps_status status = read_to(http, to, size_max, &size, out_more);
 
     if (status == HPS_OK) {
         take_data(http, to, size);
@@ -456,13 +456,13 @@ static hps_status read_buffered(struct http1 *http, bool *out_more)
 
     hps_buf_consume(in, http->in.at);
     http->in.at = 0;
-    size_t room = HTTP1_IN_BYTES_MAX - in->size;
-    HPS_ASSERT(room >= READ_BYTES_MIN); /* else reading is not wanted */
+    size_t size_max = HTTP1_IN_BYTES_MAX - in->size;
+    HPS_ASSERT(size_max >= READ_BYTES_MIN); /* else reading is not wanted */
     if (in->capacity - in->size < READ_BYTES_MIN && hps_buf_reserve(in, READ_BYTES_MIN) != HPS_OK) {
         return HPS_NO_MEMORY;
     }
-    room = in->capacity - in->size < room ? in->capacity - in->size : room;
-    hps_status status = read_to(http, in->data + in->size, room, &size, out_more);
+    size_max = in->capacity - in->size < size_max ? in->capacity - in->size : size_max;
+    hps_status status = read_to(http, in->data + in->size, size_max, &size, out_more);
     if (status == HPS_OK) {
         in->size += size;
         http1_take_in(http);
@@ -482,13 +482,13 @@ static hps_status read_away(struct http1 *http, bool *out_more)
 
 static hps_status read_once(struct http1 *http, bool *out_more)
 {
-    size_t room = 0;
-    uint8_t *direct = direct_room(http, &room);
+    size_t size_max = 0;
+    uint8_t *direct = direct_buffer(http, &size_max);
 
     if (http->phase == HTTP1_LINGER) {
         return read_away(http, out_more);
     }
-    return direct != NULL ? read_direct(http, direct, room, out_more)
+    return direct != NULL ? read_direct(http, direct, size_max, out_more)
                           : read_buffered(http, out_more);
 }
 

@@ -35,7 +35,8 @@ struct hps_http2_events {
      * the connection expects `size` more bytes. If bytes arrive, they are read into this buffer,
      * and on_data reports them before the connection makes any other callback. Returns NULL if
      * there is no buffer. */
-    uint8_t *(*on_room)(void *ctx, struct hps_http2_stream *stream, size_t size, size_t *out_room);
+    uint8_t *(*on_buffer)(void *ctx, struct hps_http2_stream *stream, size_t size,
+                          size_t *out_capacity);
     void (*on_end)(void *ctx, struct hps_http2_stream *stream); /* the peer has ended its side */
     /* Called after hps_http2_finish, when the last byte of the body is in a frame. The owner calls
      * hps_http2_trailers within this callback. If on_trailers is NULL, the stream ends without

@@ -400,16 +400,16 @@ static void take_in(struct hps_http2 *h2, const uint8_t *data, size_t size)
 
 /* The owner's buffer for the rest of the current DATA frame, or NULL. Only if nghttp2 reported the
  * last byte as data of this frame: then the next frame_left bytes are data too. */
-static uint8_t *direct_room(struct hps_http2 *h2, size_t *out_room)
+static uint8_t *direct_buffer(struct hps_http2 *h2, size_t *out_capacity)
 {
     struct hps_http2_stream *stream;
 
-    if (h2->events->on_room == NULL || !h2->in.in_data || h2->in.frame_left < DIRECT_BYTES_MIN) {
+    if (h2->events->on_buffer == NULL || !h2->in.in_data || h2->in.frame_left < DIRECT_BYTES_MIN) {
         return NULL;
     }
     stream = http2_stream_of(h2, h2->in.frame_id);
     return stream == NULL ? NULL
-                          : h2->events->on_room(h2->ctx, stream, h2->in.frame_left, out_room);
+                          : h2->events->on_buffer(h2->ctx, stream, h2->in.frame_left, out_capacity);
 }
 
 /* One read. *out_more: the socket may have more. */
@@ -417,20 +417,20 @@ static hps_status read_once(struct hps_http2 *h2, bool *out_more)
 {
     struct iovec iov[2];
     int n_iov = 0;
-    size_t room = 0, size;
-    uint8_t *direct = direct_room(h2, &room);
+    size_t size_max = 0, size;
+    uint8_t *direct = direct_buffer(h2, &size_max);
     size_t buffer_bytes = direct == NULL ? HTTP2_READ_BYTES : BEHIND_BYTES;
 
     if (direct != NULL) {
-        iov[n_iov++] = (struct iovec){.iov_base = direct, .iov_len = room};
+        iov[n_iov++] = (struct iovec){.iov_base = direct, .iov_len = size_max};
     }
     iov[n_iov++] = (struct iovec){.iov_base = h2->shared->read, .iov_len = buffer_bytes};
     hps_status status = hps_conn_readv(h2->conn, iov, n_iov, &size);
     if (status != HPS_OK) {
         return status;
     }
-    HPS_ASSERT(size > 0 && size <= room + buffer_bytes);
-    size_t in_place = size < room ? size : room;
+    HPS_ASSERT(size > 0 && size <= size_max + buffer_bytes);
+    size_t in_place = size < size_max ? size : size_max;
     if (in_place > 0) {
         take_in(h2, direct, in_place);
     }
@@ -438,7 +438,7 @@ static hps_status read_once(struct hps_http2 *h2, bool *out_more)
         take_in(h2, h2->shared->read, size - in_place);
     }
     h2->in.work += size > READ_WORK_MIN ? size : READ_WORK_MIN;
-    *out_more = size == room + buffer_bytes || hps_conn_is_tls(h2->conn);
+    *out_more = size == size_max + buffer_bytes || hps_conn_is_tls(h2->conn);
     return HPS_OK;
 }
 

@@ -353,7 +353,7 @@ static void ask_to_leave(struct hps_peers *peers, struct hps_peer_slot *slot,
 }
 
 /* Displaces a connection for a new one of `peer`. False: none may be displaced. */
-static bool make_room(struct hps_peers *peers, struct peer *peer, uint64_t now_us)
+static bool evict_one(struct hps_peers *peers, struct peer *peer, uint64_t now_us)
 {
     struct wanted wanted = {.use_max = USE_IDLE,
                             .idle_us_min = peers->limits.idle_at_once ? 0 : IDLE_US_MIN};
@@ -460,7 +460,7 @@ static bool may_come(struct hps_peers *peers, struct peer *peer, bool is_unix, u
         *out_why = HPS_PEERS_PEER_MAX;
     } else if (limits->connections_max > 0 &&
                peers->n - peers->n_leaving >= limits->connections_max &&
-               !make_room(peers, peer, now_us)) {
+               !evict_one(peers, peer, now_us)) {
         *out_why = HPS_PEERS_FULL;
     } else {
         return true;

@@ -62,16 +62,16 @@ static unsigned connections_max(const struct hps_config_server *config)
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
         return config->connections_max;
     }
-    rlim_t room = limit.rlim_cur > 2 * (rlim_t)FILES_RESERVED ? limit.rlim_cur - FILES_RESERVED
-                                                              : limit.rlim_cur / 2;
-    if (room >= config->connections_max) {
+    rlim_t n_max = limit.rlim_cur > 2 * (rlim_t)FILES_RESERVED ? limit.rlim_cur - FILES_RESERVED
+                                                               : limit.rlim_cur / 2;
+    if (n_max >= config->connections_max) {
         return config->connections_max;
     }
     HPS_LOG(WARN, "acceptor",
             "connections limited: open files allow fewer than connections_max; raise LimitNOFILE",
-            HPS_U64("connections", room), HPS_U64("connections_max", config->connections_max),
+            HPS_U64("connections", n_max), HPS_U64("connections_max", config->connections_max),
             HPS_U64("open_files_max", limit.rlim_cur));
-    return (unsigned)room;
+    return (unsigned)n_max;
 }
 
 void daemon_peers_limits(const struct hps_config_server *config, bool admin,

@@ -586,7 +586,7 @@ static uint64_t more_of(uint64_t n_homes, uint64_t share)
     return n_homes / share > HOMES_MIN ? n_homes / share : HOMES_MIN;
 }
 
-hps_status hps_host_index_make_room(struct hps_host_index *index)
+hps_status hps_host_index_ensure_capacity(struct hps_host_index *index)
 {
     uint64_t n_homes = now_of(index)->n_homes;
     uint64_t n_taken = index->n_keys + index->n_dead;

@@ -222,7 +222,7 @@ struct hps_host_place hps_host_index_find(const struct hps_host_index *index, hp
 /* Ensure that there is a slot for one more key. The index grows when 4/5 of its slots are taken. If
  * there is no memory to grow, it can be filled to 17/20. EXHAUSTED, NO_MEMORY: the index is filled
  * to that limit. */
-hps_status hps_host_index_make_room(struct hps_host_index *index) HPS_MUST_CHECK;
+hps_status hps_host_index_ensure_capacity(struct hps_host_index *index) HPS_MUST_CHECK;
 /* Add a key that is not in the index. A key that was erased recently gets its old slot. EXHAUSTED:
  * all slots from its home to the end of the array are taken. */
 hps_status hps_host_index_add(struct hps_host_index *index, hps_key key, uint32_t row,

@@ -100,7 +100,7 @@ static hps_status host_insert(struct hps_space *space, const struct hps_call *ca
             const uint8_t *row = rows + (size_t)slots[i] * table->row_bytes;
             bool in = hps_host_table_insert(host, keys[i], row, &report.n_evicted) == HPS_OK;
             report.n_inserted += in ? 1 : 0;
-            report.n_no_room += in ? 0 : 1;
+            report.n_no_capacity += in ? 0 : 1;
         }
     }
     table_unlock(space, host);

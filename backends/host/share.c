@@ -62,8 +62,8 @@ void host_shares_update(struct host_map *store)
         bool limited = space->active && level != UINT64_MAX;
         for (uint32_t i = 0; i < set->n_tables; i++) {
             uint64_t wish = table_wish(store, &space->tables[i]);
-            uint64_t roomy = wish + wish / EXCESS_SHARE; /* more rows may come */
-            uint64_t share = roomy < level ? roomy : level;
+            uint64_t padded = wish + wish / EXCESS_SHARE; /* more rows may come */
+            uint64_t share = padded < level ? padded : level;
             atomic_store_explicit(&set->tables[i]->account.bytes_max, limited ? share : UINT64_MAX,
                                   memory_order_relaxed);
             atomic_store(&set->tables[i]->active, space->active);

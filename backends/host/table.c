@@ -324,25 +324,25 @@ static hps_status row_replace(struct hps_host_table *table, struct hps_host_plac
     return HPS_OK;
 }
 
-static hps_status make_room_in_index(struct hps_host_table *table)
+static hps_status ensure_index_capacity(struct hps_host_table *table)
 {
-    hps_status status = hps_host_index_make_room(&table->index);
+    hps_status status = hps_host_index_ensure_capacity(&table->index);
     if (status != HPS_OK) {
         limbo_empty(table); /* frees slots of erased keys */
-        status = hps_host_index_make_room(&table->index);
+        status = hps_host_index_ensure_capacity(&table->index);
     }
     if (status == HPS_EXHAUSTED && way_given(table)) {
-        status = hps_host_index_make_room(&table->index);
+        status = hps_host_index_ensure_capacity(&table->index);
     }
     return status;
 }
 
 /* Make space for one more key, in the index and for its row. On failure, `awaits` says whether
  * there will be space once readers have left. */
-static hps_status make_room(struct hps_host_table *table)
+static hps_status ensure_capacity(struct hps_host_table *table)
 {
     table->awaits = false;
-    hps_status status = make_room_in_index(table);
+    hps_status status = ensure_index_capacity(table);
     if (status != HPS_OK) {
         table->awaits = table->awaits || table->index.n_dead != 0;
         return status;
@@ -401,7 +401,7 @@ hps_status hps_host_table_put(struct hps_host_table *table, hps_key key, const u
     }
     bool full = table->clearing ||
                 (!table->shared->lossy && table->index.n_keys >= table->shared->rows_max);
-    hps_status status = full ? HPS_EXHAUSTED : make_room(table);
+    hps_status status = full ? HPS_EXHAUSTED : ensure_capacity(table);
     if (status == HPS_OK) {
         status = row_add(table, key, data);
     }
@@ -421,10 +421,10 @@ hps_status hps_host_table_insert(struct hps_host_table *table, hps_key key, cons
     if (table->shared->evicts) {
         drain(table, n_evicted);
     }
-    hps_status status = make_room(table);
+    hps_status status = ensure_capacity(table);
     bool pushes_out = table->shared->evicts && !table->shared->lossy;
     if (status != HPS_OK && pushes_out && !table->awaits && evict_one(table, n_evicted)) {
-        status = make_room(table);
+        status = ensure_capacity(table);
     }
     return status == HPS_OK ? row_add(table, key, data) : status;
 }

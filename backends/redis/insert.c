@@ -118,7 +118,7 @@ static bool take_inserted(struct redis_space *space, uint32_t shard, struct redi
     int64_t n_inserted = 0;
     int64_t n_rows = 0;
     if (reply->status == HPS_EXHAUSTED) {
-        report->n_no_room += n;
+        report->n_no_capacity += n;
         return true;
     }
     if (reply->status != HPS_OK || reply->values->n != 3 ||

@@ -149,8 +149,8 @@ static void add_segments(struct read *read, uint32_t shard, uint32_t p, uint32_t
     const struct hps_part_batch *part = &read->parts[p];
     while (begin < end) {
         struct piece *piece = piece_of(read, shard, begin);
-        uint32_t room = read->space->redis->options.fields_max - piece->n;
-        uint32_t n = end - begin < room ? end - begin : room;
+        uint32_t n_left = read->space->redis->options.fields_max - piece->n;
+        uint32_t n = end - begin < n_left ? end - begin : n_left;
         HPS_ASSERT(n > 0);
         HPS_ASSERT(read->n_segments < read->n_max);
         struct segment *segment = &read->segments[read->n_segments++];

@@ -163,8 +163,8 @@ static hps_status add_table(struct hps_model_dir *dir, const char *name, size_t 
                             err);
     }
     if (status == HPS_OK && (dir->n_tables & (dir->n_tables - 1)) == 0) {
-        size_t room = dir->n_tables == 0 ? 1 : 2 * dir->n_tables;
-        struct hps_model_table *tables = hps_realloc(dir->tables, room * sizeof(table));
+        size_t capacity = dir->n_tables == 0 ? 1 : 2 * dir->n_tables;
+        struct hps_model_table *tables = hps_realloc(dir->tables, capacity * sizeof(table));
         if (tables == NULL) {
             status = no_memory(err, dir->path);
         } else {

@@ -351,7 +351,7 @@ static hps_status spiller_wait(struct hps_rowsort *sort, struct hps_error *err)
 }
 
 /* The area being filled is full: have it spilled, and continue in an empty one. */
-static hps_status make_room(struct hps_rowsort *sort, struct hps_error *err)
+static hps_status spill_full_area(struct hps_rowsort *sort, struct hps_error *err)
 {
     HPS_ASSERT(sort->phase == PHASE_INPUT && sort->in->n == sort->capacity);
     hps_status status = spiller_wait(sort, err);
@@ -414,11 +414,11 @@ hps_status hps_rowsort_add(struct hps_rowsort *sort, const hps_key *keys, const 
     hps_status status = check_cancel(sort, err);
     while (status == HPS_OK && n > 0) {
         if (sort->in->n == sort->capacity) {
-            status = make_room(sort, err);
+            status = spill_full_area(sort, err);
             continue;
         }
-        size_t room = sort->capacity - sort->in->n;
-        size_t m = n < room ? n : room;
+        size_t n_free = sort->capacity - sort->in->n;
+        size_t m = n < n_free ? n : n_free;
         memcpy(sort->in->rows + sort->in->n * sort->row_bytes, bytes, m * sort->row_bytes);
         note_keys(sort, keys, m);
         keys += m;
@@ -441,15 +441,15 @@ static hps_status take_rows(struct hps_rowsort *sort, struct hps_row_reader *rea
 
         hps_status status = check_cancel(sort, err);
         if (status == HPS_OK && sort->in->n == sort->capacity) {
-            status = make_room(sort, err);
+            status = spill_full_area(sort, err);
         }
         if (status != HPS_OK) {
             return status;
         }
         struct area *in = sort->in;
-        size_t room = sort->capacity - in->n;
+        size_t n_free = sort->capacity - in->n;
         hps_key *keys = &in->scratch[0].key;
-        status = hps_row_reader_next(reader, room < rows_max ? room : rows_max, keys,
+        status = hps_row_reader_next(reader, n_free < rows_max ? n_free : rows_max, keys,
                                      in->rows + in->n * sort->row_bytes, &n, err);
         if (status != HPS_OK || n == 0) {
             return status;

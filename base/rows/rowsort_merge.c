@@ -23,21 +23,21 @@ enum { MERGE_BUFFER_BYTES_MIN = 64 << 10 };
 size_t rowsort_fan_in(const struct hps_rowsort *sort, size_t *out_buffer_records)
 {
     size_t out_bytes = rowsort_round_up(sort->out_records * sort->record_bytes);
-    size_t room = sort->arena_bytes - out_bytes - 3 * ROWSORT_ALIGN;
+    size_t space = sort->arena_bytes - out_bytes - 3 * ROWSORT_ALIGN;
     size_t per_run = sizeof(struct cursor) + sizeof(struct entry);
     size_t records =
         rowsort_clamp(MERGE_BUFFER_BYTES_MIN / sort->record_bytes, 1, MERGE_BUFFER_BYTES_MIN);
-    size_t k = room / (per_run + records * sort->record_bytes);
+    size_t k = space / (per_run + records * sort->record_bytes);
 
     if (k < 2) { /* a small arena, because of a hint that was too low, or very wide rows */
         records = 1;
-        k = room / (per_run + sort->record_bytes);
+        k = space / (per_run + sort->record_bytes);
     }
     HPS_ASSERT(k >= 2);
     if (k >= sort->n_runs) {
         k = sort->n_runs;
         records = rowsort_clamp(
-            (room / k - per_run) / sort->record_bytes, 1,
+            (space / k - per_run) / sort->record_bytes, 1,
             rowsort_clamp(ROWSORT_TAKE_BYTES_MAX / sort->record_bytes, 1, ROWSORT_TAKE_BYTES_MAX));
     }
     *out_buffer_records = records;

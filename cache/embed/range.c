@@ -220,17 +220,17 @@ static uint64_t range_end(const struct hps_embed_range *range)
 }
 
 /* The smallest free piece that fits. out_previous: the range before it, or NULL. */
-static bool find_room(const struct hps_embed_cache *cache, uint64_t bytes,
-                      struct hps_embed_range **out_previous)
+static bool find_space(const struct hps_embed_cache *cache, uint64_t bytes,
+                       struct hps_embed_range **out_previous)
 {
     struct hps_embed_range *previous = NULL, *next = cache->ranges;
     uint64_t best = UINT64_MAX;
 
     for (;;) {
         uint64_t end = next != NULL ? next->offset : cache->config.arena_bytes;
-        uint64_t room = end - range_end(previous);
-        if (room >= bytes && room < best) {
-            best = room;
+        uint64_t bytes_left = end - range_end(previous);
+        if (bytes_left >= bytes && bytes_left < best) {
+            best = bytes_left;
             *out_previous = previous;
         }
         if (next == NULL) {
@@ -243,8 +243,8 @@ static bool find_room(const struct hps_embed_cache *cache, uint64_t bytes,
 
 /* Free bytes, in total and in the largest piece. retiring: count the memory of retired ranges as
  * free. */
-static void free_room(const struct hps_embed_cache *cache, bool retiring, uint64_t *out_bytes,
-                      uint64_t *out_piece_max)
+static void free_space(const struct hps_embed_cache *cache, bool retiring, uint64_t *out_bytes,
+                       uint64_t *out_piece_max)
 {
     uint64_t begin = 0, sum = 0, most = 0;
     const struct hps_embed_range *range = cache->ranges;
@@ -294,13 +294,13 @@ static void take_out(struct hps_embed_range *range)
     range->previous = range->next = NULL;
 }
 
-static hps_status no_room(const struct hps_embed_cache *cache, uint64_t bytes,
-                          struct hps_error *err)
+static hps_status no_space(const struct hps_embed_cache *cache, uint64_t bytes,
+                           struct hps_error *err)
 {
     uint64_t free_bytes, piece, later_bytes, later_piece;
 
-    free_room(cache, false, &free_bytes, &piece);
-    free_room(cache, true, &later_bytes, &later_piece);
+    free_space(cache, false, &free_bytes, &piece);
+    free_space(cache, true, &later_bytes, &later_piece);
     return hps_error_set(err, later_piece >= bytes ? HPS_AGAIN : HPS_EXHAUSTED,
                          "the arena of %llu bytes cannot hold a range of %llu bytes: %llu are "
                          "free, the largest free block has %llu, and %llu more are being freed",
@@ -313,7 +313,7 @@ void hps_embed_cache_usage(const struct hps_embed_cache *cache,
                            struct hps_embed_cache_usage *out_usage)
 {
     *out_usage = (struct hps_embed_cache_usage){.arena_bytes = cache->config.arena_bytes};
-    free_room(cache, false, &out_usage->free_bytes, &out_usage->free_piece_bytes_max);
+    free_space(cache, false, &out_usage->free_bytes, &out_usage->free_piece_bytes_max);
     out_usage->n_batches = cache->n_running;
     out_usage->n_slices = (uint32_t)(cache->n_closed - cache->n_applied);
 }
@@ -360,14 +360,15 @@ bool hps_embed_range_ready(const struct hps_embed_range *range)
 static hps_status clear_more(struct hps_embed_range *range)
 {
     struct hps_embed_cache *cache = range->cache;
-    uint64_t before = range->n_cleared, room = HPS_EMBED_PIECE_CLEAR_BYTES - cache->clearing.bytes;
+    uint64_t before = range->n_cleared,
+             bytes_left = HPS_EMBED_PIECE_CLEAR_BYTES - cache->clearing.bytes;
 
     HPS_ASSERT(!hps_embed_range_ready(range));
     uint64_t began_us = hps_embed_begins(cache);
-    if (room == 0) {
+    if (bytes_left == 0) {
         return HPS_OK;
     }
-    hps_status status = clear_piece(cache->in, &range->desc, room, &range->n_cleared);
+    hps_status status = clear_piece(cache->in, &range->desc, bytes_left, &range->n_cleared);
     status = status == HPS_OK ? hps_event_record(cache->clearing.done, cache->in) : status;
     hps_embed_given(cache, began_us);
     cache->clearing.bytes += range->n_cleared - before;
@@ -409,8 +410,8 @@ hps_status hps_embed_range_new(struct hps_embed_cache *cache,
     if (status != HPS_OK) {
         return status;
     }
-    if (!find_room(cache, layout.bytes, &previous)) {
-        return no_room(cache, layout.bytes, err);
+    if (!find_space(cache, layout.bytes, &previous)) {
+        return no_space(cache, layout.bytes, err);
     }
     range = hps_calloc(1, sizeof(*range));
     if (range == NULL) {

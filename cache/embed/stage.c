@@ -104,9 +104,9 @@ static uint32_t range_index(struct hps_embed_cache *cache, struct hps_embed_slic
 }
 
 /* A slice with capacity for one more change of the range. AGAIN: all are in flight. */
-static hps_status slice_with_room(struct hps_embed_cache *cache,
-                                  const struct hps_embed_range *range,
-                                  struct hps_embed_slice **out_slice)
+static hps_status slice_with_capacity(struct hps_embed_cache *cache,
+                                      const struct hps_embed_range *range,
+                                      struct hps_embed_slice **out_slice)
 {
     for (unsigned i = 0; i < 2; i++) {
         struct hps_embed_slice *slice = hps_embed_slice_open(cache);
@@ -132,7 +132,7 @@ static hps_status stage_one(struct hps_embed_cache *cache, const struct staging 
     struct hps_embed_slice *slice;
     struct hps_embed_range *range = staging->range;
     uint64_t offset = 0;
-    hps_status status = slice_with_room(cache, range, &slice);
+    hps_status status = slice_with_capacity(cache, range, &slice);
 
     if (status == HPS_OK && staging->ring_bytes > 0) {
         status = take_row(cache, staging->ring_bytes, &offset);

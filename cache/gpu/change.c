@@ -38,7 +38,7 @@ void gpu_changes_init(struct hps_gpu_tier *tier)
     changes->wake.run = on_wake;
     atomic_init(&changes->last, 0);
     hps_lock_init(&changes->lock, HPS_LOCK_GPU_CHANGES);
-    hps_cond_init(&changes->room);
+    hps_cond_init(&changes->capacity);
 }
 
 static void change_free(struct gpu_change *change)
@@ -55,7 +55,7 @@ void gpu_changes_fini(struct hps_gpu_tier *tier)
     struct gpu_changes *changes = &tier->changes;
 
     HPS_ASSERT(changes->head == NULL && changes->staging == NULL);
-    hps_cond_fini(&changes->room);
+    hps_cond_fini(&changes->capacity);
     hps_lock_fini(&changes->lock);
 }
 
@@ -137,7 +137,7 @@ static uint32_t keep_fresh(struct gpu_change *change, const struct hps_insert_gu
 }
 
 /* Whether an insertion fits, counting staged changes too. Lock held. */
-static bool has_room(const struct hps_gpu_tier *tier, size_t bytes)
+static bool has_capacity(const struct hps_gpu_tier *tier, size_t bytes)
 {
     const struct gpu_changes *changes = &tier->changes;
 
@@ -154,13 +154,13 @@ static void push_insertion(struct hps_gpu_tier *tier, struct gpu_change *change,
     bool take;
 
     hps_lock_acquire(&changes->lock);
-    take = !changes->ended && has_room(tier, change->bytes);
+    take = !changes->ended && has_capacity(tier, change->bytes);
     if (take && guard != NULL) {
         change->n = keep_fresh(change, guard);
         report->n_stale = n - change->n;
     }
     report->n_inserted = take ? change->n : 0;
-    report->n_no_room = take ? 0 : n;
+    report->n_no_capacity = take ? 0 : n;
     take = take && change->n > 0;
     if (take) {
         push(tier, change);
@@ -174,18 +174,18 @@ static void push_insertion(struct hps_gpu_tier *tier, struct gpu_change *change,
 /* Checked before rows are copied, to save a useless copy; the queue may fill up before they are
  * pushed. waits: wait until the piece fits or nothing is in flight. A piece larger than the queue
  * then does not fit. */
-static bool await_room(struct hps_gpu_tier *tier, size_t bytes, bool waits)
+static bool await_capacity(struct hps_gpu_tier *tier, size_t bytes, bool waits)
 {
     struct gpu_changes *changes = &tier->changes;
 
     hps_lock_acquire(&changes->lock);
-    while (waits && !changes->ended && !has_room(tier, bytes) &&
+    while (waits && !changes->ended && !has_capacity(tier, bytes) &&
            changes->bytes + changes->staged_bytes > 0) {
-        hps_cond_wait(&changes->room, &changes->lock);
+        hps_cond_wait(&changes->capacity, &changes->lock);
     }
-    bool room = !changes->ended && has_room(tier, bytes);
+    bool capacity = !changes->ended && has_capacity(tier, bytes);
     hps_lock_release(&changes->lock);
-    return room;
+    return capacity;
 }
 
 /* Queue an insertion as one change. */
@@ -195,8 +195,8 @@ static void insert_piece(struct hps_gpu_space *space, const struct hps_gpu_inser
     const size_t row_bytes = space->tables[piece->table_id].row_bytes;
     struct gpu_change *change = NULL;
 
-    *report = (struct hps_insert_report){.n_no_room = piece->n};
-    if (await_room(space->tier, change_bytes(row_bytes, piece->n), piece->waits)) {
+    *report = (struct hps_insert_report){.n_no_capacity = piece->n};
+    if (await_capacity(space->tier, change_bytes(row_bytes, piece->n), piece->waits)) {
         change = change_new(space, piece->table_id,
                             piece->wanted ? HPS_EMBED_INSERT_WANTED : HPS_EMBED_INSERT, piece->n);
     }
@@ -239,7 +239,7 @@ static void insert_on(struct hps_gpu_space *space, const struct hps_gpu_insertio
         insert_piece(space, &piece, &report);
         out_report->n_inserted += report.n_inserted;
         out_report->n_stale += report.n_stale;
-        out_report->n_no_room += report.n_no_room;
+        out_report->n_no_capacity += report.n_no_capacity;
     }
 }
 
@@ -289,7 +289,7 @@ static hps_status update_piece(struct hps_gpu_space *space, uint32_t table_id, c
     }
     hps_lock_acquire(&changes->lock);
     while (!changes->ended && changes->bytes >= 2 * tier->options.queue_bytes_max) {
-        hps_cond_wait(&changes->room, &changes->lock);
+        hps_cond_wait(&changes->capacity, &changes->lock);
     }
     bool take = !changes->ended;
     if (take) {
@@ -369,7 +369,7 @@ static void finish(struct hps_gpu_tier *tier, struct gpu_change *change)
     if (empties) {
         change->space->tables[change->table_id].is_emptying = false;
     }
-    hps_cond_broadcast(&changes->room);
+    hps_cond_broadcast(&changes->capacity);
     hps_lock_release(&changes->lock);
     if (!empties) {
         change_free(change);
@@ -385,7 +385,7 @@ void gpu_changes_note(struct hps_gpu_tier *tier)
     if (staged_bytes != changes->staged_bytes) { /* only this thread writes it */
         hps_lock_acquire(&changes->lock);
         changes->staged_bytes = staged_bytes;
-        hps_cond_broadcast(&changes->room);
+        hps_cond_broadcast(&changes->capacity);
         hps_lock_release(&changes->lock);
     }
 }
@@ -502,7 +502,7 @@ void gpu_changes_end(struct hps_gpu_tier *tier)
 
     hps_lock_acquire(&changes->lock);
     changes->ended = true;
-    hps_cond_broadcast(&changes->room);
+    hps_cond_broadcast(&changes->capacity);
     hps_lock_release(&changes->lock);
     gpu_changes_drop(tier, NULL);
 }

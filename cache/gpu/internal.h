@@ -50,16 +50,16 @@ struct gpu_change {
  * staged in the embedding cache. Fields marked "lock" are protected by `lock`. */
 struct gpu_changes {
     struct hps_lock lock;
-    struct hps_cond room;    /* signalled when bytes or staged_bytes decrease, or `ended` is set */
-    struct gpu_change *head; /* lock: queued, not yet taken by the tier's thread */
-    struct gpu_change *tail; /* lock; undefined while head is NULL */
-    size_t bytes;            /* lock: bytes of changes that are queued, or taken but not staged */
-    uint64_t staged_bytes;   /* lock: bytes that are staged and not yet applied; updated once per
-                                turn of the thread */
-    bool ended;              /* lock: the device is lost, so no further change is queued */
-    bool woken;              /* lock: `wake` is in the mailbox */
-    _Atomic uint64_t last;   /* number of the last queued change; written under the lock */
-    struct hps_task wake;    /* wakes the tier's thread */
+    struct hps_cond capacity; /* signalled when bytes or staged_bytes decrease, or `ended` is set */
+    struct gpu_change *head;  /* lock: queued, not yet taken by the tier's thread */
+    struct gpu_change *tail;  /* lock; undefined while head is NULL */
+    size_t bytes;             /* lock: bytes of changes that are queued, or taken but not staged */
+    uint64_t staged_bytes;    /* lock: bytes that are staged and not yet applied; updated once per
+                                 turn of the thread */
+    bool ended;               /* lock: the device is lost, so no further change is queued */
+    bool woken;               /* lock: `wake` is in the mailbox */
+    _Atomic uint64_t last;    /* number of the last queued change; written under the lock */
+    struct hps_task wake;     /* wakes the tier's thread */
 
     /* only the tier's thread */
     struct gpu_change *staging;      /* changes taken and not yet staged, in order */
@@ -132,7 +132,7 @@ struct hps_gpu_space {
     /* only the tier's thread */
     bool active;    /* set by hps_gpu_space_active */
     bool warned;    /* it has been logged that not all caches fit */
-    bool made_anew; /* all caches were remade once, to join fragments of free memory */
+    bool recreated; /* all caches were remade once, to join fragments of free memory */
     bool spoiled;   /* a cache was emptied, so all caches of the space will be remade */
 
     /* written by the tier's thread, read by all */

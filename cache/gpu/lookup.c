@@ -20,7 +20,7 @@ enum {
 };
 
 /* Capacity left in the batch being packed. */
-struct room {
+struct capacity {
     uint32_t n_keys;
     uint32_t n_parts;
     uint64_t n_bytes;
@@ -225,17 +225,17 @@ static uint64_t row_bytes_of(const struct gpu_table *table, const struct hps_gpu
 }
 
 /* The next keys of a part that fit, in whole bags if it has bags. n_keys 0: none fit. */
-static struct gpu_bags next_keys(const struct hps_gpu_lookup *lookup, const struct room *room,
-                                 uint64_t row_bytes)
+static struct gpu_bags next_keys(const struct hps_gpu_lookup *lookup,
+                                 const struct capacity *capacity, uint64_t row_bytes)
 {
     const struct hps_gpu_part *part = &lookup->parts[lookup->part_next];
     uint32_t n = part->n - lookup->key_next;
-    uint64_t n_rows_max = room->n_bytes / row_bytes;
+    uint64_t n_rows_max = capacity->n_bytes / row_bytes;
 
     if (is_pooled(part)) {
-        return gpu_bags_fit(part, lookup->bag_next, room->n_keys, n_rows_max);
+        return gpu_bags_fit(part, lookup->bag_next, capacity->n_keys, n_rows_max);
     }
-    uint64_t n_max = n_rows_max < room->n_keys ? n_rows_max : room->n_keys;
+    uint64_t n_max = n_rows_max < capacity->n_keys ? n_rows_max : capacity->n_keys;
     return (struct gpu_bags){.n_keys = n <= n_max ? n : (uint32_t)n_max / KEYS_ALIGN * KEYS_ALIGN};
 }
 
@@ -263,19 +263,19 @@ static const struct hps_embed_shape *shape_of(struct hps_embed_shape *shape,
 }
 
 /* Pack the next keys of a lookup. False: none fit. */
-static bool pack_piece(struct hps_gpu_tier *tier, struct gpu_batch *batch, struct room *room,
-                       struct hps_gpu_lookup *lookup)
+static bool pack_piece(struct hps_gpu_tier *tier, struct gpu_batch *batch,
+                       struct capacity *capacity, struct hps_gpu_lookup *lookup)
 {
     const struct hps_gpu_part *part = &lookup->parts[lookup->part_next];
     const struct gpu_table *table = &lookup->asked->tables[part->table_id];
     uint64_t row_bytes = row_bytes_of(table, part);
     uint64_t stride = part->stride != 0 ? part->stride : row_bytes;
     uint32_t begin = lookup->key_next, n_piece = batch->n_pieces;
-    const struct gpu_bags bags = next_keys(lookup, room, row_bytes);
+    const struct gpu_bags bags = next_keys(lookup, capacity, row_bytes);
     uint64_t n_rows = is_pooled(part) ? bags.n : bags.n_keys;
     uint64_t row = is_pooled(part) ? bags.first : begin;
 
-    if (bags.n_keys == 0 || room->n_parts == 0) {
+    if (bags.n_keys == 0 || capacity->n_parts == 0) {
         return false;
     }
     tier->parts[n_piece] = (struct hps_embed_part){
@@ -288,10 +288,10 @@ static bool pack_piece(struct hps_gpu_tier *tier, struct gpu_batch *batch, struc
         .shape = shape_of(&tier->shapes[n_piece], table, part, &bags, begin)};
     batch->pieces[batch->n_pieces++] = (struct gpu_piece){
         .lookup = lookup, .part = lookup->part_next, .begin = begin, .n = bags.n_keys};
-    room->n_keys -= bags.n_keys;
-    room->n_parts--;
+    capacity->n_keys -= bags.n_keys;
+    capacity->n_parts--;
     uint64_t n_bytes = (n_rows * row_bytes + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
-    room->n_bytes -= n_bytes < room->n_bytes ? n_bytes : room->n_bytes;
+    capacity->n_bytes -= n_bytes < capacity->n_bytes ? n_bytes : capacity->n_bytes;
     lookup->n_batches++; /* one count per piece */
     advance(lookup, bags.n_keys, bags.n);
     return true;
@@ -334,16 +334,16 @@ static void pop(struct hps_gpu_tier *tier)
 static void pack(struct hps_gpu_tier *tier, struct gpu_batch *batch)
 {
     const struct hps_embed_cache_config *cache = &tier->options.cache;
-    struct room room = {.n_keys = cache->batch_keys_max,
-                        .n_parts = cache->batch_parts_max,
-                        .n_bytes = cache->gather_bytes - BATCH_ALIGN};
+    struct capacity capacity = {.n_keys = cache->batch_keys_max,
+                                .n_parts = cache->batch_parts_max,
+                                .n_bytes = cache->gather_bytes - BATCH_ALIGN};
     uint64_t changes_done = gpu_changes_done(tier, true);
 
     batch->n_pieces = 0;
     while (tier->head != NULL && tier->head->change <= changes_done) {
         struct hps_gpu_lookup *lookup = tier->head;
         while (skip_misses(lookup)) {
-            if (!pack_piece(tier, batch, &room, lookup)) {
+            if (!pack_piece(tier, batch, &capacity, lookup)) {
                 return;
             }
         }

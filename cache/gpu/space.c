@@ -133,7 +133,7 @@ static hps_status get_caches(struct hps_gpu_space *space, bool all_that_fit)
         atomic_store(&space->coming, false);
     }
     space->warned = space->warned && status != HPS_OK;
-    space->made_anew = space->made_anew && status != HPS_OK;
+    space->recreated = space->recreated && status != HPS_OK;
     return status;
 }
 
@@ -202,7 +202,7 @@ static uint64_t list_missing(const struct hps_gpu_space *space, char *names, siz
 }
 
 /* Log that caches of a version do not fit. */
-static void warn_no_room(const struct hps_gpu_space *space)
+static void warn_no_capacity(const struct hps_gpu_space *space)
 {
     struct hps_embed_cache_usage usage;
     char names[GPU_NAMES_BYTES];
@@ -228,16 +228,16 @@ static void warn_no_room(const struct hps_gpu_space *space)
 
 /* Remake all caches of the space if the free memory suffices for the missing ones, but is
  * fragmented. Only once, until the space has had all its caches. */
-static bool make_anew(struct hps_gpu_space *space)
+static bool recreate(struct hps_gpu_space *space)
 {
     struct hps_embed_cache_usage usage;
     char names[GPU_NAMES_BYTES];
 
     hps_embed_cache_usage(space->tier->cache, &usage);
-    if (space->made_anew || list_missing(space, names, sizeof(names)) > usage.free_bytes) {
+    if (space->recreated || list_missing(space, names, sizeof(names)) > usage.free_bytes) {
         return false;
     }
-    space->made_anew = true;
+    space->recreated = true;
     give_up(space);
     return true;
 }
@@ -252,7 +252,7 @@ static bool settle_for_less(struct hps_gpu_tier *tier, bool *out_again)
         if (!space->active || space->spoiled || is_complete(space)) {
             continue;
         }
-        if (make_anew(space)) {
+        if (recreate(space)) {
             *out_again = true;
             continue;
         }
@@ -262,7 +262,7 @@ static bool settle_for_less(struct hps_gpu_tier *tier, bool *out_again)
         atomic_store(&space->coming, false);
         if (status != HPS_OK && !space->warned) {
             space->warned = true;
-            warn_no_room(space);
+            warn_no_capacity(space);
         }
     }
     return any;
@@ -312,7 +312,8 @@ static void do_open(void *ctx)
     tier->spaces = space;
     note_caches(space);
     if (!atomic_load(&tier->lost) && get_caches(space, true) != HPS_OK) {
-        warn_no_room(space); /* the missing ones are made when the space is active and they fit */
+        warn_no_capacity(
+            space); /* the missing ones are made when the space is active and they fit */
     }
 }
 
@@ -537,7 +538,8 @@ void hps_gpu_space_await(struct hps_gpu_space *space, uint64_t us)
     }
 }
 
-bool hps_gpu_space_without_room(const struct hps_gpu_space *space, const struct hps_gpu_tier *tier)
+bool hps_gpu_space_without_capacity(const struct hps_gpu_space *space,
+                                    const struct hps_gpu_tier *tier)
 {
     while (space != NULL && space->tier != tier) {
         space = space->sibling;
@@ -546,8 +548,8 @@ bool hps_gpu_space_without_room(const struct hps_gpu_space *space, const struct 
            !atomic_load(&tier->lost);
 }
 
-uint32_t hps_gpu_space_tables_without_room(const struct hps_gpu_space *space,
-                                           const struct hps_gpu_tier *tier)
+uint32_t hps_gpu_space_tables_without_capacity(const struct hps_gpu_space *space,
+                                               const struct hps_gpu_tier *tier)
 {
     uint32_t most = 0;
 

@@ -146,12 +146,13 @@ bool hps_gpu_space_coming(const struct hps_gpu_space *space);
 void hps_gpu_space_await(struct hps_gpu_space *space, uint64_t us);
 /* Whether the space has no cache on the device of `tier` because none of its caches fits there.
  * False if the space is NULL. */
-bool hps_gpu_space_without_room(const struct hps_gpu_space *space, const struct hps_gpu_tier *tier);
+bool hps_gpu_space_without_capacity(const struct hps_gpu_space *space,
+                                    const struct hps_gpu_tier *tier);
 /* How many tables have no cache on the device of `tier` because it does not fit there. If tier is
  * NULL, the largest number of any device. A device on which the space has no cache at all counts as
  * 0. Returns 0 if the space is NULL. */
-uint32_t hps_gpu_space_tables_without_room(const struct hps_gpu_space *space,
-                                           const struct hps_gpu_tier *tier);
+uint32_t hps_gpu_space_tables_without_capacity(const struct hps_gpu_space *space,
+                                               const struct hps_gpu_tier *tier);
 /* How many rows of the table are to be cached (hps_gpu_share.n_rows_cached). */
 uint64_t hps_gpu_space_rows_max(const struct hps_gpu_space *space, uint32_t table_id);
 /* Whether all rows of the table are to be cached, and a fill is needed: on some device, the cache

@@ -211,12 +211,12 @@ static void put(const struct hps_backfill *backfill, const struct copy *copy)
         hps_metric_add(backfill->metrics->insertion_rows_async[space->store->ops->tier],
                        report.n_inserted);
     }
-    count_dropped(backfill, HPS_DROP_NO_SPACE, report.n_no_room);
+    count_dropped(backfill, HPS_DROP_NO_SPACE, report.n_no_capacity);
     count_dropped(backfill, HPS_DROP_STALE, report.n_stale);
     count_dropped(backfill, HPS_DROP_FAILED,
                   status == HPS_OK
                       ? report.n_failed
-                      : copy->n - report.n_inserted - report.n_no_room - report.n_stale);
+                      : copy->n - report.n_inserted - report.n_no_capacity - report.n_stale);
 }
 
 /* Join all rows of the group in one copy. NULL: no memory. */

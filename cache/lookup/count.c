@@ -32,8 +32,8 @@ static void count_inserted(const struct hps_lookup_metrics *metrics, enum hps_ti
     if (report->n_inserted > 0 && rows != NULL) {
         hps_metric_add(rows, report->n_inserted);
     }
-    if (report->n_no_room > 0) {
-        hps_metric_add(metrics->insertion_dropped[HPS_DROP_NO_SPACE], report->n_no_room);
+    if (report->n_no_capacity > 0) {
+        hps_metric_add(metrics->insertion_dropped[HPS_DROP_NO_SPACE], report->n_no_capacity);
     }
     if (report->n_stale > 0) {
         hps_metric_add(metrics->insertion_dropped[HPS_DROP_STALE], report->n_stale);

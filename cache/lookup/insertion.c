@@ -628,10 +628,10 @@ static void count_walks(struct job *job, const struct hps_walk *walks, hps_statu
     }
 }
 
-static void note_room(const struct hps_walk *walks, struct hps_version *version)
+static void note_capacity(const struct hps_walk *walks, struct hps_version *version)
 {
     for (const struct hps_walk *walk = walks; walk != NULL; walk = walk->next) {
-        hps_walk_note_room(walk, version, HPS_WALK_BEHIND);
+        hps_walk_note_capacity(walk, version, HPS_WALK_BEHIND);
     }
 }
 
@@ -660,7 +660,7 @@ static void job_fetch(struct job *job)
                 HPS_STR("error", err.text));
     }
     count_walks(job, walks, status);
-    note_room(walks, version);
+    note_capacity(walks, version);
     hps_free_aligned(walks);
 }
 

@@ -56,7 +56,7 @@ static hps_status conclude(struct hps_lookup *lookup, hps_status status, struct 
     for (uint32_t i = 0; i < lookup->n_parts; i++) {
         if (lookup->parts[i].rows != NULL) { /* it was started */
             lookup_count_part(lookup, &lookup->parts[i], tier_asked);
-            hps_walk_note_room(&lookup->parts[i].walk, lookup->version, HPS_WALK_ANSWER);
+            hps_walk_note_capacity(&lookup->parts[i].walk, lookup->version, HPS_WALK_ANSWER);
         }
     }
     if (lookup->metrics != NULL) {

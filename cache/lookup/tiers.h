@@ -34,19 +34,19 @@ enum {
 /* The work of one tier for one walk. All fields are 0 if the walk neither queried the tier nor
  * inserted into it. "Found below" means: found in any lower tier. */
 struct hps_tier_report {
-    uint32_t n_asked;      /* keys for which the tier was queried */
-    uint32_t n_unanswered; /* keys of n_asked that a failed call did not answer */
-    uint32_t n_found;      /* keys found in this tier, by this walk or by one that it waited for */
-    uint32_t n_shared;     /* keys of n_found that another lookup found; not in n_asked */
-    uint32_t n_inserted;   /* rows found below and inserted into this tier */
-    uint32_t n_no_room;    /* rows found below for which this tier had no capacity */
-    uint32_t n_stale;      /* rows found below that an update may have changed since the read */
-    uint32_t n_dropped;    /* rows found below that were not inserted because of an error */
-    uint32_t n_evicted;    /* rows that the insertions evicted */
-    uint32_t n_faults;     /* failed calls; a call for several walks counts only for the first */
-    bool later;            /* some row may have updates that this version does not have yet */
-    hps_status status;     /* error of the last query that failed; OK: no query failed. After an
-                              error the walk has skipped the rest of the tier, or has failed */
+    uint32_t n_asked;       /* keys for which the tier was queried */
+    uint32_t n_unanswered;  /* keys of n_asked that a failed call did not answer */
+    uint32_t n_found;       /* keys found in this tier, by this walk or by one that it waited for */
+    uint32_t n_shared;      /* keys of n_found that another lookup found; not in n_asked */
+    uint32_t n_inserted;    /* rows found below and inserted into this tier */
+    uint32_t n_no_capacity; /* rows found below for which this tier had no capacity */
+    uint32_t n_stale;       /* rows found below that an update may have changed since the read */
+    uint32_t n_dropped;     /* rows found below that were not inserted because of an error */
+    uint32_t n_evicted;     /* rows that the insertions evicted */
+    uint32_t n_faults;      /* failed calls; a call for several walks counts only for the first */
+    bool later;             /* some row may have updates that this version does not have yet */
+    hps_status status;      /* error of the last query that failed; OK: no query failed. After an
+                               error the walk has skipped the rest of the tier, or has failed */
     hps_status insert_status; /* status of the last insertion into this tier */
     uint64_t duration_us;     /* time of all queries; that of a call for several walks counts
                                  only for the first */
@@ -181,8 +181,8 @@ bool hps_walk_hits(const struct hps_walk *walk, enum hps_tier_kind kind, uint32_
  * tiers lacked capacity, too, and only after walks of HPS_WALK_BEHIND. Rows of other walks may be
  * dropped just because the device's queue is full. If nothing was inserted, and no capacity was
  * missing, the flag is not changed. */
-void hps_walk_note_room(const struct hps_walk *walk, struct hps_version *version,
-                        enum hps_walk_purpose purpose);
+void hps_walk_note_capacity(const struct hps_walk *walk, struct hps_version *version,
+                            enum hps_walk_purpose purpose);
 
 /* The keys of the batch that the tier of this kind found: the index of the first one, and how many.
  * Keys found before the walk do not count, because they are not in the batch. */

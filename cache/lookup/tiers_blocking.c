@@ -134,12 +134,12 @@ static hps_status ask_group(struct group *group, const struct hps_tier *tier,
 /* Collect the next pieces, from `walk` on, of at most `room` keys. Returns the walk to continue
  * with; NULL: all keys are taken. */
 static struct hps_walk *next_group(struct group *group, struct hps_walk *walk, bool many,
-                                   uint32_t room)
+                                   uint32_t n_keys_max)
 {
     group->n = 0;
-    while (walk != NULL && room > 0 && group->n < (many ? GROUP_PARTS_MAX : 1)) {
+    while (walk != NULL && n_keys_max > 0 && group->n < (many ? GROUP_PARTS_MAX : 1)) {
         if (walk->fetch.lo < walk->fetch.hi) {
-            room -= group_add(group, walk, room);
+            n_keys_max -= group_add(group, walk, n_keys_max);
         }
         if (walk->fetch.hi - walk->fetch.lo > (group->n > 0 ? group->n_keys[group->n - 1] : 0)) {
             return walk; /* it has more keys */
@@ -157,7 +157,7 @@ hps_status walk_ask_blocking(struct walk_step *step, uint32_t tier,
     bool shared = (asked->caps & HPS_CAP_SHARED) != 0;
     /* A shared tier gets all keys in one call: if its server does not answer, each call costs a
      * time-out. */
-    uint32_t room = shared ? UINT32_MAX : HPS_WALK_KEYS_BLOCKING;
+    uint32_t n_keys_max = shared ? UINT32_MAX : HPS_WALK_KEYS_BLOCKING;
     struct hps_walk *at = step->first;
     struct group group;
     hps_status status = HPS_OK;
@@ -169,7 +169,7 @@ hps_status walk_ask_blocking(struct walk_step *step, uint32_t tier,
         walk->fetch.later = false;
     }
     while (at != NULL && status == HPS_OK) {
-        at = next_group(&group, at, many, room);
+        at = next_group(&group, at, many, n_keys_max);
         if (group.n == 0) {
             break;
         }

@@ -23,7 +23,7 @@ static struct hps_stamp_guard guard_of(const struct hps_walk *walk, uint32_t beg
 static void add_report(struct hps_tier_report *report, const struct hps_insert_report *inserted)
 {
     report->n_inserted += inserted->n_inserted;
-    report->n_no_room += inserted->n_no_room;
+    report->n_no_capacity += inserted->n_no_capacity;
     report->n_stale += inserted->n_stale;
     report->n_evicted += inserted->n_evicted;
 }
@@ -102,9 +102,9 @@ static bool insert_range(const struct walk_step *step, struct hps_walk *walk,
         walk->batch.rows, n, &guard, &inserted);
     add_report(report, &inserted);
     if (report->insert_status != HPS_OK) {
-        report->n_dropped += n - inserted.n_inserted - inserted.n_no_room - inserted.n_stale;
+        report->n_dropped += n - inserted.n_inserted - inserted.n_no_capacity - inserted.n_stale;
     }
-    return report->insert_status == HPS_OK && inserted.n_no_room == 0;
+    return report->insert_status == HPS_OK && inserted.n_no_capacity == 0;
 }
 
 static bool takes(const struct walk_step *step, const struct hps_walk *walk,
@@ -233,8 +233,8 @@ void walk_prove_absent(struct walk_step *step, struct hps_walk *walk)
 
 /* Checks the cache tier and the tiers below it; only these get insertions. If the cache tier is on
  * a device, capacity in one of them suffices. */
-void hps_walk_note_room(const struct hps_walk *walk, struct hps_version *version,
-                        enum hps_walk_purpose purpose)
+void hps_walk_note_capacity(const struct hps_walk *walk, struct hps_version *version,
+                            enum hps_walk_purpose purpose)
 {
     enum hps_tier_kind cache_tier = atomic_load(&version->cache_tier);
     bool some = false;
@@ -243,7 +243,8 @@ void hps_walk_note_room(const struct hps_walk *walk, struct hps_version *version
     HPS_ASSERT(walk->version == version);
     for (uint32_t kind = cache_tier; kind < HPS_TIER_COUNT; kind++) {
         const struct hps_tier_report *report = &walk->reports[kind];
-        bool full = report->n_no_room > report->n_inserted; /* readers may keep a few rows out */
+        bool full =
+            report->n_no_capacity > report->n_inserted; /* readers may keep a few rows out */
         none = none || full;
         some = some || (!full && report->n_inserted > 0);
     }

@@ -249,7 +249,7 @@ static hps_status insert(struct hps_space *base, const struct hps_call *call,
             report.n_stale++;
         } else if (array_put(array, keys[i], rows + (size_t)slots[i] * table->row_bytes) !=
                    HPS_OK) {
-            report.n_no_room++;
+            report.n_no_capacity++;
         } else {
             report.n_inserted++;
         }

@@ -94,16 +94,16 @@ static Hps__V1__TierStatus *add_store(struct hps_unary *op, Hps__V1__GetStatusRe
 struct device_rows {
     const struct hps_gpu_tier *tier;
     uint64_t n_rows;
-    unsigned n_without_room;        /* versions */
-    unsigned n_tables_without_room; /* of other versions */
+    unsigned n_without_capacity;        /* versions */
+    unsigned n_tables_without_capacity; /* of other versions */
 };
 
 static void add_rows(void *ctx, const struct hps_version_view *view)
 {
     struct device_rows *rows = ctx;
     rows->n_rows += hps_gpu_space_rows(view->gpu, rows->tier);
-    rows->n_without_room += hps_gpu_space_without_room(view->gpu, rows->tier);
-    rows->n_tables_without_room += hps_gpu_space_tables_without_room(view->gpu, rows->tier);
+    rows->n_without_capacity += hps_gpu_space_without_capacity(view->gpu, rows->tier);
+    rows->n_tables_without_capacity += hps_gpu_space_tables_without_capacity(view->gpu, rows->tier);
 }
 
 static void add_device(struct hps_unary *op, Hps__V1__GetStatusResponse *reply, unsigned i)
@@ -122,13 +122,13 @@ static void add_device(struct hps_unary *op, Hps__V1__GetStatusResponse *reply, 
     }
     int n = snprintf(note, sizeof(note), "device %s: %s%s", view.node, view.name,
                      view.tier != NULL && !view.up ? ", lost" : "");
-    if (rows.n_without_room > 0 && view.up) {
+    if (rows.n_without_capacity > 0 && view.up) {
         n += snprintf(note + n, sizeof(note) - (size_t)n, ", no device memory for %u version%s",
-                      rows.n_without_room, rows.n_without_room == 1 ? "" : "s");
+                      rows.n_without_capacity, rows.n_without_capacity == 1 ? "" : "s");
     }
-    if (rows.n_tables_without_room > 0 && view.up && n > 0 && (size_t)n < sizeof(note)) {
+    if (rows.n_tables_without_capacity > 0 && view.up && n > 0 && (size_t)n < sizeof(note)) {
         snprintf(note + n, sizeof(note) - (size_t)n, ", no device memory for %u table%s",
-                 rows.n_tables_without_room, rows.n_tables_without_room == 1 ? "" : "s");
+                 rows.n_tables_without_capacity, rows.n_tables_without_capacity == 1 ? "" : "s");
     }
     tier->tier = (char *)hps_tier_name(HPS_TIER_GPU);
     tier->up = view.up;

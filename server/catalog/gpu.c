@@ -138,7 +138,7 @@ static void note_missing(const struct catalog_entry *entry, char *out_note, size
     if (config == NULL || !config->gpucache || entry->state == ENTRY_LOADING) {
         return;
     }
-    uint32_t n = hps_gpu_space_tables_without_room(entry->gpu, NULL);
+    uint32_t n = hps_gpu_space_tables_without_capacity(entry->gpu, NULL);
     const char *text = entry->gpu == NULL                  ? "no device"
                        : hps_gpu_space_lost(entry->gpu)    ? "device lost"
                        : hps_gpu_space_present(entry->gpu) ? ""

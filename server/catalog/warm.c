@@ -73,7 +73,7 @@ static uint64_t bytes_kept(const struct warm_up *ctx, bool *out_wanted)
     return bytes;
 }
 
-static bool go_on(void *arg, const struct hps_warmup_report *so_far, uint64_t *out_room_bytes)
+static bool go_on(void *arg, const struct hps_warmup_report *so_far, uint64_t *out_free_bytes)
 {
     struct warm_up *ctx = arg;
     struct hps_catalog *catalog = ctx->catalog;
@@ -84,7 +84,7 @@ static bool go_on(void *arg, const struct hps_warmup_report *so_far, uint64_t *o
     uint64_t kept = bytes_kept(ctx, &wanted);
     hps_lock_release(&catalog->lock);
     uint64_t budget = catalog->options.env.host_bytes_max;
-    *out_room_bytes = budget > kept ? budget - kept : 0;
+    *out_free_bytes = budget > kept ? budget - kept : 0;
     return wanted && !atomic_load(&catalog->closing) && !atomic_load(ctx->cancel);
 }
 

@@ -231,8 +231,8 @@ static hps_status write_sorted(struct loader_run *run, struct hps_rowsort *sort,
     return HPS_OK;
 }
 
-hps_status loader_batch_room(struct loader_run *run, const struct hps_table *table,
-                             struct hps_error *err)
+hps_status loader_batch_alloc(struct loader_run *run, const struct hps_table *table,
+                              struct hps_error *err)
 {
     hps_free(run->keys);
     hps_free(run->rows);
@@ -252,7 +252,7 @@ static hps_status load_table(struct loader_run *run, uint32_t i, struct hps_erro
     struct hps_row_reader *reader = NULL;
     struct hps_rowsort *sort = NULL;
     atomic_store(&run->progress->table, i);
-    hps_status status = loader_batch_room(run, table, err);
+    hps_status status = loader_batch_alloc(run, table, err);
     if (status == HPS_OK && run->source->dir != NULL) {
         status = hps_manifest_check_files(&run->source->manifest, table->name, run->source->roots,
                                           run->source->dir, &run->progress->cancel, err);

@@ -47,8 +47,8 @@ hps_status loader_open_reader(const struct hps_load_env *env, const struct hps_s
 
 /* Set run->batch for rows of `table`, and replace run->keys and run->rows by arrays of that length.
  * error   NO_MEMORY */
-hps_status loader_batch_room(struct loader_run *run, const struct hps_table *table,
-                             struct hps_error *err) HPS_MUST_CHECK;
+hps_status loader_batch_alloc(struct loader_run *run, const struct hps_table *table,
+                              struct hps_error *err) HPS_MUST_CHECK;
 /* Open the version's space in the store of this role, which must exist. If the store is shared,
  * version->load_id must be set. error: of the store */
 hps_status loader_open_space(struct loader_run *run, enum hps_store_role role,

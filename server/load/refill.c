@@ -56,9 +56,9 @@ static hps_status insert_scanned(struct refill *refill, const hps_key *keys, con
     HPS_ASSERT(n <= refill->n_slots);
     hps_status status = refill->host->store->ops->insert(refill->host, &call, refill->table, keys,
                                                          refill->slots, rows, n, &guard, &report);
-    HPS_ASSERT(report.n_inserted + report.n_no_room + report.n_stale <= n);
+    HPS_ASSERT(report.n_inserted + report.n_no_capacity + report.n_stale <= n);
     *out_n_stale = report.n_stale;
-    bool full = report.n_no_room > 0 || report.n_evicted > 0;
+    bool full = report.n_no_capacity > 0 || report.n_evicted > 0;
     return status == HPS_OK && full ? HPS_EXHAUSTED : status;
 }
 
@@ -97,7 +97,7 @@ static hps_status again_try(struct refill *refill, struct again *again)
     uint32_t n = walk.reports[from].n_found;
     memmove(again->keys, again->keys + hps_walk_found_begin(&walk, from), n * sizeof(*again->keys));
     again->n = host->n_stale > 0 ? n : 0;
-    return host->n_no_room > 0 || host->n_evicted > 0 ? HPS_EXHAUSTED : HPS_OK;
+    return host->n_no_capacity > 0 || host->n_evicted > 0 ? HPS_EXHAUSTED : HPS_OK;
 }
 
 static hps_status read_again(struct refill *refill, const hps_key *keys, uint32_t n)

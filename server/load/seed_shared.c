@@ -64,7 +64,7 @@ static hps_status seed_tables(struct seed *seed, struct hps_error *err)
     for (uint32_t i = 0; status == HPS_OK && i < run->version->n_tables; i++) {
         seed->table = &run->version->tables[i];
         atomic_store(&run->progress->table, i);
-        status = loader_batch_room(run, seed->table, err);
+        status = loader_batch_alloc(run, seed->table, err);
         if (status == HPS_OK) {
             status = durable->store->ops->scan(durable, seed->table, seed_rows, seed, err);
         }

@@ -27,7 +27,7 @@ static bool is_sane(const struct hps_table_order *order)
             return false;
         }
     }
-    return order->n <= order->room;
+    return order->n <= order->capacity;
 }
 
 /* The index of the table in by_name, or where it would be inserted. */
@@ -58,23 +58,23 @@ uint32_t hps_table_order_find(const struct hps_table_order *order, const char *n
     return found ? order->by_name[at] : UINT32_MAX;
 }
 
-static hps_status make_room(struct hps_table_order *order)
+static hps_status ensure_capacity(struct hps_table_order *order)
 {
-    if (order->n < order->room) {
+    if (order->n < order->capacity) {
         return HPS_OK;
     }
-    uint32_t room = order->room < 8 ? 8 : 2 * order->room;
-    char **names = hps_realloc(order->names, room * sizeof(*names));
+    uint32_t capacity = order->capacity < 8 ? 8 : 2 * order->capacity;
+    char **names = hps_realloc(order->names, capacity * sizeof(*names));
     if (names == NULL) {
         return HPS_NO_MEMORY;
     }
     order->names = names;
-    uint32_t *by_name = hps_realloc(order->by_name, room * sizeof(*by_name));
+    uint32_t *by_name = hps_realloc(order->by_name, capacity * sizeof(*by_name));
     if (by_name == NULL) {
         return HPS_NO_MEMORY;
     }
     order->by_name = by_name;
-    order->room = room;
+    order->capacity = capacity;
     return HPS_OK;
 }
 
@@ -86,12 +86,12 @@ hps_status hps_table_order_add(struct hps_table_order *order, const char *name)
         return HPS_OK;
     }
     char *copy = hps_strdup(name);
-    if (copy == NULL || make_room(order) != HPS_OK) {
+    if (copy == NULL || ensure_capacity(order) != HPS_OK) {
         hps_free(copy);
         return HPS_NO_MEMORY;
     }
     HPS_ASSERT(at <= order->n);
-    HPS_ASSERT(order->n < order->room);
+    HPS_ASSERT(order->n < order->capacity);
     memmove(order->by_name + at + 1, order->by_name + at,
             (order->n - at) * sizeof(*order->by_name));
     order->by_name[at] = order->n;

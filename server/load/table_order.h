@@ -14,7 +14,7 @@ struct hps_table_order {
     char **names;      /* [n] by place; owned */
     uint32_t *by_name; /* [n] places, sorted by the names of their tables */
     uint32_t n;
-    uint32_t room; /* allocated length of both arrays */
+    uint32_t capacity; /* allocated length of both arrays */
 };
 
 /* Free the contents and zero *order; it may be zeroed already. */

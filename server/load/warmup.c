@@ -248,12 +248,12 @@ static hps_status put_record(struct hps_store *durable, const struct warm_model 
     char key[RECORD_KEY_BYTES_MAX];
     uint32_t name_size = (uint32_t)strlen(table->name);
     size_t size = hps_hot_record_size(name_size, n);
-    uint64_t room = durable->ops->durable->bytes_free(durable);
-    if (size > room) { /* the reserve of free disk space is not for hints */
+    uint64_t free_bytes = durable->ops->durable->bytes_free(durable);
+    if (size > free_bytes) { /* the reserve of free disk space is not for hints */
         return hps_error_set(err, HPS_EXHAUSTED,
                              "got a record of %zu bytes, but only %" PRIu64
                              " are free above disk_free_min_bytes",
-                             size, room);
+                             size, free_bytes);
     }
     uint8_t *data = hps_alloc(size);
     if (data == NULL) {

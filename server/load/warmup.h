@@ -50,11 +50,11 @@ void hps_warmup_save(struct hps_warmup *warmup, bool write, bool age);
 
 /* Why a warm-up ended. */
 enum hps_warmup_end {
-    HPS_WARMUP_DONE,    /* all hot keys were tried */
-    HPS_WARMUP_NO_ROOM, /* the host map had no capacity for some of them */
-    HPS_WARMUP_TIME,    /* the deadline has passed */
-    HPS_WARMUP_STOPPED, /* go_on returned false */
-    HPS_WARMUP_FAILED   /* a store failed, or there was no memory */
+    HPS_WARMUP_DONE,        /* all hot keys were tried */
+    HPS_WARMUP_NO_CAPACITY, /* the host map had no capacity for some of them */
+    HPS_WARMUP_TIME,        /* the deadline has passed */
+    HPS_WARMUP_STOPPED,     /* go_on returned false */
+    HPS_WARMUP_FAILED       /* a store failed, or there was no memory */
 };
 const char *hps_warmup_end_text(enum hps_warmup_end end); /* static text, for the log */
 
@@ -72,9 +72,9 @@ struct hps_warmup_report {
 struct hps_warmup_limits {
     const atomic_bool *cancel; /* ends a pause if set by hps_thread_interrupt; may be NULL */
     uint64_t deadline_us;      /* hps_clock_us; 0: no deadline */
-    /* Called before each batch. Returns false to stop the warm-up. *out_room_bytes: bytes of the
+    /* Called before each batch. Returns false to stop the warm-up. *out_free_bytes: bytes of the
      * host map that the next rows may use. */
-    bool (*go_on)(void *ctx, const struct hps_warmup_report *so_far, uint64_t *out_room_bytes);
+    bool (*go_on)(void *ctx, const struct hps_warmup_report *so_far, uint64_t *out_free_bytes);
     void *ctx;
 };
 

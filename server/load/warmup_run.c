@@ -19,7 +19,7 @@ enum { PAUSE_US_MAX = 50 * 1000 };
 const char *hps_warmup_end_text(enum hps_warmup_end end)
 {
     static const char *const texts[] = {[HPS_WARMUP_DONE] = "done",
-                                        [HPS_WARMUP_NO_ROOM] = "no room",
+                                        [HPS_WARMUP_NO_CAPACITY] = "no room",
                                         [HPS_WARMUP_TIME] = "time is up",
                                         [HPS_WARMUP_STOPPED] = "stopped",
                                         [HPS_WARMUP_FAILED] = "failed"};
@@ -188,12 +188,12 @@ static bool settle_gpu(const struct run *run, struct queue *queue)
 }
 
 /* Number of keys in the next batch; 0: none of this table. room_bytes: capacity of the host map */
-static uint32_t next_batch(struct run *run, struct queue *queue, uint64_t room_bytes)
+static uint32_t next_batch(struct run *run, struct queue *queue, uint64_t free_bytes)
 {
     HPS_ASSERT(queue->at <= queue_end(queue)); /* equal if settle_gpu has shortened it */
-    uint64_t n_room = room_bytes / hps_load_host_row_bytes(queue->table->row_bytes);
+    uint64_t n_fit = free_bytes / hps_load_host_row_bytes(queue->table->row_bytes);
     uint32_t n = warmup_batch_keys(queue->table);
-    if (queue->at < queue->n_host && n_room == 0) {
+    if (queue->at < queue->n_host && n_fit == 0) {
         end_host(run, queue);
     }
     bool to_host = queue->at < queue->n_host;
@@ -202,7 +202,7 @@ static uint32_t next_batch(struct run *run, struct queue *queue, uint64_t room_b
         n_left = queue->n_gpu - queue->at; /* colder keys have no place on the device */
     }
     n = n < n_left ? n : n_left;
-    return to_host && n > n_room ? (uint32_t)n_room : n;
+    return to_host && n > n_fit ? (uint32_t)n_fit : n;
 }
 
 static void note_batch(struct run *run, struct queue *queue, uint32_t n,
@@ -220,7 +220,8 @@ static void note_batch(struct run *run, struct queue *queue, uint32_t n,
         report->end = status == HPS_DATA_LOSS ? report->end : HPS_WARMUP_FAILED;
         hps_ignore(hps_error_set(&report->error, status, "table \"%s\": %s", queue->table->name,
                                  hps_status_text(status)));
-    } else if (to_host && (host->n_evicted > 0 || (host->n_no_room > 0 && host->n_inserted == 0))) {
+    } else if (to_host &&
+               (host->n_evicted > 0 || (host->n_no_capacity > 0 && host->n_inserted == 0))) {
         /* Colder keys would evict hotter ones that lookups have not used yet. */
         end_host(run, queue);
     }
@@ -232,16 +233,16 @@ static bool run_some(struct run *run)
     struct hps_warmup_report *report = run->report;
     struct queue *queue = hottest(run);
     uint64_t start_us = hps_clock_us();
-    uint64_t room = 0;
+    uint64_t free_bytes = 0;
     if (queue == NULL) {
-        report->end = run->full ? HPS_WARMUP_NO_ROOM : HPS_WARMUP_DONE;
+        report->end = run->full ? HPS_WARMUP_NO_CAPACITY : HPS_WARMUP_DONE;
         return false;
     }
     if (run->limits->deadline_us != 0 && start_us >= run->limits->deadline_us) {
         report->end = HPS_WARMUP_TIME;
         return false;
     }
-    if (!run->limits->go_on(run->limits->ctx, report, &room)) {
+    if (!run->limits->go_on(run->limits->ctx, report, &free_bytes)) {
         report->end = HPS_WARMUP_STOPPED;
         return false;
     }
@@ -249,7 +250,7 @@ static bool run_some(struct run *run)
         hps_gpu_space_await(run->version->gpu, WARMUP_LOOK_US);
         return true;
     }
-    uint32_t n = next_batch(run, queue, room);
+    uint32_t n = next_batch(run, queue, free_bytes);
     if (n > 0) { /* else the map has no capacity, also for other tables */
         struct hps_walk walk;
         hps_status status = walk_batch(run, queue, n, &walk);

@@ -59,10 +59,10 @@ static struct hps_space *lowest(const struct whole *whole)
 
 static bool goes_on(struct whole *whole)
 {
-    uint64_t room;
+    uint64_t free_bytes;
     if (whole->limits->deadline_us != 0 && hps_clock_us() >= whole->limits->deadline_us) {
         whole->report->end = HPS_WARMUP_TIME;
-    } else if (!whole->limits->go_on(whole->limits->ctx, whole->report, &room)) {
+    } else if (!whole->limits->go_on(whole->limits->ctx, whole->report, &free_bytes)) {
         whole->report->end = HPS_WARMUP_STOPPED;
     }
     return whole->report->end != HPS_WARMUP_TIME && whole->report->end != HPS_WARMUP_STOPPED;
@@ -92,7 +92,7 @@ static uint32_t insert(struct whole *whole, const hps_key *keys, const uint32_t 
     HPS_ASSERT(n <= warmup_batch_keys(whole->table));
     hps_gpu_insert(whole->version->gpu, &insertion, &inserted);
     whole->report->n_gpu_rows += inserted.n_inserted;
-    whole->left_out = whole->left_out || inserted.n_no_room > 0 ||
+    whole->left_out = whole->left_out || inserted.n_no_capacity > 0 ||
                       !hps_gpu_space_caches(whole->version->gpu, whole->table->id);
     for (uint32_t i = 0; i < n; i++) { /* after the insertion, so that refused rows are included */
         if (!hps_stamp_guard_fresh(&stamps, i)) {

@@ -20,7 +20,7 @@ bool hps_whole_useful(const struct hps_version *version);
  * later call scans the unfinished table again. The version must be pinned or not yet published. May
  * block. Any thread, but one call per version at a time.
  *
- * limits      out_room_bytes of go_on is ignored
+ * limits      out_free_bytes of go_on is ignored
  * out_report  n_keys: rows that were read; n_gpu_rows: rows queued for the device */
 void hps_whole_refill(struct hps_version *version, const struct hps_warmup_limits *limits,
                       struct hps_warmup_report *out_report);

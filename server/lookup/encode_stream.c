@@ -228,7 +228,8 @@ static uint64_t row_bytes_max(const struct hps_stream *stream, const struct piec
 /* Chooses the rows of the next message: as many as fit next to `fixed` bytes, at least one. */
 static void take_rows(const struct hps_stream *stream, uint64_t fixed, struct piece *piece)
 {
-    uint64_t room = fixed < HPS_STREAM_MESSAGE_BYTES_MAX ? HPS_STREAM_MESSAGE_BYTES_MAX - fixed : 0;
+    uint64_t space =
+        fixed < HPS_STREAM_MESSAGE_BYTES_MAX ? HPS_STREAM_MESSAGE_BYTES_MAX - fixed : 0;
     uint32_t n_left = 0;
 
     if (piece->part < piece->part_end) {
@@ -237,7 +238,7 @@ static void take_rows(const struct hps_stream *stream, uint64_t fixed, struct pi
     for (uint64_t bytes = 0; piece->n_rows < n_left; piece->n_rows++) {
         uint64_t n_keys;
         bytes += row_bytes_max(stream, piece, piece->row + piece->n_rows, &n_keys);
-        if (bytes > room && piece->n_rows > 0) {
+        if (bytes > space && piece->n_rows > 0) {
             break;
         }
         piece->n_keys += n_keys;

@@ -20,13 +20,13 @@ struct names {
 static bool add_name(struct names *names, const char *name)
 {
     static const char more[] = ", ...";
-    size_t room = sizeof(names->text) - names->size;
-    int n = snprintf(names->text + names->size, room, "%s%s", names->size > 0 ? ", " : "", name);
-    if (n >= 0 && (size_t)n + sizeof(more) <= room) {
+    size_t space = sizeof(names->text) - names->size;
+    int n = snprintf(names->text + names->size, space, "%s%s", names->size > 0 ? ", " : "", name);
+    if (n >= 0 && (size_t)n + sizeof(more) <= space) {
         names->size += (size_t)n;
         return true;
     }
-    (void)snprintf(names->text + names->size, room, "%s", names->size > 0 ? more : "...");
+    (void)snprintf(names->text + names->size, space, "%s", names->size > 0 ? more : "...");
     return false;
 }
 
@@ -55,10 +55,10 @@ void hps_known_models(struct hps_models *models, const struct hps_grpc_call *cal
 void hps_known_tables(const struct hps_version *version, struct hps_error *err)
 {
     struct names names = {0};
-    bool room = true;
-    for (uint32_t place = 0; place < version->n_places && room; place++) {
+    bool space = true;
+    for (uint32_t place = 0; place < version->n_places && space; place++) {
         uint32_t table = hps_version_table_at(version, place);
-        room = table == UINT32_MAX || add_name(&names, version->tables[table].name);
+        space = table == UINT32_MAX || add_name(&names, version->tables[table].name);
     }
     add_to(err, "its tables", &names);
 }

@@ -369,7 +369,7 @@ static void test_insert_when_some_are_there_or_stale_then_only_new_fresh_rows(vo
                      HPS_OK);
     assert_int_equal(report.n_inserted, N / 2 - 1);
     assert_int_equal(report.n_stale, N / 2);
-    assert_int_equal(report.n_no_room, 0);
+    assert_int_equal(report.n_no_capacity, 0);
     assert_true(
         contract_has(space, &contract_tables[1], keys[1], 9)); /* newer than what was found below */
     assert_false(contract_has(space, &contract_tables[1], keys[2], 7));

@@ -138,7 +138,7 @@ static void evicting(void *ctx)
         assert_int_equal(store->ops->insert(space, &no_limit, &tables[0], &key, &slot,
                                             (const uint8_t *)&key, 1, NULL, &report),
                          HPS_OK);
-        assert_true(report.n_inserted + report.n_no_room <= 1);
+        assert_true(report.n_inserted + report.n_no_capacity <= 1);
     }
     for (unsigned i = 0; i < 2; i++) {
         if (spaces[i] != NULL) {

@@ -421,7 +421,8 @@ static void insert(struct hps_space *space, struct script *script)
     some_rows(&rows, script);
     hps_ignore(space->store->ops->insert(space, &call, &tables[0], rows.keys, rows.slots,
                                          rows.bytes, rows.n, NULL, &report));
-    HPS_ASSERT(report.n_inserted + report.n_failed + report.n_stale + report.n_no_room <= rows.n);
+    HPS_ASSERT(report.n_inserted + report.n_failed + report.n_stale + report.n_no_capacity <=
+               rows.n);
 }
 
 static void apply(struct hps_space *space, struct script *script)

@@ -172,12 +172,12 @@ static bool place(struct places *places, const struct embed_table *table, hps_ke
     uint32_t *in_set = &places->in_set[set];
     uint32_t *in_spill = &places->in_spill[set >> hps_embed_block_shift(n_sets)];
     uint32_t *in = *in_set < HPS_EMBED_WAYS ? in_set : in_spill;
-    bool room = in == in_set || *in < HPS_EMBED_WAYS * hps_embed_spill_lines(n_sets);
+    bool fits = in == in_set || *in < HPS_EMBED_WAYS * hps_embed_spill_lines(n_sets);
 
-    if (room) {
+    if (fits) {
         ++*in;
     }
-    return room;
+    return fits;
 }
 
 static bool table_alloc(struct embed_rig *rig, struct embed_table *table, uint32_t row_bytes,

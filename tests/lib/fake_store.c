@@ -582,7 +582,7 @@ static hps_status fake_insert(struct hps_space *space, const struct hps_call *ca
             const uint8_t *row = rows + (size_t)slots[i] * table->row_bytes;
             bool put = table_put(store, into, keys[i], row) == HPS_OK;
             report.n_inserted += put ? 1 : 0;
-            report.n_no_room += put ? 0 : 1;
+            report.n_no_capacity += put ? 0 : 1;
         }
     }
     report.n_failed = status == HPS_OK ? n - n_keys : 0;

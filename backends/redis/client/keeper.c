@@ -213,7 +213,7 @@ static hps_status task_step(struct task *task, struct hps_error *err)
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
 /* One task is reserved for requesting the map of slots. */
-static bool has_room(const struct keeper *keeper, enum purpose purpose)
+static bool has_free_task(const struct keeper *keeper, enum purpose purpose)
 {
     return keeper->n_tasks < (purpose == SLOTS ? TASKS_MAX : TASKS_MAX - 1);
 }
@@ -223,7 +223,7 @@ static void task_new(struct keeper *keeper, enum purpose purpose, int16_t id)
 {
     struct hps_redis_cluster *cluster = keeper->cluster;
     hps_lock_assert_held(&cluster->lock);
-    HPS_ASSERT(has_room(keeper, purpose));
+    HPS_ASSERT(has_free_task(keeper, purpose));
     HPS_ASSERT(purpose != SLOTS || !keeper->asking);
     struct task *task = keeper->tasks[keeper->n_tasks++];
     memset(task, 0, sizeof(*task));
@@ -474,16 +474,16 @@ uint32_t hps_redis_links_wanted(const struct hps_redis_cluster *cluster,
     }
     uint32_t n = node->n_live + node->n_making;
     uint32_t n_coming = node->n_idle + node->n_making;
-    uint32_t room =
+    uint32_t n_max =
         n < cluster->options.connections_per_node ? cluster->options.connections_per_node - n : 0;
     uint32_t making_max = node->finding ? 1 : MAKING_MAX;
     uint32_t making = node->n_making < making_max ? making_max - node->n_making : 0;
-    room = room < making ? room : making;
+    n_max = n_max < making ? n_max : making;
     uint32_t wanted = node->n_waiting > n_coming ? node->n_waiting - n_coming : 0;
     if (wanted == 0 && n == 0 && is_used(cluster, node)) {
         wanted = 1; /* detects a dead node, and the first call need not wait */
     }
-    return wanted < room ? wanted : room;
+    return wanted < n_max ? wanted : n_max;
 }
 
 static void start_links(struct keeper *keeper)
@@ -496,10 +496,10 @@ static void start_links(struct keeper *keeper)
         struct hps_redis_node *node = cluster->nodes[i];
         if (hps_breaker_up(node->breaker)) {
             uint32_t n = hps_redis_links_wanted(cluster, node);
-            for (; n > 0 && has_room(keeper, LINK); n--) {
+            for (; n > 0 && has_free_task(keeper, LINK); n--) {
                 task_new(keeper, LINK, (int16_t)i);
             }
-        } else if ((node->listed || node->entry) && has_room(keeper, PROBE) &&
+        } else if ((node->listed || node->entry) && has_free_task(keeper, PROBE) &&
                    hps_breaker_enter(node->breaker) == HPS_BREAKER_PROBE) {
             task_new(keeper, PROBE, (int16_t)i);
         }

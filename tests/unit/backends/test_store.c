@@ -151,7 +151,7 @@ static void test_calls_when_a_store_cannot_then_they_change_nothing_and_say_so(v
     assert_int_equal(
         hps_store_insert_none(&space, &call, &table, keys, slots, rows, 2, NULL, &report), HPS_OK);
     assert_int_equal(report.n_inserted, 0);
-    assert_int_equal(report.n_no_room, 2);
+    assert_int_equal(report.n_no_capacity, 2);
     assert_int_equal(hps_store_scan_none(&space, &table, NULL, NULL, &err), HPS_UNIMPLEMENTED);
     assert_string_equal(err.text, "table 't': tier fake cannot list its rows");
     store->ops->close(store);

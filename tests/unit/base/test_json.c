@@ -40,8 +40,8 @@ static void test_text_when_the_buffer_is_full_then_exhausted(void **state)
 {
     struct hps_buf buf;
     (void)state;
-    for (size_t room = 0; room < 5; room++) {
-        hps_buf_init(&buf, room);
+    for (size_t capacity = 0; capacity < 5; capacity++) {
+        hps_buf_init(&buf, capacity);
         hps_json_text(&buf, "abc", 3);
         assert_int_equal(buf.status, HPS_EXHAUSTED);
         hps_buf_fini(&buf);

@@ -41,7 +41,7 @@ struct fixture {
     struct hps_http2 *h2;
     int server; /* the other end */
     bool ready;
-    bool no_room;
+    bool no_buffer;
     bool held;                     /* what is sent waits in the socket */
     struct body bodies[N_STREAMS]; /* of streams 1 and 3 */
 };
@@ -56,16 +56,17 @@ static void on_ready(void *ctx)
     ((struct fixture *)ctx)->ready = true;
 }
 
-static uint8_t *on_room(void *ctx, struct hps_http2_stream *stream, size_t size, size_t *out_room)
+static uint8_t *on_buffer(void *ctx, struct hps_http2_stream *stream, size_t size,
+                          size_t *out_capacity)
 {
     struct fixture *f = ctx;
     struct body *body = hps_http2_user(stream);
 
-    if (f->no_room) {
+    if (f->no_buffer) {
         return NULL;
     }
     assert_true(size > 0);
-    *out_room = size;
+    *out_capacity = size;
     return body->bytes + body->size;
 }
 
@@ -173,7 +174,7 @@ static int setup(void **state)
     static const struct hps_http2_events events = {
         .on_ready = on_ready,
         .on_data = on_data,
-        .on_room = on_room,
+        .on_buffer = on_buffer,
         .on_stream_closed = on_stream_closed,
         .on_closed = on_closed,
     };
@@ -264,7 +265,7 @@ static void test_data_when_nobody_has_room_then_delivered_all_the_same(void **st
 {
     struct fixture *f = *state;
 
-    f->no_room = true;
+    f->no_buffer = true;
     answer(f, 1, NULL);
     send_frame(f, 1, 0, BIG);
     expect_body(f, 1, BIG);

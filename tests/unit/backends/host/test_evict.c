@@ -72,7 +72,7 @@ static bool come_in(uint64_t i)
         throw_out();
     }
     bool probation = hps_host_evict_probation(&evict, hps_host_hash(index_.seed, key));
-    assert_int_equal(hps_host_index_make_room(&index_), HPS_OK);
+    assert_int_equal(hps_host_index_ensure_capacity(&index_), HPS_OK);
     assert_int_equal(hps_host_index_add(&index_, key, (uint32_t)i, probation), HPS_OK);
     (void)hps_host_index_step(&index_);
     if (probation) {

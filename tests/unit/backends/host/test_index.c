@@ -43,7 +43,7 @@ static int tear_down(void **state)
 
 static void add(uint64_t i)
 {
-    assert_int_equal(hps_host_index_make_room(&index_), HPS_OK);
+    assert_int_equal(hps_host_index_ensure_capacity(&index_), HPS_OK);
     assert_int_equal(hps_host_index_add(&index_, hps_mix64(i), (uint32_t)i, i % 3 == 0), HPS_OK);
 }
 
@@ -262,7 +262,7 @@ static void test_growth_when_readers_are_where_buckets_move_then_no_key_is_ever_
     pthread_t reader;
     for (uint64_t i = 0; i < N_EDGE; i++) {
         edge->keys[i] = hps_mix64(i + 1);
-        assert_int_equal(hps_host_index_make_room(&index_), HPS_OK);
+        assert_int_equal(hps_host_index_ensure_capacity(&index_), HPS_OK);
         assert_int_equal(
             hps_host_index_add(&index_, edge->keys[i], (uint32_t)(edge->keys[i] >> 40), false),
             HPS_OK);

@@ -44,7 +44,7 @@ static void map_open(struct map *map, uint32_t row_bytes)
         for (uint32_t b = 0; b < row_bytes; b++) {
             hps_host_row_at(&map->rows, row)[b] = (uint8_t)(i * 31 + b * 7);
         }
-        assert_int_equal(hps_host_index_make_room(&map->index), HPS_OK);
+        assert_int_equal(hps_host_index_ensure_capacity(&map->index), HPS_OK);
         assert_int_equal(hps_host_index_add(&map->index, hps_mix64(i), row, false), HPS_OK);
         (void)hps_host_index_step(&map->index);
     }
@@ -199,7 +199,7 @@ static void test_kernels_when_key_is_like_what_is_no_key_then_not_found(void **s
         probe_lanes(&map, &now->array[b]);
     }
     for (uint32_t i = 0; i < N_ODD; i++) {
-        assert_int_equal(hps_host_index_make_room(&map.index), HPS_OK);
+        assert_int_equal(hps_host_index_ensure_capacity(&map.index), HPS_OK);
         assert_int_equal(hps_host_index_add(&map.index, odd[i], i, false), HPS_OK);
     }
     ask_each(&map, odd, N_ODD, true);

@@ -369,7 +369,7 @@ static void test_insert_when_it_never_evicts_then_refused_and_all_stay(void **st
         n++;
     }
     struct hps_insert_report report = insert(&f, n, n);
-    assert_int_equal(report.n_no_room, 1);
+    assert_int_equal(report.n_no_capacity, 1);
     assert_int_equal(report.n_evicted, 0);
     for (uint64_t key = 0; key < n; key++) {
         assert_true(get(&f, key, &value));

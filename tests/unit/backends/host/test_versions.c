@@ -135,7 +135,7 @@ static void *insert_rows(void *ctx)
         struct hps_insert_report report;
         hps_status status = w->ops->insert(w->spaces[turn.version], &no_limit, turn.table,
                                            turn.keys, turn.slots, turn.rows, turn.n, NULL, &report);
-        bool sane = status == HPS_OK && report.n_inserted + report.n_no_room <= turn.n;
+        bool sane = status == HPS_OK && report.n_inserted + report.n_no_capacity <= turn.n;
         atomic_fetch_add(&w->n_bad, sane ? 0 : 1);
     }
     return NULL;

@@ -209,7 +209,7 @@ static void test_writes_when_disk_fills_up_then_exhausted_and_serving_goes_on(vo
 }
 
 /* RocksDB removes files when whoever still has them, a flush say, has ended. */
-static void wait_for_room(struct hps_store *store, uint64_t bytes)
+static void wait_for_capacity(struct hps_store *store, uint64_t bytes)
 {
     uint64_t give_up_us = hps_clock_us() + 60 * 1000 * 1000;
     char ballast[sizeof(own.path) + 32]; /* takes some of it again */
@@ -267,7 +267,7 @@ static void test_writes_when_others_fill_the_disk_then_serving_and_unloading_go_
     assert_int_equal(store->ops->durable->record_delete(store, "k", 1, &error), HPS_OK);
     assert_int_equal(store->ops->space_drop(other, &error), HPS_OK);
     assert_int_equal(store->ops->space_drop(space, &error), HPS_OK);
-    wait_for_room(store, 4 << 20); /* the rows gave their room back */
+    wait_for_capacity(store, 4 << 20); /* the rows gave their room back */
     store->ops->close(store);
     store = open_store();
     space = open_space(store);

@@ -519,11 +519,11 @@ static void test_insert_when_stale_or_no_room_then_left_out_and_counted(void **s
         assert_true(n == 0 || key % 2 == 0);
     }
     hps_device_sim_hold(rig.tier->device, true); /* what is queued stays */
-    for (int i = 0; i < 1000 && report.n_no_room == 0; i++) {
+    for (int i = 0; i < 1000 && report.n_no_capacity == 0; i++) {
         insert(rig.space, 2, 0, 100, 1);
-        assert_int_equal(report.n_inserted + report.n_no_room, 100);
+        assert_int_equal(report.n_inserted + report.n_no_capacity, 100);
     }
-    assert_int_equal(report.n_no_room, 100);
+    assert_int_equal(report.n_no_capacity, 100);
     hps_device_sim_hold(rig.tier->device, false);
 }
 
@@ -583,7 +583,7 @@ static void test_change_when_large_then_queued_in_pieces(void **state)
     open_with(16 << 20, 0, 1536 << 10);
     how.guard = &odd_guard;
     insert(rig.space, 2, 0, ROWS, 1);
-    assert_int_equal(report.n_inserted + report.n_stale + report.n_no_room, ROWS);
+    assert_int_equal(report.n_inserted + report.n_stale + report.n_no_capacity, ROWS);
     assert_true(report.n_inserted >= 1000 && report.n_stale >= 1000);
     await_changes(2, report.n_inserted);
     uint32_t n_first = found(rig.space, 2, ROWS - 300, 300, 1);
@@ -660,15 +660,15 @@ static void test_caches_when_not_all_fit_then_those_that_do_are_made(void **stat
         assert_true(hps_gpu_space_caches(rig.space, 1));
         assert_false(hps_gpu_space_caches(rig.space, 2));
         assert_true(hps_gpu_space_present(rig.space));
-        assert_false(hps_gpu_space_without_room(rig.space, rig.tier));
-        sizes[i] = hps_gpu_space_tables_without_room(rig.space, rig.tier);
+        assert_false(hps_gpu_space_without_capacity(rig.space, rig.tier));
+        sizes[i] = hps_gpu_space_tables_without_capacity(rig.space, rig.tier);
         hps_gpu_space_active(rig.space, true);
         AWAIT(!hps_gpu_space_coming(rig.space));
     }
     assert_int_equal(sizes[0], 2);
     assert_int_equal(sizes[1], 2);
-    assert_int_equal(hps_gpu_space_tables_without_room(rig.space, NULL), 2);
-    assert_int_equal(hps_gpu_space_tables_without_room(NULL, NULL), 0);
+    assert_int_equal(hps_gpu_space_tables_without_capacity(rig.space, NULL), 2);
+    assert_int_equal(hps_gpu_space_tables_without_capacity(NULL, NULL), 0);
     for (uint32_t t = 0; t < N_TABLES; t++) {
         insert(rig.space, t, 0, 100, 1);
         assert_int_equal(report.n_inserted, t == 1 ? 100 : 0);
@@ -687,12 +687,12 @@ static void test_caches_when_room_comes_then_the_missing_ones_are_made(void **st
     struct hps_gpu_space *other = open_space();
     memcpy(rig.shares, shares, sizeof(shares));
     rig.space = open_space();
-    assert_int_equal(hps_gpu_space_tables_without_room(rig.space, rig.tier), 1);
-    assert_int_equal(hps_gpu_space_tables_without_room(other, rig.tier), 0);
+    assert_int_equal(hps_gpu_space_tables_without_capacity(rig.space, rig.tier), 1);
+    assert_int_equal(hps_gpu_space_tables_without_capacity(other, rig.tier), 0);
     assert_false(hps_gpu_space_caches(rig.space, 2));
     hps_gpu_space_active(rig.space, true);
     AWAIT(!hps_gpu_space_coming(rig.space));
-    assert_int_equal(hps_gpu_space_tables_without_room(rig.space, rig.tier), 0);
+    assert_int_equal(hps_gpu_space_tables_without_capacity(rig.space, rig.tier), 0);
     assert_false(hps_gpu_space_caches(other, 0));
     for (uint32_t t = 0; t < N_TABLES; t++) {
         insert(rig.space, t, 0, 100, 1);
@@ -807,7 +807,7 @@ static void test_space_when_pushed_out_while_a_batch_waits_then_the_batch_is_ans
     AWAIT(hps_gpu_space_caches(next, 0));
     assert_false(hps_gpu_space_caches(rig.space, 0));
     insert(rig.space, 0, 0, 10, 1);
-    assert_int_equal(report.n_inserted + report.n_no_room + report.n_stale, 0);
+    assert_int_equal(report.n_inserted + report.n_no_capacity + report.n_stale, 0);
     hps_gpu_space_close(next);
 }
 

@@ -33,7 +33,7 @@ struct rig {
     struct hps_warmup *warmup;
     struct hps_warmup_options options;
     struct hps_version *version;
-    uint64_t room_bytes;
+    uint64_t free_bytes;
     uint32_t n_asked;                /* calls of go_on */
     uint32_t stop_at;                /* of those; 0: never */
     struct hps_warmup_report so_far; /* at the last one */
@@ -132,7 +132,7 @@ static int setup(void **state)
     rig.host = hps_fake_store_new(&host);
     rig.durable = hps_fake_store_new(&durable);
     rig.metrics = hps_server_metrics_new();
-    rig.room_bytes = UINT64_MAX;
+    rig.free_bytes = UINT64_MAX;
     rig.options = (struct hps_warmup_options){.host = rig.host,
                                               .durable = rig.durable,
                                               .host_bytes_max = 1 << 20,
@@ -181,12 +181,12 @@ static void restart(struct rig *rig)
     hps_warmup_read(rig->warmup);
 }
 
-static bool go_on(void *ctx, const struct hps_warmup_report *so_far, uint64_t *out_room_bytes)
+static bool go_on(void *ctx, const struct hps_warmup_report *so_far, uint64_t *out_free_bytes)
 {
     struct rig *rig = ctx;
     rig->so_far = *so_far;
     rig->n_asked++;
-    *out_room_bytes = rig->room_bytes;
+    *out_free_bytes = rig->free_bytes;
     if (rig->held != NULL && rig->n_asked == 3) {
         hps_device_sim_hold(rig->held, false);
     }
@@ -299,16 +299,16 @@ static void test_fill_when_room_is_short_then_the_hottest_of_all_tables_have_it(
     struct rig *rig = *state;
     heat(rig, 0, 0, 100, 1000);
     heat(rig, 1, 0, 100, 2000);
-    rig->room_bytes = 150 * HOST_ROW_BYTES;
+    rig->free_bytes = 150 * HOST_ROW_BYTES;
     rig->stop_at = 2;
     struct hps_warmup_report report = fill(rig, rig->version, 0);
     assert_int_equal(report.end, HPS_WARMUP_STOPPED);
     assert_int_equal(n_warm(rig->version, 1, 0, 100), 100);
-    rig->room_bytes = HOST_ROW_BYTES - 1;
+    rig->free_bytes = HOST_ROW_BYTES - 1;
     rig->stop_at = 0;
     uint64_t n_before = hps_fake_keys(rig->host, HPS_FAKE_INSERT);
     report = fill(rig, rig->version, 0);
-    assert_int_equal(report.end, HPS_WARMUP_NO_ROOM);
+    assert_int_equal(report.end, HPS_WARMUP_NO_CAPACITY);
     assert_int_equal(report.n_keys, 0);
     assert_int_equal(hps_fake_keys(rig->host, HPS_FAKE_INSERT), n_before);
 }
@@ -326,7 +326,7 @@ static void test_fill_when_the_map_takes_no_more_then_it_ends(void **state)
     renew(rig);
     heat(rig, 0, 0, 3000, 100000);
     struct hps_warmup_report report = fill(rig, rig->version, 0);
-    assert_int_equal(report.end, HPS_WARMUP_NO_ROOM);
+    assert_int_equal(report.end, HPS_WARMUP_NO_CAPACITY);
     assert_int_equal(report.n_rows, 10);
     assert_int_equal(n_warm(rig->version, 0, 0, N_ROWS), 10);
     assert_true(hps_fake_calls(rig->durable, HPS_FAKE_GET) <= 2);
@@ -768,7 +768,7 @@ static struct {
 } overtaker;
 
 /* Before a batch goes in, rows of it and of later ones are updated. */
-static bool overtake(void *ctx, const struct hps_warmup_report *so_far, uint64_t *out_room_bytes)
+static bool overtake(void *ctx, const struct hps_warmup_report *so_far, uint64_t *out_free_bytes)
 {
     struct rig *rig = ctx;
     struct hps_space *space = rig->version->tiers[1];
@@ -776,7 +776,7 @@ static bool overtake(void *ctx, const struct hps_warmup_report *so_far, uint64_t
     const hps_key keys[3] = {100, 101, N_ROWS - 1};
     const float row[DIM] = {-1, -2, -3, -4};
     (void)so_far;
-    *out_room_bytes = 0;
+    *out_free_bytes = 0;
     if (overtaker.n_asked++ == 1) {
         hps_stamps_begin(rig->version->stamps);
         hps_stamps_mark(rig->version->stamps, 0, keys, 3);
