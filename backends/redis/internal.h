@@ -104,9 +104,9 @@ struct redis {
     /* Protects spaces and stops; the leases thread holds it while it works on spaces. */
     struct hps_lock lock;
     struct redis_space *spaces;
-    bool stops;               /* the leases thread must end */
-    struct hps_cond wake;     /* wakes the leases thread */
-    struct hps_worker keeper; /* the leases thread */
+    bool stops;                    /* the leases thread must end */
+    struct hps_cond wake;          /* wakes the leases thread */
+    struct hps_worker maintenance; /* the leases thread */
     /* See the fields n_rows_… of struct hps_store_shared_stats. */
     _Atomic uint64_t n_found, n_absent, n_behind, n_ahead, n_inserted, n_refused, n_evicted;
     /* See the fields n_shards_… of struct hps_store_shared_stats. */
@@ -194,7 +194,7 @@ hps_status redis_put_command(struct hps_buf *bytes, const char *name,
  * `err` has the first failure that a server or the cluster reported. */
 bool redis_count_rows(struct redis_space *space, struct hps_error *err);
 /* Start the leases thread, which runs until the store is closed. NO_MEMORY */
-hps_status redis_keeper_start(struct redis *redis) HPS_MUST_CHECK;
+hps_status redis_maintenance_start(struct redis *redis) HPS_MUST_CHECK;
 
 /* ---- state.c: known state of shards ---------------------------------------------------------- */
 

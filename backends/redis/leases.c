@@ -13,7 +13,7 @@
 #include "base/heap.h"
 #include "base/log.h"
 
-enum { KEEPER_MS = 1000 };
+enum { MAINTENANCE_MS = 1000 };
 
 /* ---- leases ---------------------------------------------------------------------------------- */
 
@@ -161,7 +161,7 @@ static void log_lost(struct redis_space *space)
     }
 }
 
-static void keep_space(struct redis_space *space)
+static void maintain_space(struct redis_space *space)
 {
     const struct redis *redis = space->redis;
     uint64_t age_us = hps_clock_us() - space->lease_us;
@@ -178,15 +178,15 @@ static void keep_space(struct redis_space *space)
     }
 }
 
-static void *keeper_run(void *ctx)
+static void *maintenance_run(void *ctx)
 {
     struct redis *redis = ctx;
     hps_lock_acquire(&redis->lock);
     while (!redis->stops) {
         for (struct redis_space *space = redis->spaces; space != NULL; space = space->next) {
-            keep_space(space);
+            maintain_space(space);
         }
-        uint64_t until_us = hps_clock_us() + KEEPER_MS * 1000;
+        uint64_t until_us = hps_clock_us() + MAINTENANCE_MS * 1000;
         if (!redis->stops) { /* wakes at until_us, or when a new space needs a lease */
             (void)hps_cond_wait_until(&redis->wake, &redis->lock, until_us);
         }
@@ -195,8 +195,9 @@ static void *keeper_run(void *ctx)
     return NULL;
 }
 
-hps_status redis_keeper_start(struct redis *redis)
+hps_status redis_maintenance_start(struct redis *redis)
 {
-    hps_status status = hps_worker_start(&redis->keeper, "redis-leases", 0, keeper_run, redis);
+    hps_status status =
+        hps_worker_start(&redis->maintenance, "redis-leases", 0, maintenance_run, redis);
     return status == HPS_OK ? HPS_OK : HPS_NO_MEMORY;
 }

@@ -287,7 +287,7 @@ static void redis_close(struct hps_store *store)
 {
     struct redis *redis = redis_of(store);
     HPS_ASSERT(redis->spaces == NULL);
-    hps_worker_stop(&redis->keeper, &redis->lock, &redis->wake, &redis->stops);
+    hps_worker_stop(&redis->maintenance, &redis->lock, &redis->wake, &redis->stops);
     hps_redis_cluster_close(redis->cluster);
     hps_cond_fini(&redis->wake);
     hps_lock_fini(&redis->lock);
@@ -451,7 +451,7 @@ hps_status hps_redis_open(const struct hps_redis_store_options *options,
     redis->member = hps_strdup(options->member != NULL ? options->member : "hpsd");
     status = redis->member == NULL ? hps_error_set(err, HPS_NO_MEMORY, "redis: no memory")
                                    : hps_redis_cluster_open(&options->redis, &redis->cluster, err);
-    if (status == HPS_OK && redis_keeper_start(redis) != HPS_OK) {
+    if (status == HPS_OK && redis_maintenance_start(redis) != HPS_OK) {
         status = hps_error_set(err, HPS_NO_MEMORY, "redis: no thread");
     }
     if (status != HPS_OK) {

@@ -204,7 +204,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "config/options_print.c": "test_options.c and test_print.c",
     "config/parse_models.c": "test_parse.c and test_config.c",
     "backends/redis/client/conn.c": "test_client.c, plain and over TLS, by real servers",
-    "backends/redis/client/keeper.c": "test_fault_redis.c: servers that come back are found",
+    "backends/redis/client/maintenance.c": "test_fault_redis.c: servers that come back are found",
     "backends/redis/client/node.c": "test_client.c and test_fault_redis.c",
     "backends/rocksdb/health.c": "test_fault_rocksdb.c: disks that fail and fill; test_damaged.c",
     "backends/rocksdb/options.c": "test_read.c and test_database.c, in every read mode",

@@ -212,7 +212,7 @@ hps_status hps_redis_cluster_open(const struct hps_redis_options *options,
     }
     status = status == HPS_OK ? options_keep(cluster, options, err) : status;
     status = status == HPS_OK ? entries_add(cluster, options->addresses, err) : status;
-    status = status == HPS_OK ? hps_redis_keeper_start(cluster, err) : status;
+    status = status == HPS_OK ? hps_redis_maintenance_start(cluster, err) : status;
     if (status != HPS_OK) {
         cluster_free(cluster);
         return status;
@@ -224,7 +224,7 @@ hps_status hps_redis_cluster_open(const struct hps_redis_options *options,
 void hps_redis_cluster_close(struct hps_redis_cluster *cluster)
 {
     if (cluster) {
-        hps_redis_keeper_stop(cluster);
+        hps_redis_maintenance_stop(cluster);
         cluster_free(cluster);
     }
 }

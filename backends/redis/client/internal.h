@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Shared by the files of the Redis cluster client: client.c (opening, closing, status), node.c
- * (nodes, their connections, the map of slots), run.c (running commands, on workers) and keeper.c
- * (the thread of the client). `lock` protects everything unless stated otherwise.
+ * (nodes, their connections, the map of slots), run.c (running commands, on workers) and
+ * maintenance.c (the thread of the client). `lock` protects everything unless stated otherwise.
  */
 #ifndef HPS_BACKENDS_REDIS_CLIENT_INTERNAL_H
 #define HPS_BACKENDS_REDIS_CLIENT_INTERNAL_H
@@ -46,7 +46,7 @@ struct hps_redis_node {
     uint64_t made_bad_us; /* last time that opening a connection failed */
     uint64_t unnamed_us;  /* last failure to resolve its name; 0: the last try succeeded */
     bool finding;         /* its name is being resolved */
-    /* While n_making > 0, only the thread of keeper.c uses `resolve` and `turn`, without the
+    /* While n_making > 0, only the thread of maintenance.c uses `resolve` and `turn`, without the
      * lock. */
     struct hps_resolve *resolve; /* resolution in progress, or its result; NULL: not resolved */
     /* Index of the resolved address to try first: the last address that worked, or the next one
@@ -80,8 +80,8 @@ struct hps_redis_cluster {
     /* Consecutive failures. One failure means that no candidate node returned a valid map. */
     uint32_t n_refreshes_failed;
 
-    struct hps_worker thread; /* the thread of keeper.c */
-    void *keeper;             /* private to keeper.c */
+    struct hps_worker thread; /* the thread of maintenance.c */
+    void *maintenance;        /* private to maintenance.c */
     int wake_fd;              /* wakes the thread */
     bool stopping;
 };
@@ -143,15 +143,15 @@ void hps_redis_why(const struct hps_redis_cluster *cluster, char *out_text, size
 /* Wake all threads that wait for `changed`. */
 void hps_redis_changed(struct hps_redis_cluster *cluster);
 
-/* ---- keeper.c -------------------------------------------------------------------------------- */
+/* ---- maintenance.c --------------------------------------------------------------------------- */
 
 /* Start the thread that opens connections, probes nodes and requests the map of slots. */
-hps_status hps_redis_keeper_start(struct hps_redis_cluster *cluster, struct hps_error *err)
+hps_status hps_redis_maintenance_start(struct hps_redis_cluster *cluster, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Stop the thread and wait until it has ended. */
-void hps_redis_keeper_stop(struct hps_redis_cluster *cluster);
+void hps_redis_maintenance_stop(struct hps_redis_cluster *cluster);
 /* Make the thread look for work now. Any thread, with or without the lock. */
-void hps_redis_keeper_wake(struct hps_redis_cluster *cluster);
+void hps_redis_maintenance_wake(struct hps_redis_cluster *cluster);
 /* How many more connections the node needs. Caller must hold the lock. */
 uint32_t hps_redis_links_wanted(const struct hps_redis_cluster *cluster,
                                 const struct hps_redis_node *node);

@@ -212,7 +212,7 @@ static void account(struct hps_redis_cluster *cluster, struct hps_redis_node *no
         hps_redis_refresh(cluster, HPS_REDIS_NOBODY);
     }
     hps_redis_changed(cluster);
-    hps_redis_keeper_wake(cluster);
+    hps_redis_maintenance_wake(cluster);
 }
 
 void hps_redis_node_account(struct hps_redis_cluster *cluster, struct hps_redis_node *node,

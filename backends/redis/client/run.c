@@ -333,7 +333,7 @@ static void lanes_want(struct run *run, bool want)
         wake = wake || hps_redis_links_wanted(run->cluster, lane->node) > 0;
     }
     if (wake) {
-        hps_redis_keeper_wake(run->cluster);
+        hps_redis_maintenance_wake(run->cluster);
     }
 }
 

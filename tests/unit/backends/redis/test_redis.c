@@ -197,7 +197,8 @@ static void test_load_when_another_daemon_deletes_the_rows_then_not_until_it_is_
     struct hps_space *b = fx_space(two);
     assert_int_equal(load(b, &fx_error), HPS_UNAVAILABLE);
     assert_non_null(strstr(fx_error.text, "another daemon is unloading the version"));
-    assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "%s", n_leases), "1"); /* nor the keeper */
+    assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "%s", n_leases),
+                        "1"); /* nor the maintenance thread */
     (void)hps_redis_rig_ask(fx_rig, 0,
                             "EVAL redis.call('ZADD',redis.call('KEYS','*leases')[1],1,'-three') 0");
     assert_int_equal(load(b, &fx_error), HPS_OK); /* that has ended */
@@ -361,7 +362,7 @@ static void test_ttl_when_set_then_the_server_forgets_by_itself(void **state)
     (void)state;
     struct hps_redis_store_options options = fx_options("one");
     options.ttl_ms = 3600 * 1000;
-    options.lease_ms = 30; /* renewed with each turn of the keeper */
+    options.lease_ms = 30; /* renewed with each turn of the maintenance thread */
     struct hps_space *space = fx_daemon_with(&options);
     assert_int_equal(fx_insert(space, 100, 0).n_inserted, 100);
     await("EVAL return(redis.call('PTTL',redis.call('KEYS','hpsd*[0-9]}')[1])>0) 0", "1");

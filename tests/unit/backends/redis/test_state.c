@@ -12,8 +12,8 @@ static struct hps_space *space;
 static struct redis_space *own;
 static bool readable, exact; /* what the last answer was judged to be */
 
-/* The space has shards that only the test asks and reads: the keeper, which counts their rows,
- * waits. */
+/* The space has shards that only the test asks and reads: the maintenance thread, which counts
+ * their rows, waits. */
 static void hold(const struct hps_redis_store_options *options)
 {
     space = fx_daemon_with(options);
@@ -213,7 +213,8 @@ static void test_judge_when_a_replica_may_have_answered_then_nothing_is_learnt(v
     struct hps_redis_store_options options = fx_options("one");
     options.redis.replica_reads = true;
     hold(&options);
-    redis_shard_forget(own, 0, redis_shard_seen(own, 0)); /* of which the keeper may have heard */
+    redis_shard_forget(
+        own, 0, redis_shard_seen(own, 0)); /* of which the maintenance thread may have heard */
     fx_at(space, 10);
     assert_true(judge(redis_shard_seen(own, 0), 10, "aaaaaaaaaaaaaaaaaaaa", 10));
     assert_true(readable && exact);

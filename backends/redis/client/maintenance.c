@@ -55,7 +55,7 @@ struct task {
     struct hps_redis_reply reply;
 };
 
-struct keeper {
+struct maintenance {
     struct hps_redis_cluster *cluster;
     struct task pool[TASKS_MAX];
     struct task *tasks[TASKS_MAX]; /* pointers into pool: [n_tasks] in use, then the free ones */
@@ -72,7 +72,7 @@ struct keeper {
     uint64_t pause_us;
 };
 
-void hps_redis_keeper_wake(struct hps_redis_cluster *cluster)
+void hps_redis_maintenance_wake(struct hps_redis_cluster *cluster)
 {
     uint64_t one = 1;
     ssize_t size = write(cluster->wake_fd, &one, sizeof(one));
@@ -86,7 +86,7 @@ void hps_redis_refresh(struct hps_redis_cluster *cluster, int16_t hint)
     }
     if (!cluster->refresh_wanted) {
         cluster->refresh_wanted = true;
-        hps_redis_keeper_wake(cluster);
+        hps_redis_maintenance_wake(cluster);
     }
 }
 
@@ -213,19 +213,19 @@ static hps_status task_step(struct task *task, struct hps_error *err)
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
 /* One task is reserved for requesting the map of slots. */
-static bool has_free_task(const struct keeper *keeper, enum purpose purpose)
+static bool has_free_task(const struct maintenance *maintenance, enum purpose purpose)
 {
-    return keeper->n_tasks < (purpose == SLOTS ? TASKS_MAX : TASKS_MAX - 1);
+    return maintenance->n_tasks < (purpose == SLOTS ? TASKS_MAX : TASKS_MAX - 1);
 }
 
 /* Requires has_room. Caller must hold the lock. */
-static void task_new(struct keeper *keeper, enum purpose purpose, int16_t id)
+static void task_new(struct maintenance *maintenance, enum purpose purpose, int16_t id)
 {
-    struct hps_redis_cluster *cluster = keeper->cluster;
+    struct hps_redis_cluster *cluster = maintenance->cluster;
     hps_lock_assert_held(&cluster->lock);
-    HPS_ASSERT(has_free_task(keeper, purpose));
-    HPS_ASSERT(purpose != SLOTS || !keeper->asking);
-    struct task *task = keeper->tasks[keeper->n_tasks++];
+    HPS_ASSERT(has_free_task(maintenance, purpose));
+    HPS_ASSERT(purpose != SLOTS || !maintenance->asking);
+    struct task *task = maintenance->tasks[maintenance->n_tasks++];
     memset(task, 0, sizeof(*task));
     task->purpose = purpose;
     task->id = id;
@@ -235,8 +235,8 @@ static void task_new(struct keeper *keeper, enum purpose purpose, int16_t id)
     task->deadline_us = task->started_us + cluster->options.connect_timeout_us;
     hps_buf_init(&task->out, 1 << 20);
     if (purpose == SLOTS) {
-        keeper->asking = true;
-        task->reply.values = &keeper->slots;
+        maintenance->asking = true;
+        task->reply.values = &maintenance->slots;
         task->borrowed = hps_redis_node_checkout(task->node, &task->link);
         task->connected = task->borrowed;
     }
@@ -327,19 +327,20 @@ static hps_status refusal_check(const struct task *task, struct hps_error *err)
                : HPS_OK;
 }
 
-static hps_status map_take(struct keeper *keeper, const struct task *task, struct hps_error *err)
+static hps_status map_take(struct maintenance *maintenance, const struct task *task,
+                           struct hps_error *err)
 {
-    struct hps_redis_map *map = &keeper->map;
+    struct hps_redis_map *map = &maintenance->map;
     bool standalone = task->reply.status != HPS_OK;
     hps_status status = HPS_OK;
 
-    hps_redis_map_begin(map, keeper->cluster);
+    hps_redis_map_begin(map, maintenance->cluster);
     if (standalone) {
         status = refusal_check(task, err);
         hps_redis_map_tell(map, 0, HPS_REDIS_SLOTS - 1, true, &task->node->addr);
     } else {
-        status =
-            hps_redis_slots_read(&keeper->slots, &task->node->addr, hps_redis_map_tell, map, err);
+        status = hps_redis_slots_read(&maintenance->slots, &task->node->addr, hps_redis_map_tell,
+                                      map, err);
     }
     if (status == HPS_OK && map->n_slots == 0) {
         status =
@@ -348,38 +349,39 @@ static hps_status map_take(struct keeper *keeper, const struct task *task, struc
     if (status == HPS_OK) {
         hps_redis_map_commit(map, standalone ? HPS_REDIS_STANDALONE : HPS_REDIS_CLUSTERED);
     } else {
-        snprintf(keeper->cluster->stats.error, sizeof(keeper->cluster->stats.error),
+        snprintf(maintenance->cluster->stats.error, sizeof(maintenance->cluster->stats.error),
                  "%.150s: %.150s", task->node->text, err->text);
     }
     return status;
 }
 
 /* End a request for the map of slots. Caller must hold the lock. */
-static void slots_end(struct keeper *keeper, hps_status status, const struct task *task,
+static void slots_end(struct maintenance *maintenance, hps_status status, const struct task *task,
                       const struct hps_error *err)
 {
-    struct hps_redis_cluster *cluster = keeper->cluster;
-    HPS_ASSERT(keeper->asking);
-    keeper->asking = false;
+    struct hps_redis_cluster *cluster = maintenance->cluster;
+    HPS_ASSERT(maintenance->asking);
+    maintenance->asking = false;
     cluster->stats.n_refreshes++;
     if (status == HPS_OK) {
         cluster->refreshed_us = hps_clock_us();
-        cluster->refresh_at_us = keeper->round_us + REFRESH_US;
-        keeper->n_candidates = 0;
-        keeper->pause_us = 0;
+        cluster->refresh_at_us = maintenance->round_us + REFRESH_US;
+        maintenance->n_candidates = 0;
+        maintenance->pause_us = 0;
         return;
     }
-    if (++keeper->i_candidate < keeper->n_candidates) {
+    if (++maintenance->i_candidate < maintenance->n_candidates) {
         return; /* the next candidate is asked at once */
     }
-    uint64_t pause_us = keeper->pause_us ? 2 * keeper->pause_us : REFRESH_PAUSE_FIRST;
+    uint64_t pause_us = maintenance->pause_us ? 2 * maintenance->pause_us : REFRESH_PAUSE_FIRST;
     uint64_t pause_us_max = cluster->options.pause_us_max;
-    keeper->pause_us = pause_us < pause_us_max ? pause_us : pause_us_max;
-    keeper->n_candidates = 0;
+    maintenance->pause_us = pause_us < pause_us_max ? pause_us : pause_us_max;
+    maintenance->n_candidates = 0;
     bool known = cluster->kind != HPS_REDIS_UNKNOWN;
     cluster->refresh_wanted = true;
     cluster->refresh_at_us =
-        hps_clock_us() + (known && keeper->pause_us < REFRESH_US ? REFRESH_US : keeper->pause_us);
+        hps_clock_us() +
+        (known && maintenance->pause_us < REFRESH_US ? REFRESH_US : maintenance->pause_us);
     cluster->n_refreshes_failed++;
     HPS_LOG(WARN, "redis",
             "slot map not refreshed: no Redis node returned a valid one; the last valid one stays "
@@ -414,20 +416,21 @@ static void places_learn(const struct task *task, bool usable)
 
 /* End a task. Caller must hold the lock. A failed name resolution says nothing about existing
  * connections of the node. */
-static void task_end(struct keeper *keeper, uint32_t i, hps_status status, struct hps_error *err)
+static void task_end(struct maintenance *maintenance, uint32_t i, hps_status status,
+                     struct hps_error *err)
 {
-    struct hps_redis_cluster *cluster = keeper->cluster;
-    struct task *task = keeper->tasks[i];
+    struct hps_redis_cluster *cluster = maintenance->cluster;
+    struct task *task = maintenance->tasks[i];
     struct hps_redis_node *node = task->node;
     uint64_t duration_us = hps_clock_us() - task->started_us;
     bool usable = status == HPS_OK;
     bool counts = task->borrowed || task->places.n > 0 || node->n_live == 0;
 
     hps_lock_assert_held(&cluster->lock);
-    HPS_ASSERT(i < keeper->n_tasks && status != HPS_AGAIN);
+    HPS_ASSERT(i < maintenance->n_tasks && status != HPS_AGAIN);
     HPS_ASSERT(task->borrowed || node->n_making > 0);
     if (usable && task->purpose == SLOTS) {
-        status = map_take(keeper, task, err);
+        status = map_take(maintenance, task, err);
     }
     places_learn(task, usable);
     node->n_making -= !task->borrowed;
@@ -450,12 +453,12 @@ static void task_end(struct keeper *keeper, uint32_t i, hps_status status, struc
         snprintf(node->stats.error, sizeof(node->stats.error), "%.300s", err->text);
     }
     if (task->purpose == SLOTS) {
-        slots_end(keeper, status, task, err);
+        slots_end(maintenance, status, task, err);
     }
     hps_redis_changed(cluster);
     hps_buf_fini(&task->out);
-    keeper->tasks[i] = keeper->tasks[--keeper->n_tasks];
-    keeper->tasks[keeper->n_tasks] = task;
+    maintenance->tasks[i] = maintenance->tasks[--maintenance->n_tasks];
+    maintenance->tasks[maintenance->n_tasks] = task;
 }
 
 /* ---- starting tasks: with the lock ----------------------------------------------------------- */
@@ -486,48 +489,48 @@ uint32_t hps_redis_links_wanted(const struct hps_redis_cluster *cluster,
     return wanted < n_max ? wanted : n_max;
 }
 
-static void start_links(struct keeper *keeper)
+static void start_links(struct maintenance *maintenance)
 {
-    struct hps_redis_cluster *cluster = keeper->cluster;
+    struct hps_redis_cluster *cluster = maintenance->cluster;
     uint32_t turn =
-        keeper->turn_links++; /* each node comes first once if there are too few tasks */
+        maintenance->turn_links++; /* each node comes first once if there are too few tasks */
     for (uint32_t k = 0; k < cluster->n_nodes; k++) {
         uint32_t i = (turn + k) % cluster->n_nodes;
         struct hps_redis_node *node = cluster->nodes[i];
         if (hps_breaker_up(node->breaker)) {
             uint32_t n = hps_redis_links_wanted(cluster, node);
-            for (; n > 0 && has_free_task(keeper, LINK); n--) {
-                task_new(keeper, LINK, (int16_t)i);
+            for (; n > 0 && has_free_task(maintenance, LINK); n--) {
+                task_new(maintenance, LINK, (int16_t)i);
             }
-        } else if ((node->listed || node->entry) && has_free_task(keeper, PROBE) &&
+        } else if ((node->listed || node->entry) && has_free_task(maintenance, PROBE) &&
                    hps_breaker_enter(node->breaker) == HPS_BREAKER_PROBE) {
-            task_new(keeper, PROBE, (int16_t)i);
+            task_new(maintenance, PROBE, (int16_t)i);
         }
     }
 }
 
-static void candidate_add(struct keeper *keeper, int16_t id)
+static void candidate_add(struct maintenance *maintenance, int16_t id)
 {
-    for (uint32_t i = 0; i < keeper->n_candidates; i++) {
-        if (keeper->candidates[i] == id) {
+    for (uint32_t i = 0; i < maintenance->n_candidates; i++) {
+        if (maintenance->candidates[i] == id) {
             return;
         }
     }
-    HPS_ASSERT(keeper->n_candidates < HPS_REDIS_NODES_MAX);
-    keeper->candidates[keeper->n_candidates++] = id;
+    HPS_ASSERT(maintenance->n_candidates < HPS_REDIS_NODES_MAX);
+    maintenance->candidates[maintenance->n_candidates++] = id;
 }
 
 /* Nodes to ask for the map: the one named by a redirection, nodes that are up in turn, configured
  * ones. */
-static void candidates_gather(struct keeper *keeper)
+static void candidates_gather(struct maintenance *maintenance)
 {
-    struct hps_redis_cluster *cluster = keeper->cluster;
-    uint32_t turn = keeper->turn++;
+    struct hps_redis_cluster *cluster = maintenance->cluster;
+    uint32_t turn = maintenance->turn++;
 
-    keeper->n_candidates = 0;
-    keeper->i_candidate = 0;
+    maintenance->n_candidates = 0;
+    maintenance->i_candidate = 0;
     if (cluster->refresh_hint >= 0) {
-        candidate_add(keeper, cluster->refresh_hint);
+        candidate_add(maintenance, cluster->refresh_hint);
         cluster->refresh_hint = HPS_REDIS_NOBODY;
     }
     for (unsigned entries = 0; entries < 2; entries++) {
@@ -536,7 +539,7 @@ static void candidates_gather(struct keeper *keeper)
             const struct hps_redis_node *node = cluster->nodes[i];
             bool up = hps_breaker_up(node->breaker);
             if (entries ? node->entry && (!node->listed || up) : node->listed && up) {
-                candidate_add(keeper, (int16_t)i);
+                candidate_add(maintenance, (int16_t)i);
             }
         }
     }
@@ -553,15 +556,15 @@ static bool anybody_down(const struct hps_redis_cluster *cluster)
     return false;
 }
 
-static void start_slots(struct keeper *keeper)
+static void start_slots(struct maintenance *maintenance)
 {
-    struct hps_redis_cluster *cluster = keeper->cluster;
+    struct hps_redis_cluster *cluster = maintenance->cluster;
     uint64_t now_us = hps_clock_us();
 
-    if (keeper->asking) {
+    if (maintenance->asking) {
         return;
     }
-    if (keeper->n_candidates == 0) {
+    if (maintenance->n_candidates == 0) {
         bool stale = cluster->kind == HPS_REDIS_CLUSTERED &&
                      now_us - cluster->refreshed_us >= REFRESH_ANYWAY_US;
         bool wanted = cluster->refresh_wanted || cluster->kind == HPS_REDIS_UNKNOWN || stale ||
@@ -570,31 +573,32 @@ static void start_slots(struct keeper *keeper)
             return;
         }
         cluster->refresh_wanted = false;
-        candidates_gather(keeper);
-        keeper->round_us = now_us;
-        if (keeper->n_candidates == 0) {
+        candidates_gather(maintenance);
+        maintenance->round_us = now_us;
+        if (maintenance->n_candidates == 0) {
             cluster->refresh_at_us = now_us + REFRESH_US;
             cluster->n_refreshes_failed++;
             hps_redis_changed(cluster);
             return;
         }
     }
-    task_new(keeper, SLOTS, keeper->candidates[keeper->i_candidate]);
+    task_new(maintenance, SLOTS, maintenance->candidates[maintenance->i_candidate]);
 }
 
 /* Time until the next work is due, unless the thread is woken earlier. */
-static uint64_t next_us(const struct keeper *keeper)
+static uint64_t next_us(const struct maintenance *maintenance)
 {
-    const struct hps_redis_cluster *cluster = keeper->cluster;
+    const struct hps_redis_cluster *cluster = maintenance->cluster;
     uint64_t now_us = hps_clock_us();
     uint64_t at_us = now_us + (anybody_down(cluster) ? TICK_DOWN_US : TICK_US);
 
-    if (!keeper->asking && (cluster->refresh_wanted || cluster->kind == HPS_REDIS_UNKNOWN) &&
+    if (!maintenance->asking && (cluster->refresh_wanted || cluster->kind == HPS_REDIS_UNKNOWN) &&
         cluster->refresh_at_us < at_us) {
         at_us = cluster->refresh_at_us;
     }
-    for (uint32_t i = 0; i < keeper->n_tasks; i++) {
-        at_us = keeper->tasks[i]->deadline_us < at_us ? keeper->tasks[i]->deadline_us : at_us;
+    for (uint32_t i = 0; i < maintenance->n_tasks; i++) {
+        at_us =
+            maintenance->tasks[i]->deadline_us < at_us ? maintenance->tasks[i]->deadline_us : at_us;
     }
     return at_us > now_us ? at_us - now_us : 0;
 }
@@ -603,11 +607,11 @@ static uint64_t next_us(const struct keeper *keeper)
 
 /* Open new tasks. Caller must hold the lock, which is released during each open. Failed tasks end,
  * which frees space for new ones. */
-static void open_new(struct keeper *keeper)
+static void open_new(struct maintenance *maintenance)
 {
-    struct hps_redis_cluster *cluster = keeper->cluster;
-    for (uint32_t i = 0; i < keeper->n_tasks;) {
-        struct task *task = keeper->tasks[i];
+    struct hps_redis_cluster *cluster = maintenance->cluster;
+    for (uint32_t i = 0; i < maintenance->n_tasks;) {
+        struct task *task = maintenance->tasks[i];
         struct hps_error err = {0};
         if (task->n_steps > 0) {
             i++;
@@ -620,15 +624,15 @@ static void open_new(struct keeper *keeper)
         if (status == HPS_AGAIN) {
             i++;
         } else {
-            task_end(keeper, i, status, &err);
+            task_end(maintenance, i, status, &err);
         }
     }
 }
 
-static void poll_tasks(struct keeper *keeper, struct pollfd *polls, uint64_t timeout_us)
+static void poll_tasks(struct maintenance *maintenance, struct pollfd *polls, uint64_t timeout_us)
 {
-    for (uint32_t i = 0; i < keeper->n_tasks; i++) {
-        struct task *task = keeper->tasks[i];
+    for (uint32_t i = 0; i < maintenance->n_tasks; i++) {
+        struct task *task = maintenance->tasks[i];
         bool writing = task->connected && task->n_sent < task->out.size;
         polls[i] = (struct pollfd){.fd = -1};
         if (task->link.conn != NULL) {
@@ -637,17 +641,18 @@ static void poll_tasks(struct keeper *keeper, struct pollfd *polls, uint64_t tim
             polls[i].events |= (short)(writing ? POLLOUT : 0);
         }
     }
-    polls[keeper->n_tasks] = (struct pollfd){.fd = keeper->cluster->wake_fd, .events = POLLIN};
+    polls[maintenance->n_tasks] =
+        (struct pollfd){.fd = maintenance->cluster->wake_fd, .events = POLLIN};
     struct timespec timeout = {.tv_sec = (time_t)(timeout_us / 1000000),
                                .tv_nsec = (long)(timeout_us % 1000000) * 1000};
-    if (ppoll(polls, keeper->n_tasks + 1, &timeout, NULL) < 0) {
-        for (uint32_t i = 0; i <= keeper->n_tasks; i++) {
+    if (ppoll(polls, maintenance->n_tasks + 1, &timeout, NULL) < 0) {
+        for (uint32_t i = 0; i <= maintenance->n_tasks; i++) {
             polls[i].revents = 0;
         }
     }
-    if (polls[keeper->n_tasks].revents & POLLIN) {
+    if (polls[maintenance->n_tasks].revents & POLLIN) {
         uint64_t count;
-        ssize_t size = read(keeper->cluster->wake_fd, &count, sizeof(count));
+        ssize_t size = read(maintenance->cluster->wake_fd, &count, sizeof(count));
         HPS_ASSERT(size == sizeof(count) || errno == EAGAIN);
     }
 }
@@ -662,86 +667,87 @@ static const char *late_text(const struct task *task)
 }
 
 /* Iterates from the last task, because the last one takes the place of a task that ends. */
-static void step_tasks(struct keeper *keeper, const struct pollfd *polls)
+static void step_tasks(struct maintenance *maintenance, const struct pollfd *polls)
 {
-    for (uint32_t i = keeper->n_tasks; i-- > 0;) {
-        struct task *task = keeper->tasks[i];
+    for (uint32_t i = maintenance->n_tasks; i-- > 0;) {
+        struct task *task = maintenance->tasks[i];
         struct hps_error err = {0};
         hps_status status = HPS_AGAIN;
         if (polls[i].revents != 0) {
             status = task_step(task, &err);
             if (status != HPS_OK && status != HPS_AGAIN && is_refused(task)) {
-                status = task_connect_again(keeper->cluster, task, &err);
+                status = task_connect_again(maintenance->cluster, task, &err);
             }
         }
         if (status == HPS_AGAIN && hps_clock_us() >= task->deadline_us) {
             status = hps_error_set(&err, HPS_DEADLINE, "%s", late_text(task));
         }
         if (status != HPS_AGAIN) {
-            hps_lock_acquire(&keeper->cluster->lock);
-            task_end(keeper, i, status, &err);
-            hps_lock_release(&keeper->cluster->lock);
+            hps_lock_acquire(&maintenance->cluster->lock);
+            task_end(maintenance, i, status, &err);
+            hps_lock_release(&maintenance->cluster->lock);
         }
     }
 }
 
-static void keep(struct keeper *keeper)
+static void keep(struct maintenance *maintenance)
 {
-    struct hps_redis_cluster *cluster = keeper->cluster;
+    struct hps_redis_cluster *cluster = maintenance->cluster;
     struct pollfd polls[TASKS_MAX + 1];
 
     hps_lock_acquire(&cluster->lock);
     while (!cluster->stopping) {
-        start_links(keeper);
-        start_slots(keeper);
-        open_new(keeper);
-        uint64_t timeout_us = next_us(keeper);
+        start_links(maintenance);
+        start_slots(maintenance);
+        open_new(maintenance);
+        uint64_t timeout_us = next_us(maintenance);
         hps_lock_release(&cluster->lock);
-        poll_tasks(keeper, polls, timeout_us);
-        step_tasks(keeper, polls);
+        poll_tasks(maintenance, polls, timeout_us);
+        step_tasks(maintenance, polls);
         hps_lock_acquire(&cluster->lock);
     }
-    while (keeper->n_tasks > 0) {
+    while (maintenance->n_tasks > 0) {
         struct hps_error err = {.text = "closing"};
-        task_end(keeper, keeper->n_tasks - 1, HPS_CANCELLED, &err);
+        task_end(maintenance, maintenance->n_tasks - 1, HPS_CANCELLED, &err);
     }
     hps_lock_release(&cluster->lock);
 }
 
-static void *keeper_run(void *ctx)
+static void *maintenance_run(void *ctx)
 {
-    struct keeper *keeper = ctx;
-    hps_redis_values_init(&keeper->slots, SLOTS_VALUES_MAX, SLOTS_TEXT_MAX);
-    keep(keeper);
-    hps_redis_values_fini(&keeper->slots);
+    struct maintenance *maintenance = ctx;
+    hps_redis_values_init(&maintenance->slots, SLOTS_VALUES_MAX, SLOTS_TEXT_MAX);
+    keep(maintenance);
+    hps_redis_values_fini(&maintenance->slots);
     return NULL;
 }
 
-hps_status hps_redis_keeper_start(struct hps_redis_cluster *cluster, struct hps_error *err)
+hps_status hps_redis_maintenance_start(struct hps_redis_cluster *cluster, struct hps_error *err)
 {
-    struct keeper *keeper = hps_calloc(1, sizeof(*keeper));
-    if (!keeper) {
+    struct maintenance *maintenance = hps_calloc(1, sizeof(*maintenance));
+    if (!maintenance) {
         return hps_error_set(err, HPS_NO_MEMORY, "Redis: out of memory");
     }
-    keeper->cluster = cluster;
+    maintenance->cluster = cluster;
     for (uint32_t i = 0; i < TASKS_MAX; i++) {
-        keeper->tasks[i] = &keeper->pool[i];
+        maintenance->tasks[i] = &maintenance->pool[i];
     }
-    cluster->keeper = keeper;
-    hps_status status = hps_worker_start(&cluster->thread, "redis", 0, keeper_run, keeper);
+    cluster->maintenance = maintenance;
+    hps_status status =
+        hps_worker_start(&cluster->thread, "redis", 0, maintenance_run, maintenance);
     if (status != HPS_OK) {
-        hps_free(keeper);
+        hps_free(maintenance);
         return hps_error_set(err, status, "Redis: cannot start a thread");
     }
     return HPS_OK;
 }
 
-void hps_redis_keeper_stop(struct hps_redis_cluster *cluster)
+void hps_redis_maintenance_stop(struct hps_redis_cluster *cluster)
 {
     hps_lock_acquire(&cluster->lock);
     cluster->stopping = true;
     hps_lock_release(&cluster->lock);
-    hps_redis_keeper_wake(cluster);
+    hps_redis_maintenance_wake(cluster);
     hps_worker_join(&cluster->thread);
-    hps_free(cluster->keeper);
+    hps_free(cluster->maintenance);
 }
