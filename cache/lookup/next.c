@@ -48,60 +48,61 @@ static const enum hps_step NEXT[HPS_STEP_COUNT] = {
 
 /* Whether the step can be late only because the client has disconnected. Other steps have a bound
  * on their wait. */
-static bool is_late_only_if_gone(const struct hps_course *course)
+static bool is_late_only_if_gone(const struct hps_lookup_state *state)
 {
-    bool waits = course->step == HPS_STEP_STORES && course->miss_policy == HPS_MISS_WAIT;
-    bool at_gpu = course->step == HPS_STEP_GPU_FIRST || course->step == HPS_STEP_GPU_MISSES;
+    bool waits = state->step == HPS_STEP_STORES && state->miss_policy == HPS_MISS_WAIT;
+    bool at_gpu = state->step == HPS_STEP_GPU_FIRST || state->step == HPS_STEP_GPU_MISSES;
 
     return !waits && !at_gpu;
 }
 
-static void check_outcome(const struct hps_course *course, enum hps_outcome outcome, bool cancelled)
+static void check_outcome(const struct hps_lookup_state *state, enum hps_outcome outcome,
+                          bool cancelled)
 {
     HPS_ASSERT((unsigned)outcome < HPS_OUTCOME_COUNT);
-    HPS_ASSERT((OUTCOMES[course->step] & 1u << outcome) != 0);
-    HPS_ASSERT(course->unit || (ENDS_UNIT & 1u << outcome) == 0);
-    HPS_ASSERT(course->has_gpu || course->step != HPS_STEP_GPU_FIRST ||
+    HPS_ASSERT((OUTCOMES[state->step] & 1u << outcome) != 0);
+    HPS_ASSERT(state->unit || (ENDS_UNIT & 1u << outcome) == 0);
+    HPS_ASSERT(state->has_gpu || state->step != HPS_STEP_GPU_FIRST ||
                outcome == HPS_OUTCOME_REFUSED);
-    HPS_ASSERT(outcome != HPS_OUTCOME_LATE || cancelled || !is_late_only_if_gone(course));
+    HPS_ASSERT(outcome != HPS_OUTCOME_LATE || cancelled || !is_late_only_if_gone(state));
 }
 
-void hps_course_sane(const struct hps_course *course)
+void hps_lookup_state_sane(const struct hps_lookup_state *state)
 {
-    enum hps_step step = course->step;
+    enum hps_step step = state->step;
     bool of_unit =
         step == HPS_STEP_REREAD || step == HPS_STEP_AWAIT_UPDATES || step == HPS_STEP_AWAIT_REREAD;
     bool of_gpu = step == HPS_STEP_GPU_MISSES || step == HPS_STEP_COLLECT;
 
     HPS_ASSERT((unsigned)step < HPS_STEP_COUNT);
-    HPS_ASSERT(course->unit || !of_unit);
-    HPS_ASSERT(course->has_gpu || !of_gpu);
-    HPS_ASSERT(step != HPS_STEP_DEFAULTS || course->miss_policy == HPS_MISS_WAIT);
-    HPS_ASSERT(step != HPS_STEP_NONE || course->n_tries == 0);
-    HPS_ASSERT(course->n_tries > 0 || step == HPS_STEP_NONE || step == HPS_STEP_FAILED);
-    HPS_ASSERT(course->n_tries <= (course->unit ? HPS_LOOKUP_TRIES_MAX : 1));
-    HPS_ASSERT(course->n_waits <= (course->unit ? HPS_LOOKUP_WAITS_MAX : 0));
-    HPS_ASSERT((course->failure != HPS_FAILURE_NONE) ==
+    HPS_ASSERT(state->unit || !of_unit);
+    HPS_ASSERT(state->has_gpu || !of_gpu);
+    HPS_ASSERT(step != HPS_STEP_DEFAULTS || state->miss_policy == HPS_MISS_WAIT);
+    HPS_ASSERT(step != HPS_STEP_NONE || state->n_tries == 0);
+    HPS_ASSERT(state->n_tries > 0 || step == HPS_STEP_NONE || step == HPS_STEP_FAILED);
+    HPS_ASSERT(state->n_tries <= (state->unit ? HPS_LOOKUP_TRIES_MAX : 1));
+    HPS_ASSERT(state->n_waits <= (state->unit ? HPS_LOOKUP_WAITS_MAX : 0));
+    HPS_ASSERT((state->failure != HPS_FAILURE_NONE) ==
                (step == HPS_STEP_FAILED || step == HPS_STEP_ABANDON));
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static void fail(struct hps_course *next, enum hps_failure failure)
+static void fail(struct hps_lookup_state *next, enum hps_failure failure)
 {
     next->step = HPS_STEP_FAILED;
     next->failure = failure;
 }
 
 /* Tiers have been queried, but their rows will not be sent. */
-static void abandon(struct hps_course *next, enum hps_failure failure)
+static void abandon(struct hps_lookup_state *next, enum hps_failure failure)
 {
     next->step = HPS_STEP_ABANDON;
     next->failure = failure;
 }
 
 /* Wait, unless the lookup has waited the maximum number of times. */
-static void await(struct hps_course *next, enum hps_step step)
+static void await(struct hps_lookup_state *next, enum hps_step step)
 {
     if (next->n_waits == HPS_LOOKUP_WAITS_MAX) {
         fail(next, HPS_FAILURE_UPDATES);
@@ -114,7 +115,7 @@ static void await(struct hps_course *next, enum hps_step step)
     }
 }
 
-static void begin_again(struct hps_course *next)
+static void begin_again(struct hps_lookup_state *next)
 {
     if (next->n_tries == HPS_LOOKUP_TRIES_MAX) {
         fail(next, HPS_FAILURE_UPDATES);
@@ -125,7 +126,7 @@ static void begin_again(struct hps_course *next)
 }
 
 /* The rows are of several states: read them again. */
-static void mend(struct hps_course *next)
+static void reread(struct hps_lookup_state *next)
 {
     if (next->step == HPS_STEP_REREAD) {
         await(next, HPS_STEP_AWAIT_REREAD);
@@ -136,7 +137,7 @@ static void mend(struct hps_course *next)
 
 /* No thread was free. Under HPS_MISS_WAIT, the lookup stops waiting for the stores. If all rows
  * have been read, the walk is not abandoned: its work has been counted. */
-static void find_no_thread(struct hps_course *next)
+static void find_no_thread(struct hps_lookup_state *next)
 {
     if (next->step == HPS_STEP_STORES && next->miss_policy == HPS_MISS_WAIT) {
         next->step = HPS_STEP_DEFAULTS;
@@ -148,7 +149,7 @@ static void find_no_thread(struct hps_course *next)
 }
 
 /* Go to the usual next step. */
-static void go_on(struct hps_course *next)
+static void go_on(struct hps_lookup_state *next)
 {
     enum hps_step step = next->step;
 
@@ -159,7 +160,7 @@ static void go_on(struct hps_course *next)
 
 /* The client has disconnected. An unfinished walk is abandoned first, so that its work is counted;
  * a finished one has been counted. */
-static void end_unanswered(struct hps_course *next, enum hps_outcome outcome)
+static void end_unanswered(struct hps_lookup_state *next, enum hps_outcome outcome)
 {
     bool ended = ((ENDS | ENDS_UNIT) & 1u << outcome) != 0;
     bool reads = next->step >= HPS_STEP_GPU_FIRST && next->step <= HPS_STEP_DEFAULTS;
@@ -175,7 +176,7 @@ static void end_unanswered(struct hps_course *next, enum hps_outcome outcome)
 
 /* ---- by outcome of the step ------------------------------------------------------------------ */
 
-static void decide(struct hps_course *next, enum hps_outcome outcome)
+static void decide(struct hps_lookup_state *next, enum hps_outcome outcome)
 {
     switch (outcome) {
     case HPS_OUTCOME_OVER:
@@ -188,7 +189,7 @@ static void decide(struct hps_course *next, enum hps_outcome outcome)
         next->step = HPS_STEP_DONE;
         break;
     case HPS_OUTCOME_TORN:
-        mend(next);
+        reread(next);
         break;
     case HPS_OUTCOME_AHEAD:
         await(next, HPS_STEP_AWAIT_UPDATES);
@@ -207,18 +208,18 @@ static void decide(struct hps_course *next, enum hps_outcome outcome)
     }
 }
 
-struct hps_course hps_course_next(const struct hps_course *course, enum hps_outcome outcome,
-                                  bool cancelled)
+struct hps_lookup_state hps_lookup_state_next(const struct hps_lookup_state *state,
+                                              enum hps_outcome outcome, bool cancelled)
 {
-    struct hps_course next = *course;
+    struct hps_lookup_state next = *state;
 
-    HPS_DEBUG_SANE(hps_course_sane(course));
-    check_outcome(course, outcome, cancelled);
+    HPS_DEBUG_SANE(hps_lookup_state_sane(state));
+    check_outcome(state, outcome, cancelled);
     if (cancelled) {
         end_unanswered(&next, outcome);
     } else {
         decide(&next, outcome);
     }
-    HPS_DEBUG_SANE(hps_course_sane(&next));
+    HPS_DEBUG_SANE(hps_lookup_state_sane(&next));
     return next;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decides the next step of a lookup. hps_course_next is a pure function of the lookup's state and
- * the outcome of its last step. It reads no clock, queries no tier and chooses no thread. The owner
- * of the lookup performs the step and calls hps_course_next again. cache/lookup/step.h maps steps
- * to calls, server/lookup/dispatch.c chooses the thread.
+ * Decides the next step of a lookup. hps_lookup_state_next is a pure function of the lookup's state
+ * and the outcome of its last step. It reads no clock, queries no tier and chooses no thread. The
+ * owner of the lookup performs the step and calls hps_lookup_state_next again. cache/lookup/step.h
+ * maps steps to calls, server/lookup/dispatch.c chooses the thread.
  *
  *     BEGIN ─▶ GPU_FIRST ─▶ MEMORY ─▶ GPU_MISSES ─▶ COLLECT ─▶ STORES, or DEFAULTS ─▶ DONE
  *                             │       (only if there is a gpu)   │           │
@@ -49,11 +49,11 @@ enum hps_step {
     HPS_STEP_STORES,        /* query the tiers that may block */
     HPS_STEP_DEFAULTS,      /* use default rows for all missing keys: the time to wait has passed */
     HPS_STEP_REREAD,        /* read the rows again that updates have changed */
-    HPS_STEP_AWAIT_UPDATES, /* wait for course.wait_us; the updater may apply more updates */
-    HPS_STEP_AWAIT_REREAD,  /* wait for course.wait_us before the next REREAD */
+    HPS_STEP_AWAIT_UPDATES, /* wait for state.wait_us; the updater may apply more updates */
+    HPS_STEP_AWAIT_REREAD,  /* wait for state.wait_us before the next REREAD */
     HPS_STEP_ABANDON,       /* there will be no answer: count the work done */
     HPS_STEP_DONE,          /* last step: send the answer */
-    HPS_STEP_FAILED,        /* last step: send the error for course.failure */
+    HPS_STEP_FAILED,        /* last step: send the error for state.failure */
     HPS_STEP_COUNT
 };
 
@@ -84,13 +84,13 @@ enum hps_failure {
 };
 
 /* The state of a lookup between steps. It moves with the lookup from thread to thread. */
-struct hps_course {
+struct hps_lookup_state {
     /* in; constant */
     enum hps_miss_policy miss_policy; /* as set by hps_lookup_plan; MODEL (0) means EXACT */
     bool unit;                        /* the lookup wants a consistency unit */
     bool has_gpu;                     /* the version has caches on a device */
 
-    /* set by hps_course_next; zeroed before its first use */
+    /* set by hps_lookup_state_next; zeroed before its first use */
     enum hps_step step;
     enum hps_failure failure; /* set with the steps FAILED and ABANDON */
     unsigned n_tries;         /* tries so far, at most HPS_LOOKUP_TRIES_MAX */
@@ -98,15 +98,15 @@ struct hps_course {
     uint64_t wait_us;         /* length of the current AWAIT_UPDATES or AWAIT_REREAD */
 };
 
-/* The state with the next step, after course->step has ended with `outcome`. For the step NONE,
+/* The state with the next step, after state->step has ended with `outcome`. For the step NONE,
  * pass OVER. Asserts that the step can have this outcome and is not a last step.
  *
  * cancelled   the client has disconnected. If the caller therefore withdrew the step before a
  *             thread began it, `outcome` is LATE
  * thread      any; no side effects
  */
-struct hps_course hps_course_next(const struct hps_course *course, enum hps_outcome outcome,
-                                  bool cancelled);
+struct hps_lookup_state hps_lookup_state_next(const struct hps_lookup_state *state,
+                                              enum hps_outcome outcome, bool cancelled);
 
 /* Whether this is a last step: DONE or FAILED. */
 static inline bool hps_step_is_last(enum hps_step step)
@@ -115,12 +115,13 @@ static inline bool hps_step_is_last(enum hps_step step)
 }
 
 /* Whether the lookup had a second try or a wait, so that rows may have been read more than once. */
-static inline bool hps_course_was_repeated(const struct hps_course *course)
+static inline bool hps_lookup_state_was_repeated(const struct hps_lookup_state *state)
 {
-    return course->n_tries + course->n_waits > 1;
+    return state->n_tries + state->n_waits > 1;
 }
 
-/* Assert that the state is consistent. hps_course_next calls it in debug and sanitizer builds. */
-void hps_course_sane(const struct hps_course *course);
+/* Assert that the state is consistent. hps_lookup_state_next calls it in debug and sanitizer
+ * builds. */
+void hps_lookup_state_sane(const struct hps_lookup_state *state);
 
 #endif

@@ -26,7 +26,7 @@ static void abort_unit(struct request *request)
 
 static void fail(struct request *request)
 {
-    switch (request->course.failure) {
+    switch (request->lookup_state.failure) {
     case HPS_FAILURE_ERROR:
         request_fail(request, &request->err);
         break;
@@ -59,21 +59,21 @@ static bool is_small(const struct request *request)
 
 static enum hps_outcome do_here(struct request *request)
 {
-    return hps_lookup_step(&request->lookup, request->course.step, &request->err);
+    return hps_lookup_step(&request->lookup, request->lookup_state.step, &request->err);
 }
 
 static enum hps_outcome await_timer(struct request *request)
 {
     hps_stages_enter(&request->stages, HPS_STAGE_UNIT);
     request->phase = PHASE_AWAIT;
-    hps_timer_set_after(request->loop, &request->timer, request->course.wait_us);
+    hps_timer_set_after(request->loop, &request->timer, request->lookup_state.wait_us);
     return HPS_OUTCOME_OVER;
 }
 
 /* The returned value is valid only if the request is still in PHASE_LOOP. */
 static enum hps_outcome take_step(struct request *request)
 {
-    switch (request->course.step) {
+    switch (request->lookup_state.step) {
     case HPS_STEP_BEGIN: /* keep the times of earlier tries */
         request_name_work(request);
         return do_here(request);
@@ -109,7 +109,8 @@ void request_advance(struct request *request, enum hps_outcome outcome)
 {
     HPS_ASSERT(request->phase == PHASE_LOOP);
     while (request->phase == PHASE_LOOP) {
-        request->course = hps_course_next(&request->course, outcome, request->call.closed);
+        request->lookup_state =
+            hps_lookup_state_next(&request->lookup_state, outcome, request->call.closed);
         outcome = take_step(request);
     }
 }
@@ -126,9 +127,9 @@ void request_start(struct request *request)
         return;
     }
     lookup->gpu_done = request_gpu_done;
-    request->course = (struct hps_course){.miss_policy = lookup->miss_policy,
-                                          .unit = lookup->unit,
-                                          .has_gpu = lookup->version->gpu != NULL};
+    request->lookup_state = (struct hps_lookup_state){.miss_policy = lookup->miss_policy,
+                                                      .unit = lookup->unit,
+                                                      .has_gpu = lookup->version->gpu != NULL};
     request_advance(request, HPS_OUTCOME_OVER);
 }
 

@@ -98,7 +98,7 @@ const struct hps_encode_explain *request_explain(struct request *request)
     explain->stages = stages;
     explain->n_stages = HPS_STAGE_ENCODE;
     explain->notes = notes;
-    if (hps_course_was_repeated(&request->course) || request->lookup.n_reread > 0) {
+    if (hps_lookup_state_was_repeated(&request->lookup_state) || request->lookup.n_reread > 0) {
         add_note(explain, notes, "read again: updates arrived during the lookup");
     }
     for (uint32_t i = 0; i < request->lookup.n_parts; i++) {

@@ -68,13 +68,13 @@ static enum hps_outcome end_cancelled(struct request *request)
  * case: its lookup has all rows, so there is nothing to abandon. */
 static enum hps_outcome do_step(struct request *request)
 {
-    bool open = request->course.step != HPS_STEP_REREAD;
+    bool open = request->lookup_state.step != HPS_STEP_REREAD;
 
     if (open && hps_grpc_call_cancelled(request->call.grpc)) {
         hps_lookup_abandon(&request->lookup);
         return end_cancelled(request);
     }
-    return hps_lookup_step(&request->lookup, request->course.step, &request->err);
+    return hps_lookup_step(&request->lookup, request->lookup_state.step, &request->err);
 }
 
 /* Worker thread: does a step of a large lookup. */
@@ -105,9 +105,10 @@ static void on_io(struct hps_task *task)
 
     hps_stages_enter(&request->stages, HPS_STAGE_WORK);
     request->outcome = do_step(request);
-    struct hps_course next = hps_course_next(&request->course, request->outcome, false);
+    struct hps_lookup_state next =
+        hps_lookup_state_next(&request->lookup_state, request->outcome, false);
     if (next.step == HPS_STEP_REREAD) {
-        request->course = next;
+        request->lookup_state = next;
         request->outcome = hps_lookup_step(&request->lookup, next.step, &request->err);
     }
     post_back(request);
@@ -115,11 +116,11 @@ static void on_io(struct hps_task *task)
 
 enum hps_outcome request_to_io(struct request *request)
 {
-    bool stores = request->course.step == HPS_STEP_STORES;
-    bool waits = stores && request->course.miss_policy == HPS_MISS_WAIT;
+    bool stores = request->lookup_state.step == HPS_STEP_STORES;
+    bool waits = stores && request->lookup_state.miss_policy == HPS_MISS_WAIT;
     uint64_t deadline_us = request->lookup.wait_deadline_us;
 
-    HPS_ASSERT(stores || request->course.step == HPS_STEP_REREAD);
+    HPS_ASSERT(stores || request->lookup_state.step == HPS_STEP_REREAD);
     enum hps_outcome outcome = post(request, request->service->parts.io, "an I/O thread", on_io);
     if (outcome == HPS_OUTCOME_BUSY) {
         return outcome;
@@ -177,7 +178,7 @@ void request_gpu_done(struct hps_lookup *lookup)
 enum hps_outcome request_to_gpu(struct request *request)
 {
     HPS_ASSERT(request->phase == PHASE_LOOP);
-    if (request->course.has_gpu) {
+    if (request->lookup_state.has_gpu) {
         hps_stages_enter(&request->stages, HPS_STAGE_GPU);
     }
     if (!hps_lookup_ask_gpu(&request->lookup)) {

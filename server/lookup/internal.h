@@ -134,7 +134,8 @@ struct request {
     struct exchange *exchange; /* of a call with many requests; NULL: the call has one request */
     struct request_room room;
     struct request_gpu gpu;
-    struct hps_course course; /* the current step of the lookup, and what the next one depends on */
+    struct hps_lookup_state
+        lookup_state; /* the current step of the lookup, and what the next one depends on */
     struct hps_lookup lookup;
     enum hps_outcome outcome; /* of the last step that another thread did */
     struct hps_error err;     /* of the last step that failed */

@@ -154,7 +154,7 @@ static void phase_fits_step(const struct request *request)
     if (request->phase == PHASE_IO) { /* its thread may be at the next step already */
         return;
     }
-    enum hps_step step = request->course.step;
+    enum hps_step step = request->lookup_state.step;
 
     switch (request->phase) {
     case PHASE_UNPACK:
@@ -321,7 +321,7 @@ void request_fail(struct request *request, const struct hps_error *err)
     } else {
         hps_grpc_call_fail(request->call.grpc, err);
     }
-    if (request->course.step == HPS_STEP_NONE) {
+    if (request->lookup_state.step == HPS_STEP_NONE) {
         drop_message(request);
     }
 }

@@ -104,14 +104,14 @@ static const struct row TABLE[] = {
 
 enum { N_ROWS = sizeof(TABLE) / sizeof(TABLE[0]) };
 
-static unsigned conditions_of(const struct hps_course *course)
+static unsigned conditions_of(const struct hps_lookup_state *lookup_state)
 {
-    unsigned conditions = course->unit ? UNIT : 0;
+    unsigned conditions = lookup_state->unit ? UNIT : 0;
 
-    conditions |= course->has_gpu ? GPU : NO_GPU;
-    conditions |= course->miss_policy == HPS_MISS_WAIT ? WAIT : NO_WAIT;
-    conditions |= course->n_tries < HPS_LOOKUP_TRIES_MAX ? TRIES : NO_TRIES;
-    conditions |= course->n_waits < HPS_LOOKUP_WAITS_MAX ? WAITS : NO_WAITS;
+    conditions |= lookup_state->has_gpu ? GPU : NO_GPU;
+    conditions |= lookup_state->miss_policy == HPS_MISS_WAIT ? WAIT : NO_WAIT;
+    conditions |= lookup_state->n_tries < HPS_LOOKUP_TRIES_MAX ? TRIES : NO_TRIES;
+    conditions |= lookup_state->n_waits < HPS_LOOKUP_WAITS_MAX ? WAITS : NO_WAITS;
     return conditions;
 }
 
@@ -133,42 +133,43 @@ static bool can_be_taken_back(enum hps_step step)
 }
 
 /* NULL: such a thing cannot happen. */
-static const struct row *row_of(const struct hps_course *course, enum hps_outcome outcome,
-                                bool cancelled)
+static const struct row *row_of(const struct hps_lookup_state *lookup_state,
+                                enum hps_outcome outcome, bool cancelled)
 {
     static struct row gone;
-    unsigned conditions = conditions_of(course);
+    unsigned conditions = conditions_of(lookup_state);
     const struct row *row = NULL;
 
     for (unsigned i = 0; i < N_ROWS && row == NULL; i++) {
-        if (TABLE[i].step == course->step && TABLE[i].outcome == outcome &&
+        if (TABLE[i].step == lookup_state->step && TABLE[i].outcome == outcome &&
             (TABLE[i].when & conditions) == TABLE[i].when) {
             row = &TABLE[i];
         }
     }
-    gone = row_of_gone(course->step, outcome);
-    bool taken_back = outcome == O(LATE) && can_be_taken_back(course->step);
+    gone = row_of_gone(lookup_state->step, outcome);
+    bool taken_back = outcome == O(LATE) && can_be_taken_back(lookup_state->step);
     return cancelled && (row != NULL || taken_back) ? &gone : row;
 }
 
-/* The course as the row changes it. */
-static struct hps_course changed_by(const struct row *row, const struct hps_course *course)
+/* The state as the row changes it. */
+static struct hps_lookup_state changed_by(const struct row *row,
+                                          const struct hps_lookup_state *lookup_state)
 {
-    struct hps_course next = *course;
+    struct hps_lookup_state next = *lookup_state;
 
     next.step = row->next;
-    next.failure = row->step == S(ABANDON) ? course->failure : row->failure;
+    next.failure = row->step == S(ABANDON) ? lookup_state->failure : row->failure;
     if (row->next == S(BEGIN) && row->step != S(AWAIT_UPDATES)) {
         next.n_tries++;
     }
     if (row->next == S(AWAIT_UPDATES) || row->next == S(AWAIT_REREAD)) {
-        next.wait_us = course->n_waits < 6 ? 1000u << course->n_waits : 64 * 1000;
+        next.wait_us = lookup_state->n_waits < 6 ? 1000u << lookup_state->n_waits : 64 * 1000;
         next.n_waits++;
     }
     return next;
 }
 
-static void assert_same(const struct hps_course *a, const struct hps_course *b)
+static void assert_same(const struct hps_lookup_state *a, const struct hps_lookup_state *b)
 {
     assert_int_equal(a->step, b->step);
     assert_int_equal(a->failure, b->failure);
@@ -193,27 +194,28 @@ static void on_assert(const char *expr, const char *file, int line)
 }
 
 /* Whether the function asserts against it. */
-static bool is_refused(const struct hps_course *course, enum hps_outcome outcome, bool cancelled)
+static bool is_refused(const struct hps_lookup_state *lookup_state, enum hps_outcome outcome,
+                       bool cancelled)
 {
     volatile bool asserted = true;
 
     hps_assert_hook(on_assert);
     if (setjmp(refused) == 0) {
-        (void)hps_course_next(course, outcome, cancelled);
+        (void)hps_lookup_state_next(lookup_state, outcome, cancelled);
         asserted = false;
     }
     hps_assert_hook(NULL);
     return asserted;
 }
 
-/* Whether a course can be so between two steps: what comes next of no other is asked. */
-static bool is_sane(const struct hps_course *course)
+/* Whether a state can be so between two steps: what comes next of no other is asked. */
+static bool is_sane(const struct hps_lookup_state *lookup_state)
 {
     volatile bool asserted = true;
 
     hps_assert_hook(on_assert);
     if (setjmp(refused) == 0) {
-        hps_course_sane(course);
+        hps_lookup_state_sane(lookup_state);
         asserted = false;
     }
     hps_assert_hook(NULL);
@@ -224,39 +226,39 @@ static bool is_sane(const struct hps_course *course)
 
 enum { N_KINDS = 20 };
 
-static struct hps_course course_of(unsigned kind)
+static struct hps_lookup_state lookup_state_of(unsigned kind)
 {
-    return (struct hps_course){
+    return (struct hps_lookup_state){
         .miss_policy = kind % 5, .unit = kind / 5 % 2, .has_gpu = kind / 10 % 2};
 }
 
-static void check_outcomes(const struct hps_course *course)
+static void check_outcomes(const struct hps_lookup_state *lookup_state)
 {
     for (unsigned i = 0; i < 2 * HPS_OUTCOME_COUNT; i++) {
         enum hps_outcome outcome = i / 2;
         bool cancelled = i % 2 != 0;
-        const struct row *row = row_of(course, outcome, cancelled);
+        const struct row *row = row_of(lookup_state, outcome, cancelled);
         if (row == NULL) {
-            assert_true(is_refused(course, outcome, cancelled));
+            assert_true(is_refused(lookup_state, outcome, cancelled));
         } else {
-            struct hps_course expected = changed_by(row, course);
-            struct hps_course next = hps_course_next(course, outcome, cancelled);
+            struct hps_lookup_state expected = changed_by(row, lookup_state);
+            struct hps_lookup_state next = hps_lookup_state_next(lookup_state, outcome, cancelled);
             assert_same(&next, &expected);
         }
     }
 }
 
 /* With each number of tries and waits, and one too many of either. */
-static void check_step(struct hps_course *course)
+static void check_step(struct hps_lookup_state *lookup_state)
 {
     for (unsigned n = 0; n < 5 * (HPS_LOOKUP_WAITS_MAX + 2); n++) {
-        course->n_tries = n % 5;
-        course->n_waits = n / 5;
-        if (is_sane(course)) {
-            check_outcomes(course);
+        lookup_state->n_tries = n % 5;
+        lookup_state->n_waits = n / 5;
+        if (is_sane(lookup_state)) {
+            check_outcomes(lookup_state);
         } else {
 #ifdef HPS_DEBUG
-            assert_true(is_refused(course, O(OVER), false));
+            assert_true(is_refused(lookup_state, O(OVER), false));
 #endif
         }
     }
@@ -266,11 +268,11 @@ static void test_next_when_any_course_then_as_the_table_says(void **state)
 {
     (void)state;
     for (unsigned i = 0; i < N_KINDS * HPS_STEP_COUNT; i++) {
-        struct hps_course course = course_of(i % N_KINDS);
-        course.step = i / N_KINDS;
+        struct hps_lookup_state lookup_state = lookup_state_of(i % N_KINDS);
+        lookup_state.step = i / N_KINDS;
         for (unsigned failure = F(NONE); failure <= F(GONE); failure++) {
-            course.failure = failure;
-            check_step(&course);
+            lookup_state.failure = failure;
+            check_step(&lookup_state);
         }
     }
 }
@@ -288,31 +290,32 @@ struct ways {
     bool used[N_ROWS];
 };
 
-static void note(struct ways *ways, const struct hps_course *course, unsigned n_steps,
+static void note(struct ways *ways, const struct hps_lookup_state *lookup_state, unsigned n_steps,
                  uint64_t wait_us)
 {
     assert_in_range(n_steps, 0, 1000); /* every way ends */
-    ways->took[course->step] = true;
+    ways->took[lookup_state->step] = true;
     ways->wait_us_max = wait_us > ways->wait_us_max ? wait_us : ways->wait_us_max;
-    if (hps_step_is_last(course->step)) {
-        ways->failed_for[course->failure] = true;
+    if (hps_step_is_last(lookup_state->step)) {
+        ways->failed_for[lookup_state->failure] = true;
         for (unsigned outcome = 0; outcome < HPS_OUTCOME_COUNT; outcome++) {
-            assert_true(is_refused(course, outcome, false));
+            assert_true(is_refused(lookup_state, outcome, false));
         }
     }
 }
 
-static void follow(struct ways *ways, const struct hps_course *course, unsigned n_steps,
+static void follow(struct ways *ways, const struct hps_lookup_state *lookup_state, unsigned n_steps,
                    uint64_t wait_us)
 {
-    bool *seen = &ways->seen[course->step][course->failure][course->n_tries][course->n_waits];
+    bool *seen = &ways->seen[lookup_state->step][lookup_state->failure][lookup_state->n_tries]
+                            [lookup_state->n_waits];
 
-    note(ways, course, n_steps, wait_us);
+    note(ways, lookup_state, n_steps, wait_us);
     for (unsigned i = 0; i < 2 * HPS_OUTCOME_COUNT && !*seen; i++) {
         bool cancelled = i % 2 != 0;
-        const struct row *row = row_of(course, i / 2, cancelled);
+        const struct row *row = row_of(lookup_state, i / 2, cancelled);
         if (row != NULL) {
-            struct hps_course next = hps_course_next(course, i / 2, cancelled);
+            struct hps_lookup_state next = hps_lookup_state_next(lookup_state, i / 2, cancelled);
             bool waits = next.step == S(AWAIT_UPDATES) || next.step == S(AWAIT_REREAD);
             if (!cancelled) {
                 ways->used[row - TABLE] = true;
@@ -323,22 +326,22 @@ static void follow(struct ways *ways, const struct hps_course *course, unsigned 
     *seen = true;
 }
 
-static void check_kind(const struct hps_course *course, const struct ways *ways)
+static void check_kind(const struct hps_lookup_state *lookup_state, const struct ways *ways)
 {
-    bool waits = course->miss_policy == HPS_MISS_WAIT;
+    bool waits = lookup_state->miss_policy == HPS_MISS_WAIT;
 
     assert_true(ways->took[S(DONE)]);
     assert_true(ways->failed_for[F(ERROR)] && ways->failed_for[F(BUSY)]);
     assert_true(ways->failed_for[F(GONE)]);
-    assert_int_equal(ways->failed_for[F(UPDATES)], course->unit);
-    assert_int_equal(ways->took[S(GPU_MISSES)], course->has_gpu);
-    assert_int_equal(ways->took[S(COLLECT)], course->has_gpu);
+    assert_int_equal(ways->failed_for[F(UPDATES)], lookup_state->unit);
+    assert_int_equal(ways->took[S(GPU_MISSES)], lookup_state->has_gpu);
+    assert_int_equal(ways->took[S(COLLECT)], lookup_state->has_gpu);
     assert_int_equal(ways->took[S(DEFAULTS)], waits);
-    assert_int_equal(ways->took[S(REREAD)], course->unit);
-    assert_int_equal(ways->took[S(AWAIT_UPDATES)], course->unit);
-    assert_int_equal(ways->took[S(AWAIT_REREAD)], course->unit);
+    assert_int_equal(ways->took[S(REREAD)], lookup_state->unit);
+    assert_int_equal(ways->took[S(AWAIT_UPDATES)], lookup_state->unit);
+    assert_int_equal(ways->took[S(AWAIT_REREAD)], lookup_state->unit);
     /* Rows wait for nothing; units for about a second in all. */
-    assert_int_equal(ways->wait_us_max, course->unit ? (63 + 14 * 64) * 1000 : 0);
+    assert_int_equal(ways->wait_us_max, lookup_state->unit ? (63 + 14 * 64) * 1000 : 0);
 }
 
 static void test_next_when_every_way_is_followed_then_each_ends_and_each_transition_is_met(
@@ -349,10 +352,10 @@ static void test_next_when_every_way_is_followed_then_each_ends_and_each_transit
 
     (void)state;
     for (unsigned kind = 0; kind < N_KINDS; kind++) {
-        struct hps_course course = course_of(kind);
+        struct hps_lookup_state lookup_state = lookup_state_of(kind);
         memset(&ways, 0, sizeof(ways));
-        follow(&ways, &course, 0, 0);
-        check_kind(&course, &ways);
+        follow(&ways, &lookup_state, 0, 0);
+        check_kind(&lookup_state, &ways);
         for (unsigned i = 0; i < N_ROWS; i++) {
             used[i] = used[i] || ways.used[i];
         }
@@ -364,140 +367,142 @@ static void test_next_when_every_way_is_followed_then_each_ends_and_each_transit
 
 /* ---- ways by name ---------------------------------------------------------------------------- */
 
-static void take(struct hps_course *course, enum hps_outcome outcome, enum hps_step next)
+static void take(struct hps_lookup_state *lookup_state, enum hps_outcome outcome,
+                 enum hps_step next)
 {
-    *course = hps_course_next(course, outcome, false);
-    assert_int_equal(course->step, next);
+    *lookup_state = hps_lookup_state_next(lookup_state, outcome, false);
+    assert_int_equal(lookup_state->step, next);
 }
 
-/* A course whose memory tiers are to be asked. */
-static struct hps_course at_memory(enum hps_miss_policy policy, bool unit, bool has_gpu)
+/* A state whose memory tiers are to be asked. */
+static struct hps_lookup_state at_memory(enum hps_miss_policy policy, bool unit, bool has_gpu)
 {
-    struct hps_course course = {.miss_policy = policy, .unit = unit, .has_gpu = has_gpu};
+    struct hps_lookup_state lookup_state = {
+        .miss_policy = policy, .unit = unit, .has_gpu = has_gpu};
 
-    take(&course, O(OVER), S(BEGIN));
-    take(&course, O(OVER), S(GPU_FIRST));
-    take(&course, has_gpu ? O(OVER) : O(REFUSED), S(MEMORY));
-    return course;
+    take(&lookup_state, O(OVER), S(BEGIN));
+    take(&lookup_state, O(OVER), S(GPU_FIRST));
+    take(&lookup_state, has_gpu ? O(OVER) : O(REFUSED), S(MEMORY));
+    return lookup_state;
 }
 
 static void test_row_when_memory_misses_then_the_gpu_and_the_stores_are_asked(void **state)
 {
     (void)state;
-    struct hps_course course = at_memory(HPS_MISS_EXACT, false, true);
-    take(&course, O(OPEN), S(GPU_MISSES));
-    take(&course, O(OVER), S(COLLECT));
-    take(&course, O(OPEN), S(STORES));
-    take(&course, O(WHOLE), S(DONE));
-    assert_false(hps_course_was_repeated(&course));
+    struct hps_lookup_state lookup_state = at_memory(HPS_MISS_EXACT, false, true);
+    take(&lookup_state, O(OPEN), S(GPU_MISSES));
+    take(&lookup_state, O(OVER), S(COLLECT));
+    take(&lookup_state, O(OPEN), S(STORES));
+    take(&lookup_state, O(WHOLE), S(DONE));
+    assert_false(hps_lookup_state_was_repeated(&lookup_state));
 
-    course = at_memory(HPS_MISS_EXACT, false, false);
-    take(&course, O(OPEN), S(STORES));
-    take(&course, O(WHOLE), S(DONE));
+    lookup_state = at_memory(HPS_MISS_EXACT, false, false);
+    take(&lookup_state, O(OPEN), S(STORES));
+    take(&lookup_state, O(WHOLE), S(DONE));
 }
 
 static void test_row_when_the_gpu_is_late_then_the_rest_goes_on_without(void **state)
 {
     (void)state;
-    struct hps_course course = {.miss_policy = HPS_MISS_WAIT, .has_gpu = true};
-    take(&course, O(OVER), S(BEGIN));
-    take(&course, O(OVER), S(GPU_FIRST));
-    take(&course, O(LATE), S(MEMORY));
-    take(&course, O(OPEN), S(GPU_MISSES));
-    take(&course, O(REFUSED), S(COLLECT)); /* it is not asked twice */
-    take(&course, O(OPEN), S(STORES));
-    take(&course, O(LATE), S(DEFAULTS));
-    take(&course, O(WHOLE), S(DONE));
+    struct hps_lookup_state lookup_state = {.miss_policy = HPS_MISS_WAIT, .has_gpu = true};
+    take(&lookup_state, O(OVER), S(BEGIN));
+    take(&lookup_state, O(OVER), S(GPU_FIRST));
+    take(&lookup_state, O(LATE), S(MEMORY));
+    take(&lookup_state, O(OPEN), S(GPU_MISSES));
+    take(&lookup_state, O(REFUSED), S(COLLECT)); /* it is not asked twice */
+    take(&lookup_state, O(OPEN), S(STORES));
+    take(&lookup_state, O(LATE), S(DEFAULTS));
+    take(&lookup_state, O(WHOLE), S(DONE));
 }
 
 static void test_row_when_no_thread_is_free_then_refused_or_not_waited_for(void **state)
 {
     (void)state;
-    struct hps_course course = at_memory(HPS_MISS_EXACT, false, false);
-    take(&course, O(OPEN), S(STORES));
-    take(&course, O(BUSY), S(ABANDON));
-    take(&course, O(OVER), S(FAILED));
-    assert_int_equal(course.failure, F(BUSY));
+    struct hps_lookup_state lookup_state = at_memory(HPS_MISS_EXACT, false, false);
+    take(&lookup_state, O(OPEN), S(STORES));
+    take(&lookup_state, O(BUSY), S(ABANDON));
+    take(&lookup_state, O(OVER), S(FAILED));
+    assert_int_equal(lookup_state.failure, F(BUSY));
 
-    course = at_memory(HPS_MISS_WAIT, false, false);
-    take(&course, O(OPEN), S(STORES));
-    take(&course, O(BUSY), S(DEFAULTS));
-    take(&course, O(WHOLE), S(DONE));
+    lookup_state = at_memory(HPS_MISS_WAIT, false, false);
+    take(&lookup_state, O(OPEN), S(STORES));
+    take(&lookup_state, O(BUSY), S(DEFAULTS));
+    take(&lookup_state, O(WHOLE), S(DONE));
 }
 
 static void test_unit_when_it_is_ahead_then_it_waits_for_a_second_and_tries_once(void **state)
 {
     (void)state;
-    struct hps_course course = at_memory(HPS_MISS_EXACT, true, false);
+    struct hps_lookup_state lookup_state = at_memory(HPS_MISS_EXACT, true, false);
     uint64_t wait_us = 0;
 
     for (unsigned i = 0; i < HPS_LOOKUP_WAITS_MAX; i++) {
-        take(&course, O(OPEN), S(STORES));
-        take(&course, O(AHEAD), S(AWAIT_UPDATES));
-        wait_us += course.wait_us;
-        take(&course, O(OVER), S(BEGIN));
-        take(&course, O(OVER), S(GPU_FIRST));
-        take(&course, O(REFUSED), S(MEMORY));
+        take(&lookup_state, O(OPEN), S(STORES));
+        take(&lookup_state, O(AHEAD), S(AWAIT_UPDATES));
+        wait_us += lookup_state.wait_us;
+        take(&lookup_state, O(OVER), S(BEGIN));
+        take(&lookup_state, O(OVER), S(GPU_FIRST));
+        take(&lookup_state, O(REFUSED), S(MEMORY));
     }
     assert_int_equal(wait_us, (63 + 14 * 64) * 1000);
-    assert_int_equal(course.n_tries, 1);
-    assert_true(hps_course_was_repeated(&course));
-    take(&course, O(OPEN), S(STORES));
-    take(&course, O(AHEAD), S(FAILED));
-    assert_int_equal(course.failure, F(UPDATES));
+    assert_int_equal(lookup_state.n_tries, 1);
+    assert_true(hps_lookup_state_was_repeated(&lookup_state));
+    take(&lookup_state, O(OPEN), S(STORES));
+    take(&lookup_state, O(AHEAD), S(FAILED));
+    assert_int_equal(lookup_state.failure, F(UPDATES));
 }
 
 static void test_unit_when_a_key_may_have_come_then_it_tries_three_times(void **state)
 {
     (void)state;
-    struct hps_course course = at_memory(HPS_MISS_EXACT, true, false);
+    struct hps_lookup_state lookup_state = at_memory(HPS_MISS_EXACT, true, false);
 
     for (unsigned i = 1; i < HPS_LOOKUP_TRIES_MAX; i++) {
-        take(&course, O(OVERTAKEN), S(BEGIN));
-        take(&course, O(OVER), S(GPU_FIRST));
-        take(&course, O(REFUSED), S(MEMORY));
+        take(&lookup_state, O(OVERTAKEN), S(BEGIN));
+        take(&lookup_state, O(OVER), S(GPU_FIRST));
+        take(&lookup_state, O(REFUSED), S(MEMORY));
     }
-    assert_int_equal(course.n_tries, HPS_LOOKUP_TRIES_MAX);
-    take(&course, O(OVERTAKEN), S(FAILED));
-    assert_int_equal(course.failure, F(UPDATES));
+    assert_int_equal(lookup_state.n_tries, HPS_LOOKUP_TRIES_MAX);
+    take(&lookup_state, O(OVERTAKEN), S(FAILED));
+    assert_int_equal(lookup_state.failure, F(UPDATES));
 }
 
 /* Waits of both kinds count together. */
 static void test_unit_when_updates_come_each_time_then_it_is_read_again_between_waits(void **state)
 {
     (void)state;
-    struct hps_course course = at_memory(HPS_MISS_EXACT, true, false);
-    take(&course, O(OPEN), S(STORES));
-    take(&course, O(AHEAD), S(AWAIT_UPDATES));
-    take(&course, O(OVER), S(BEGIN));
-    take(&course, O(OVER), S(GPU_FIRST));
-    take(&course, O(REFUSED), S(MEMORY));
-    take(&course, O(TORN), S(REREAD));
+    struct hps_lookup_state lookup_state = at_memory(HPS_MISS_EXACT, true, false);
+    take(&lookup_state, O(OPEN), S(STORES));
+    take(&lookup_state, O(AHEAD), S(AWAIT_UPDATES));
+    take(&lookup_state, O(OVER), S(BEGIN));
+    take(&lookup_state, O(OVER), S(GPU_FIRST));
+    take(&lookup_state, O(REFUSED), S(MEMORY));
+    take(&lookup_state, O(TORN), S(REREAD));
     for (unsigned i = 1; i < HPS_LOOKUP_WAITS_MAX; i++) {
-        take(&course, O(TORN), S(AWAIT_REREAD));
-        assert_int_equal(course.wait_us, i < 6 ? 1000u << i : 64 * 1000);
-        take(&course, O(OVER), S(REREAD));
+        take(&lookup_state, O(TORN), S(AWAIT_REREAD));
+        assert_int_equal(lookup_state.wait_us, i < 6 ? 1000u << i : 64 * 1000);
+        take(&lookup_state, O(OVER), S(REREAD));
     }
-    struct hps_course whole = course;
+    struct hps_lookup_state whole = lookup_state;
     take(&whole, O(WHOLE), S(DONE));
-    take(&course, O(TORN), S(FAILED));
-    assert_int_equal(course.failure, F(UPDATES));
+    take(&lookup_state, O(TORN), S(FAILED));
+    assert_int_equal(lookup_state.failure, F(UPDATES));
 }
 
 static void test_next_when_the_client_goes_then_only_what_is_half_done_is_abandoned(void **state)
 {
     (void)state;
-    struct hps_course half = at_memory(HPS_MISS_EXACT, true, false);
+    struct hps_lookup_state half = at_memory(HPS_MISS_EXACT, true, false);
     take(&half, O(OPEN), S(STORES));
-    struct hps_course next = hps_course_next(&half, O(LATE), true);
+    struct hps_lookup_state next = hps_lookup_state_next(&half, O(LATE), true);
     assert_int_equal(next.step, S(ABANDON));
-    next = hps_course_next(&next, O(OVER), true);
+    next = hps_lookup_state_next(&next, O(OVER), true);
     assert_int_equal(next.step, S(FAILED));
     assert_int_equal(next.failure, F(GONE));
 
-    struct hps_course whole = half;
+    struct hps_lookup_state whole = half;
     take(&whole, O(TORN), S(REREAD));
-    next = hps_course_next(&whole, O(LATE), true);
+    next = hps_lookup_state_next(&whole, O(LATE), true);
     assert_int_equal(next.step, S(FAILED));
     assert_int_equal(next.failure, F(GONE));
 }

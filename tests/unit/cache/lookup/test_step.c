@@ -21,7 +21,7 @@ struct step_test {
     struct hps_arena *arena;
     struct hps_lookup_part part;
     struct hps_lookup lookup;
-    struct hps_course course;
+    struct hps_lookup_state lookup_state;
     struct hps_error err;
     hps_key keys[KEYS];
     _Alignas(HPS_ROWS_ALIGN) uint8_t rows[KEYS * ROW_BYTES];
@@ -39,7 +39,7 @@ static bool on_call(const void *ctx)
 {
     struct step_test *t = (struct step_test *)(uintptr_t)ctx;
 
-    if (t->n_updates > 0 && t->course.step != HPS_STEP_MEMORY) {
+    if (t->n_updates > 0 && t->lookup_state.step != HPS_STEP_MEMORY) {
         t->n_updates--;
         update(t);
     }
@@ -91,12 +91,13 @@ static void begin(struct step_test *t)
     assert_int_equal(hps_lookup_plan(&t->lookup, &t->err), HPS_OK);
     assert_true(t->lookup.rows_bytes <= sizeof(t->rows));
     t->lookup.rows = t->rows;
-    t->course = (struct hps_course){.miss_policy = t->lookup.miss_policy, .unit = t->lookup.unit};
+    t->lookup_state =
+        (struct hps_lookup_state){.miss_policy = t->lookup.miss_policy, .unit = t->lookup.unit};
 }
 
 static enum hps_outcome step(struct step_test *t, enum hps_step which)
 {
-    t->course.step = which;
+    t->lookup_state.step = which;
     return hps_lookup_step(&t->lookup, which, &t->err);
 }
 
@@ -105,13 +106,13 @@ static void run(struct step_test *t)
 {
     enum hps_outcome outcome = HPS_OUTCOME_OVER;
 
-    while (!hps_step_is_last(t->course.step)) {
-        t->course = hps_course_next(&t->course, outcome, false);
+    while (!hps_step_is_last(t->lookup_state.step)) {
+        t->lookup_state = hps_lookup_state_next(&t->lookup_state, outcome, false);
         outcome = HPS_OUTCOME_OVER;
-        if (t->course.step == HPS_STEP_GPU_FIRST) {
+        if (t->lookup_state.step == HPS_STEP_GPU_FIRST) {
             outcome = HPS_OUTCOME_REFUSED;
-        } else if (hps_step_is_call(t->course.step)) {
-            outcome = hps_lookup_step(&t->lookup, t->course.step, &t->err);
+        } else if (hps_step_is_call(t->lookup_state.step)) {
+            outcome = hps_lookup_step(&t->lookup, t->lookup_state.step, &t->err);
         }
     }
 }
@@ -211,7 +212,7 @@ static void test_step_when_driven_by_what_comes_next_then_it_ends_as_it_should(v
     struct step_test *t = *state;
     begin(t);
     run(t);
-    assert_int_equal(t->course.step, HPS_STEP_DONE);
+    assert_int_equal(t->lookup_state.step, HPS_STEP_DONE);
     check_rows(t);
 
     const struct hps_call call = {0};
@@ -222,7 +223,7 @@ static void test_step_when_driven_by_what_comes_next_then_it_ends_as_it_should(v
     begin(t);
     t->n_updates = 3;
     run(t);
-    assert_int_equal(t->course.step, HPS_STEP_DONE);
+    assert_int_equal(t->lookup_state.step, HPS_STEP_DONE);
     assert_int_equal(t->n_updates, 0);
     assert_true(t->lookup.n_reread > 0);
     check_rows(t);

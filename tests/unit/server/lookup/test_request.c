@@ -89,7 +89,7 @@ static void make(struct request_test *t, enum request_phase phase)
                                 .loop = t->loop,
                                 .phase = phase,
                                 .call = {.code = -1, .closed = phase == PHASE_ENDED},
-                                .course = {.step = steps[phase]}};
+                                .lookup_state = {.step = steps[phase]}};
     hps_timer_init(&request->timer, on_timer, request);
     request->room.ticket.state = away ? HPS_TICKET_HELD : HPS_TICKET_IDLE;
     request->packed.data = phase == PHASE_UNPACK ? (const uint8_t *)"" : NULL;
@@ -190,7 +190,7 @@ static void test_sane_when_a_step_is_not_for_the_phase_then_refused(void **state
 
     for (enum request_phase phase = PHASE_UNPACK; phase <= PHASE_ENDED; phase++) {
         make(t, phase);
-        t->request.course.step = HPS_STEP_BEGIN;
+        t->request.lookup_state.step = HPS_STEP_BEGIN;
         assert_int_equal(is_sane(t), phase == PHASE_IO); /* whose thread may have gone on */
     }
 }
