@@ -486,7 +486,7 @@ hps_status hps_walk_rest(struct hps_walk *first, const struct hps_walk_call *cal
     if (status != HPS_OK || !any_missing(&step)) {
         return status;
     }
-    hps_flight_trip_begin(&step.trip);
+    hps_flight_caller_begin(&step.caller);
     step.since = hps_stamps_now(step.version->stamps);
     for (struct hps_walk *walk = first; walk != NULL; walk = walk->next) {
         walk_join_others(&step, walk);
@@ -502,6 +502,6 @@ hps_status hps_walk_rest(struct hps_walk *first, const struct hps_walk_call *cal
         walk_leave_others(&step, walk);
         HPS_DEBUG_ASSERT(walk_sane(walk));
     }
-    hps_flight_trip_end(&step.trip);
+    hps_flight_caller_end(&step.caller);
     return status;
 }

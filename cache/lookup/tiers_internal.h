@@ -20,8 +20,8 @@ struct walk_step {
     uint32_t n_tiers;
     uint64_t since; /* hps_stamps_now, read before the step queries the source of the rows that it
                        inserts */
-    struct hps_flight_trip trip; /* only in hps_walk_rest: keys that wait for other lookups */
-    uint32_t n_share;            /* only in hps_walk_rest: how many more keys may share fetches */
+    struct hps_flight_caller caller; /* only in hps_walk_rest: keys that wait for other lookups */
+    uint32_t n_share; /* only in hps_walk_rest: how many more keys may share fetches */
 };
 
 /* Whether the walk queries this tier itself and the caller did not exclude it. */

@@ -54,7 +54,7 @@ void walk_join_others(struct walk_step *step, struct hps_walk *walk)
                                           .table_id = walk->table->id,
                                           .since = step->since};
         enum hps_flight_state state =
-            hps_flight_join(step->version->flight, &step->trip, step->version->stamps, flight);
+            hps_flight_join(step->version->flight, &step->caller, step->version->stamps, flight);
         fetch->n_led += state == HPS_FLIGHT_LEADS ? 1 : 0;
         if (state == HPS_FLIGHT_WAITS) {
             walk_swap(batch, i, fetch->n_joined);
@@ -120,7 +120,7 @@ hps_status walk_await_others(struct walk_step *step, struct hps_error *err)
     uint64_t start_us = hps_clock_us();
     hps_status status = HPS_OK;
 
-    while (status == HPS_OK && !hps_flight_wait(&step->trip, wait_us(step->call))) {
+    while (status == HPS_OK && !hps_flight_wait(&step->caller, wait_us(step->call))) {
         status = hps_walk_check_interrupted(step->call);
     }
     step->first->wait_us += hps_clock_us() - start_us;
@@ -131,7 +131,7 @@ hps_status walk_await_others(struct walk_step *step, struct hps_error *err)
     for (struct hps_walk *walk = step->first; walk != NULL; walk = walk->next) {
         n_promoted += collect(walk);
     }
-    hps_flight_take_promoted(&step->trip, n_promoted);
+    hps_flight_take_promoted(&step->caller, n_promoted);
     return HPS_OK;
 }
 

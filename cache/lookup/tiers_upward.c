@@ -200,7 +200,7 @@ void walk_spread_found(struct walk_step *step, struct hps_walk *walk, uint32_t f
     }
     note_fetched(step, walk, begin, n);
     for (uint32_t i = begin; i < begin + n && walk->fetch.n_led > 0; i++) {
-        hps_flight_land(step->version->flight, &step->trip, walk->table->id, batch->keys[i],
+        hps_flight_land(step->version->flight, &step->caller, walk->table->id, batch->keys[i],
                         batch->rows + (size_t)batch->slots[i] * walk->table->row_bytes,
                         (uint8_t)tier->kind);
     }
@@ -223,7 +223,7 @@ void walk_prove_absent(struct walk_step *step, struct hps_walk *walk)
         hps_absent_add(step->version->absent, walk->table->id, walk->batch.keys + begin, n, &guard);
     }
     for (uint32_t i = begin; i < begin + n && walk->fetch.n_led > 0; i++) {
-        hps_flight_land(step->version->flight, &step->trip, walk->table->id, walk->batch.keys[i],
+        hps_flight_land(step->version->flight, &step->caller, walk->table->id, walk->batch.keys[i],
                         NULL, 0);
     }
     walk_settle_absent(walk, n);

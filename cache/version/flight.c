@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Keys in flight, in hash chains over sharded locks. All links are in the memory of the lookups.
- * Lock order: shard, then trip; no other lock is taken under them. Any thread that runs a lookup.
+ * Lock order: shard, then caller; no other lock is taken under them. Any thread that runs a lookup.
  */
 #include "cache/version/flight.h"
 
@@ -52,64 +52,65 @@ void hps_flight_free(struct hps_flight *flight)
     hps_free_aligned(flight);
 }
 
-/* ---- trips ----------------------------------------------------------------------------------- */
+/* ---- callers --------------------------------------------------------------------------------- */
 
-void hps_flight_trip_begin(struct hps_flight_trip *trip)
+void hps_flight_caller_begin(struct hps_flight_caller *caller)
 {
-    hps_lock_init(&trip->lock, HPS_LOCK_FLIGHT_TRIP);
-    hps_cond_init(&trip->changed);
-    trip->n_waiting = 0;
-    trip->n_promoted = 0;
+    hps_lock_init(&caller->lock, HPS_LOCK_FLIGHT_CALLER);
+    hps_cond_init(&caller->changed);
+    caller->n_waiting = 0;
+    caller->n_promoted = 0;
 }
 
-void hps_flight_trip_end(struct hps_flight_trip *trip)
+void hps_flight_caller_end(struct hps_flight_caller *caller)
 {
     /* The thread that changed the last key may still hold the lock. */
-    hps_lock_acquire(&trip->lock);
-    HPS_ASSERT(trip->n_waiting == 0);
-    hps_lock_release(&trip->lock);
-    hps_cond_fini(&trip->changed);
-    hps_lock_fini(&trip->lock);
+    hps_lock_acquire(&caller->lock);
+    HPS_ASSERT(caller->n_waiting == 0);
+    hps_lock_release(&caller->lock);
+    hps_cond_fini(&caller->changed);
+    hps_lock_fini(&caller->lock);
 }
 
-static bool trip_has_news(const struct hps_flight_trip *trip)
+static bool caller_has_news(const struct hps_flight_caller *caller)
 {
-    return trip->n_waiting == 0 || trip->n_promoted > 0;
+    return caller->n_waiting == 0 || caller->n_promoted > 0;
 }
 
-bool hps_flight_wait(struct hps_flight_trip *trip, uint32_t max_us)
+bool hps_flight_wait(struct hps_flight_caller *caller, uint32_t max_us)
 {
     uint64_t until_us = hps_clock_us() + max_us;
 
-    hps_lock_acquire(&trip->lock);
-    while (!trip_has_news(trip) && hps_cond_wait_until(&trip->changed, &trip->lock, until_us)) {
+    hps_lock_acquire(&caller->lock);
+    while (!caller_has_news(caller) &&
+           hps_cond_wait_until(&caller->changed, &caller->lock, until_us)) {
     }
-    bool news = trip_has_news(trip);
-    hps_lock_release(&trip->lock);
+    bool news = caller_has_news(caller);
+    hps_lock_release(&caller->lock);
     return news;
 }
 
-void hps_flight_take_promoted(struct hps_flight_trip *trip, uint32_t n)
+void hps_flight_take_promoted(struct hps_flight_caller *caller, uint32_t n)
 {
-    hps_lock_acquire(&trip->lock);
-    HPS_ASSERT(trip->n_promoted >= n);
-    trip->n_promoted -= n;
-    hps_lock_release(&trip->lock);
+    hps_lock_acquire(&caller->lock);
+    HPS_ASSERT(caller->n_promoted >= n);
+    caller->n_promoted -= n;
+    hps_lock_release(&caller->lock);
 }
 
 /* A waiting key gets its new state. After this, only its lookup touches it. */
 static void change(struct hps_flight_key *key, enum hps_flight_state state)
 {
-    struct hps_flight_trip *trip = key->trip;
+    struct hps_flight_caller *caller = key->caller;
 
-    hps_lock_acquire(&trip->lock);
+    hps_lock_acquire(&caller->lock);
     atomic_store_explicit(&key->state, (uint8_t)state, memory_order_release);
-    trip->n_waiting--;
-    trip->n_promoted += state == HPS_FLIGHT_LEADS ? 1 : 0;
-    if (trip_has_news(trip)) {
-        hps_cond_signal(&trip->changed);
+    caller->n_waiting--;
+    caller->n_promoted += state == HPS_FLIGHT_LEADS ? 1 : 0;
+    if (caller_has_news(caller)) {
+        hps_cond_signal(&caller->changed);
     }
-    hps_lock_release(&trip->lock);
+    hps_lock_release(&caller->lock);
 }
 
 /* ---- chains, under the lock of their shard --------------------------------------------------- */
@@ -143,19 +144,19 @@ static void wait_for(struct hps_flight_key *leader, struct hps_flight_key *key)
         leader->last->next = key;
     }
     leader->last = key;
-    hps_lock_acquire(&key->trip->lock);
-    key->trip->n_waiting++;
-    hps_lock_release(&key->trip->lock);
+    hps_lock_acquire(&key->caller->lock);
+    key->caller->n_waiting++;
+    hps_lock_release(&key->caller->lock);
 }
 
-enum hps_flight_state hps_flight_join(struct hps_flight *flight, struct hps_flight_trip *trip,
+enum hps_flight_state hps_flight_join(struct hps_flight *flight, struct hps_flight_caller *caller,
                                       const struct hps_stamps *stamps, struct hps_flight_key *key)
 {
     struct hps_flight_key **chain;
     struct shard *shard = shard_of(flight, key->table_id, key->key, &chain);
     enum hps_flight_state state = HPS_FLIGHT_ALONE;
 
-    key->trip = trip;
+    key->caller = caller;
     key->waiting = NULL;
     key->last = NULL;
     hps_lock_acquire(&shard->lock);
@@ -174,7 +175,7 @@ enum hps_flight_state hps_flight_join(struct hps_flight *flight, struct hps_flig
     return state;
 }
 
-void hps_flight_land(struct hps_flight *flight, const struct hps_flight_trip *trip,
+void hps_flight_land(struct hps_flight *flight, const struct hps_flight_caller *caller,
                      uint32_t table_id, hps_key key, const uint8_t *row, uint8_t tier)
 {
     struct hps_flight_key **chain;
@@ -183,7 +184,7 @@ void hps_flight_land(struct hps_flight *flight, const struct hps_flight_trip *tr
     hps_lock_acquire(&shard->lock);
     struct hps_flight_key **link = find_leader(chain, table_id, key);
     struct hps_flight_key *leader = *link;
-    if (leader != NULL && leader->trip == trip) {
+    if (leader != NULL && leader->caller == caller) {
         *link = leader->next;
         for (struct hps_flight_key *each = leader->waiting, *next; each != NULL; each = next) {
             next = each->next;
@@ -230,9 +231,9 @@ static void stop_waiting(struct hps_flight_key *leader, struct hps_flight_key *k
     if (leader->last == key) {
         leader->last = before;
     }
-    hps_lock_acquire(&key->trip->lock);
-    key->trip->n_waiting--;
-    hps_lock_release(&key->trip->lock);
+    hps_lock_acquire(&key->caller->lock);
+    key->caller->n_waiting--;
+    hps_lock_release(&key->caller->lock);
 }
 
 void hps_flight_leave(struct hps_flight *flight, struct hps_flight_key *key)

@@ -35,7 +35,7 @@ enum hps_flight_state {
 };
 
 /* Counts the keys of one lookup that wait for other lookups. It may live on the stack. */
-struct hps_flight_trip {
+struct hps_flight_caller {
     struct hps_lock lock;
     struct hps_cond changed;
     uint32_t n_waiting;  /* keys in the state WAITS */
@@ -55,7 +55,7 @@ struct hps_flight_key {
 
     _Atomic uint8_t state; /* enum hps_flight_state; the lookup may read it at any time */
     uint8_t tier;          /* set in the state FOUND: enum hps_tier_kind of the tier with the row */
-    struct hps_flight_trip *trip;
+    struct hps_flight_caller *caller;
     struct hps_flight_key *next;    /* LEADS: next in the hash chain; WAITS: next waiting key */
     struct hps_flight_key *waiting; /* used in the state LEADS: list of the equal keys of lookups
                                        that wait for this one, in order of arrival */
@@ -67,29 +67,29 @@ struct hps_flight *hps_flight_new(void);
 /* Call it after every key has landed or left. flight may be NULL. */
 void hps_flight_free(struct hps_flight *flight);
 
-void hps_flight_trip_begin(struct hps_flight_trip *trip);
-/* Call it after every key of the trip has landed or left. */
-void hps_flight_trip_end(struct hps_flight_trip *trip);
+void hps_flight_caller_begin(struct hps_flight_caller *caller);
+/* Call it after every key of the caller has landed or left. */
+void hps_flight_caller_end(struct hps_flight_caller *caller);
 
 /* Share the fetch of a key. Returns LEADS, WAITS or ALONE. If it returns WAITS, key->state may have
  * changed again before the call returns. */
-enum hps_flight_state hps_flight_join(struct hps_flight *flight, struct hps_flight_trip *trip,
+enum hps_flight_state hps_flight_join(struct hps_flight *flight, struct hps_flight_caller *caller,
                                       const struct hps_stamps *stamps, struct hps_flight_key *key);
 
-/* The lookup of this trip has fetched a key: copy `row` to the lookups that wait for the key. row
+/* The lookup of this caller has fetched a key: copy `row` to the lookups that wait for the key. row
  * NULL: no tier has the key. Only the leading lookup inserts the row into higher tiers; the waiting
- * ones do not. No effect if this trip does not lead the key. */
-void hps_flight_land(struct hps_flight *flight, const struct hps_flight_trip *trip,
+ * ones do not. No effect if this caller does not lead the key. */
+void hps_flight_land(struct hps_flight *flight, const struct hps_flight_caller *caller,
                      uint32_t table_id, hps_key key, const uint8_t *row, uint8_t tier);
 
 /* Give up a key in any state. Afterwards no other thread writes to *key or to key->row. */
 void hps_flight_leave(struct hps_flight *flight, struct hps_flight_key *key);
 
-/* Wait until no key of the trip is in the state WAITS, or until a key has changed from WAITS to
+/* Wait until no key of the caller is in the state WAITS, or until a key has changed from WAITS to
  * LEADS. Waits for at most max_us microseconds. Returns false if neither has happened. */
-bool hps_flight_wait(struct hps_flight_trip *trip, uint32_t max_us);
+bool hps_flight_wait(struct hps_flight_caller *caller, uint32_t max_us);
 /* The lookup has seen n more of its keys change from WAITS to LEADS. hps_flight_wait no longer
  * returns for them. */
-void hps_flight_take_promoted(struct hps_flight_trip *trip, uint32_t n);
+void hps_flight_take_promoted(struct hps_flight_caller *caller, uint32_t n);
 
 #endif

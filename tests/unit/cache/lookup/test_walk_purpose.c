@@ -164,12 +164,13 @@ static bool asked_disk(const void *ctx)
 static void test_walk_when_nobody_asked_then_no_fetch_is_shared(void **state)
 {
     struct purpose_test *t = *state;
-    struct hps_flight_trip trip;
+    struct hps_flight_caller caller;
     uint8_t row[ROW_BYTES];
     struct hps_flight_key leader = {.key = 2, .row = row, .row_bytes = ROW_BYTES};
 
-    hps_flight_trip_begin(&trip);
-    assert_int_equal(hps_flight_join(t->fx.version.flight, &trip, NULL, &leader), HPS_FLIGHT_LEADS);
+    hps_flight_caller_begin(&caller);
+    assert_int_equal(hps_flight_join(t->fx.version.flight, &caller, NULL, &leader),
+                     HPS_FLIGHT_LEADS);
     t->call.closed = UINT32_MAX;
     hps_status warm = walk(t, HPS_WALK_WARM, 10);
     uint32_t n_warm = t->walk.reports[HPS_TIER_ROCKSDB].n_found;
@@ -180,7 +181,7 @@ static void test_walk_when_nobody_asked_then_no_fetch_is_shared(void **state)
     t->call.cancelled_ctx = t;
     hps_status answer = walk(t, HPS_WALK_ANSWER, 10);
     hps_flight_leave(t->fx.version.flight, &leader);
-    hps_flight_trip_end(&trip);
+    hps_flight_caller_end(&caller);
     assert_int_equal(warm, HPS_OK);
     assert_int_equal(n_warm, 10);
     assert_int_equal(report, HPS_OK);

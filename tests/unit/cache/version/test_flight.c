@@ -18,7 +18,7 @@ enum { N = 4, ROW_BYTES = 16 };
 
 struct flight_test {
     struct hps_flight *flight;
-    struct hps_flight_trip trips[N];
+    struct hps_flight_caller callers[N];
     struct hps_flight_key keys[N];
     uint8_t rows[N][ROW_BYTES];
 };
@@ -33,7 +33,7 @@ static int setup(void **state)
     t->flight = hps_flight_new();
     assert_non_null(t->flight);
     for (unsigned i = 0; i < N; i++) {
-        hps_flight_trip_begin(&t->trips[i]);
+        hps_flight_caller_begin(&t->callers[i]);
     }
     *state = t;
     return 0;
@@ -47,7 +47,7 @@ static int teardown(void **state)
         hps_flight_leave(t->flight, &t->keys[i]);
     }
     for (unsigned i = 0; i < N; i++) {
-        hps_flight_trip_end(&t->trips[i]);
+        hps_flight_caller_end(&t->callers[i]);
     }
     hps_flight_free(t->flight); /* asserts that nothing is left in it */
     hps_free(t);
@@ -62,7 +62,7 @@ static enum hps_flight_state join_at(struct flight_test *t, unsigned i, uint32_t
                                          .row_bytes = ROW_BYTES,
                                          .table_id = table,
                                          .since = hps_stamps_now(stamps)};
-    return hps_flight_join(t->flight, &t->trips[i], stamps, &t->keys[i]);
+    return hps_flight_join(t->flight, &t->callers[i], stamps, &t->keys[i]);
 }
 
 static enum hps_flight_state join(struct flight_test *t, unsigned i, hps_key key)
@@ -85,9 +85,9 @@ static void test_flight_when_the_leader_lands_then_all_have_the_row(void **state
     assert_int_equal(join(t, 1, 7), HPS_FLIGHT_WAITS);
     assert_int_equal(join(t, 2, 7), HPS_FLIGHT_WAITS);
     assert_int_equal(join(t, 3, 8), HPS_FLIGHT_LEADS); /* another key */
-    assert_false(hps_flight_wait(&t->trips[1], 0));
-    hps_flight_land(t->flight, &t->trips[0], 0, 7, ROW, 1);
-    assert_true(hps_flight_wait(&t->trips[1], 0));
+    assert_false(hps_flight_wait(&t->callers[1], 0));
+    hps_flight_land(t->flight, &t->callers[0], 0, 7, ROW, 1);
+    assert_true(hps_flight_wait(&t->callers[1], 0));
     assert_found(t, 1, 1);
     assert_found(t, 2, 1);
     assert_int_equal(t->keys[3].state, HPS_FLIGHT_LEADS);
@@ -108,7 +108,7 @@ static void test_flight_when_no_tier_has_the_key_then_all_know(void **state)
 
     (void)join(t, 0, 7);
     (void)join(t, 1, 7);
-    hps_flight_land(t->flight, &t->trips[0], 0, 7, NULL, 0);
+    hps_flight_land(t->flight, &t->callers[0], 0, 7, NULL, 0);
     assert_int_equal(t->keys[1].state, HPS_FLIGHT_ABSENT);
 }
 
@@ -118,8 +118,8 @@ static void test_flight_when_somebody_else_lands_then_nothing_happens(void **sta
 
     (void)join(t, 0, 7);
     (void)join(t, 1, 7);
-    hps_flight_land(t->flight, &t->trips[1], 0, 7, ROW, 1);
-    hps_flight_land(t->flight, &t->trips[0], 0, 9, ROW, 1);
+    hps_flight_land(t->flight, &t->callers[1], 0, 7, ROW, 1);
+    hps_flight_land(t->flight, &t->callers[0], 0, 9, ROW, 1);
     assert_int_equal(t->keys[1].state, HPS_FLIGHT_WAITS);
 }
 
@@ -133,12 +133,12 @@ static void test_flight_when_the_leader_leaves_then_the_first_that_waits_leads(v
     hps_flight_leave(t->flight, &t->keys[0]);
     assert_int_equal(t->keys[1].state, HPS_FLIGHT_LEADS);
     assert_int_equal(t->keys[2].state, HPS_FLIGHT_WAITS);
-    assert_true(hps_flight_wait(&t->trips[1], 0));
-    assert_false(hps_flight_wait(&t->trips[2], 0));
-    hps_flight_take_promoted(&t->trips[1], 1);
+    assert_true(hps_flight_wait(&t->callers[1], 0));
+    assert_false(hps_flight_wait(&t->callers[2], 0));
+    hps_flight_take_promoted(&t->callers[1], 1);
     hps_flight_leave(t->flight, &t->keys[1]); /* and so on */
     assert_int_equal(t->keys[2].state, HPS_FLIGHT_LEADS);
-    hps_flight_land(t->flight, &t->trips[2], 0, 7, ROW, 2);
+    hps_flight_land(t->flight, &t->callers[2], 0, 7, ROW, 2);
     assert_found(t, 3, 2);
 }
 
@@ -152,7 +152,7 @@ static void test_flight_when_those_that_wait_leave_then_the_others_are_served(vo
     hps_flight_leave(t->flight, &t->keys[3]); /* the last, then one more comes behind */
     assert_int_equal(join(t, 3, 7), HPS_FLIGHT_WAITS);
     hps_flight_leave(t->flight, &t->keys[1]);
-    hps_flight_land(t->flight, &t->trips[0], 0, 7, ROW, 1);
+    hps_flight_land(t->flight, &t->callers[0], 0, 7, ROW, 1);
     assert_int_equal(t->keys[1].state, HPS_FLIGHT_ALONE);
     assert_int_equal(t->rows[1][0], 0); /* nobody wrote to it */
     assert_found(t, 2, 1);
@@ -173,7 +173,7 @@ static void test_flight_when_the_key_was_updated_meanwhile_then_nobody_joins(voi
     assert_int_equal(join_at(t, 2, 0, key, stamps), HPS_FLIGHT_ALONE);
     hps_stamps_end(stamps);
     assert_int_equal(join_at(t, 3, 0, key, stamps), HPS_FLIGHT_ALONE);
-    hps_flight_land(t->flight, &t->trips[3], 0, key, ROW, 1); /* it is nobody's leader */
+    hps_flight_land(t->flight, &t->callers[3], 0, key, ROW, 1); /* it is nobody's leader */
     assert_int_equal(t->keys[1].state, HPS_FLIGHT_WAITS);
     hps_stamps_free(stamps);
 }
@@ -190,14 +190,14 @@ struct racer {
     unsigned n_wrong;
 };
 
-/* Fetch what this trip leads, unless it fails. */
-static void fetch(struct racer *racer, const struct hps_flight_trip *trip,
+/* Fetch what this caller leads, unless it fails. */
+static void fetch(struct racer *racer, const struct hps_flight_caller *caller,
                   struct hps_flight_key *keys, unsigned n)
 {
     for (unsigned i = 0; i < n; i++) {
         if (keys[i].state == HPS_FLIGHT_LEADS) {
             memset(keys[i].row, (int)keys[i].key + 1, ROW_BYTES);
-            hps_flight_land(racer->flight, trip, 0, keys[i].key, keys[i].row, 1);
+            hps_flight_land(racer->flight, caller, 0, keys[i].key, keys[i].row, 1);
             racer->n_led++;
         }
     }
@@ -211,22 +211,22 @@ static void check_found(struct racer *racer, const struct hps_flight_key *key)
     racer->n_found += key->state == HPS_FLIGHT_FOUND ? 1 : 0;
 }
 
-static void run_trip(struct racer *racer)
+static void run_caller(struct racer *racer)
 {
-    struct hps_flight_trip trip;
+    struct hps_flight_caller caller;
     struct hps_flight_key keys[RACE_KEYS];
     uint8_t rows[RACE_KEYS][ROW_BYTES];
     bool fails = (racer->random = hps_mix64(racer->random + 1)) % 4 == 0;
 
-    hps_flight_trip_begin(&trip);
+    hps_flight_caller_begin(&caller);
     for (unsigned i = 0; i < RACE_KEYS; i++) {
         hps_key key = (racer->random >> 8 * i) % RACE_KEY_SPACE;
         keys[i] = (struct hps_flight_key){.key = key, .row = rows[i], .row_bytes = ROW_BYTES};
-        (void)hps_flight_join(racer->flight, &trip, NULL, &keys[i]);
+        (void)hps_flight_join(racer->flight, &caller, NULL, &keys[i]);
     }
     if (!fails) {
-        fetch(racer, &trip, keys, RACE_KEYS);
-        (void)hps_flight_wait(&trip, (uint32_t)(racer->random % 50));
+        fetch(racer, &caller, keys, RACE_KEYS);
+        (void)hps_flight_wait(&caller, (uint32_t)(racer->random % 50));
     }
     for (unsigned i = 0; i < RACE_KEYS; i++) {
         hps_flight_leave(racer->flight, &keys[i]);
@@ -234,13 +234,13 @@ static void run_trip(struct racer *racer)
     for (unsigned i = 0; i < RACE_KEYS; i++) {
         check_found(racer, &keys[i]);
     }
-    hps_flight_trip_end(&trip);
+    hps_flight_caller_end(&caller);
 }
 
 static void *run_racer(void *arg)
 {
     for (unsigned i = 0; i < RACE_ROUNDS; i++) {
-        run_trip(arg);
+        run_caller(arg);
     }
     return NULL;
 }
@@ -262,7 +262,7 @@ static void test_flight_when_trips_race_and_fail_then_every_row_is_right(void **
         assert_true(racers[i].n_led > 0);
         n_found += racers[i].n_found;
     }
-    assert_true(n_found > 0); /* also by keys that one trip asks for twice */
+    assert_true(n_found > 0); /* also by keys that one caller asks for twice */
 }
 
 int main(void)
