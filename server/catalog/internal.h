@@ -231,8 +231,8 @@ hps_status catalog_adopt_model(void *ctx, const struct hps_model_record *record)
  * again. Call it after the versions are read, and before a new version can get the number of a
  * version that no longer exists. No effect on a read-only store. May block.
  * error   of the store */
-hps_status catalog_mend_model(struct hps_catalog *catalog, struct catalog_model *model,
-                              struct hps_error *err) HPS_MUST_CHECK;
+hps_status catalog_repair_model(struct hps_catalog *catalog, struct catalog_model *model,
+                                struct hps_error *err) HPS_MUST_CHECK;
 /* Mark `active` as the version that became active last. Lock held. */
 void catalog_note_active(struct catalog_model *model, struct catalog_entry *active);
 /* For a model without versions: set the order of its tables from models[], or an empty one. Lock

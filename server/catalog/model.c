@@ -148,8 +148,8 @@ hps_status catalog_adopt_model(void *ctx, const struct hps_model_record *record)
     return HPS_OK;
 }
 
-hps_status catalog_mend_model(struct hps_catalog *catalog, struct catalog_model *model,
-                              struct hps_error *err)
+hps_status catalog_repair_model(struct hps_catalog *catalog, struct catalog_model *model,
+                                struct hps_error *err)
 {
     struct hps_store *durable = catalog_durable(catalog);
     if (!model->record_outdated || catalog->options.config->persistent_db.read_only) {

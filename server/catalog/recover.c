@@ -250,7 +250,7 @@ hps_status catalog_recover(struct hps_catalog *catalog, struct hps_error *err)
         }
         if (status == HPS_OK) {
             settle_active(catalog, model);
-            status = catalog_mend_model(catalog, model, err);
+            status = catalog_repair_model(catalog, model, err);
         }
         if (status == HPS_OK && catalog_entry(model, model->active) != NULL) {
             status = hps_models_activate(catalog->options.models, model->name, model->active);

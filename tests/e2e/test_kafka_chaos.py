@@ -483,7 +483,7 @@ class Story:
 
     # ---- when all is mended ----
 
-    def mend(self):
+    def repair(self):
         """As an operator: what stands still is told to go on."""
         with self.step("all is mended"):
             self.cluster.balance(BY_NAME)
@@ -678,7 +678,7 @@ class Story:
                     self.check()
                     thread.join(0.2)
             self.check()
-            self.mend()
+            self.repair()
             self.compare()
 
     def told(self):

@@ -47,7 +47,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    failing_disk_mend();
+    failing_disk_repair();
     (void)umount2(tmp.path, MNT_DETACH); /* only mounted in one test */
     hps_tmpdir_close(&tmp);
     return 0;

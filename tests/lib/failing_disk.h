@@ -23,7 +23,7 @@ static struct {
 } failing_disk;
 
 /* As if it had never failed. */
-static inline void failing_disk_mend(void)
+static inline void failing_disk_repair(void)
 {
     atomic_store(&failing_disk.n_new_wals, 0);
     atomic_store(&failing_disk.wal_write_errno, 0);

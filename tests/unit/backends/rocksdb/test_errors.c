@@ -29,7 +29,7 @@ static int options_setup(void **state)
 
 static int options_teardown(void **state)
 {
-    failing_disk_mend();
+    failing_disk_repair();
     rocksdb_writeoptions_destroy(write_options);
     rocksdb_readoptions_destroy(read_options);
     rocksdb_options_destroy(options);
@@ -196,7 +196,7 @@ static void test_text_when_the_disk_is_full_then_exhausted(void **state)
     rocksdb_t *db = open_database();
     atomic_store(&failing_disk.wal_write_errno, ENOSPC);
     check_text(write_row(db, 1), "IO error: No space left on device", HPS_EXHAUSTED);
-    failing_disk_mend();
+    failing_disk_repair();
     rocksdb_close(db);
 }
 
@@ -206,7 +206,7 @@ static void test_text_when_the_disk_fails_then_io(void **state)
     rocksdb_t *db = open_database();
     atomic_store(&failing_disk.wal_write_errno, EIO);
     check_text(write_row(db, 1), "IO error: ", HPS_IO);
-    failing_disk_mend();
+    failing_disk_repair();
     rocksdb_close(db);
 }
 

@@ -101,7 +101,7 @@ static void rig_open(struct rig *rig)
 
 static void rig_close(struct rig *rig)
 {
-    failing_disk_mend();
+    failing_disk_repair();
     rocksdb_close(rig->db);
     rocksdb_writeoptions_destroy(rig->write);
     rocksdb_options_destroy(rig->options);
@@ -143,7 +143,7 @@ static void test_error_when_the_disk_is_full_under_the_wal_then_it_is_told_and_s
     assert_int_equal(rig.events[i].severity, HPS_ROCKSDB_SEVERITY_HARD);
     assert_int_equal(strncmp(rig.first_words[i], "IO error: No space left on device", 33), 0);
     assert_true(wait_for(&rig, HPS_ROCKSDB_RECOVERY_BEGUN) > i);
-    failing_disk_mend();
+    failing_disk_repair();
     i = wait_for(&rig, HPS_ROCKSDB_RECOVERY_ENDED);
     assert_int_equal(rig.events[i].code, HPS_ROCKSDB_CODE_OK);
     assert_true(write_row(&rig, NULL, 3));
@@ -163,7 +163,7 @@ static void test_error_when_the_wal_cannot_be_written_then_its_severity_says_tha
     assert_int_equal(rig.events[i].code, HPS_ROCKSDB_CODE_IO_ERROR);
     assert_int_equal(rig.events[i].subcode, HPS_ROCKSDB_SUBCODE_NONE);
     assert_int_equal(rig.events[i].severity, HPS_ROCKSDB_SEVERITY_FATAL);
-    failing_disk_mend();
+    failing_disk_repair();
     assert_false(write_row(&rig, NULL, 2));
     assert_int_equal(count(&rig, HPS_ROCKSDB_RECOVERY_BEGUN), 0);
     rig_close(&rig);
