@@ -22,7 +22,7 @@
 
 enum {
     TURNS_WITHOUT_SLEEP = 64,  /* without progress, while work is in flight */
-    NAP_NS = 20 * 1000,        /* after them; a posted task wakes the thread */
+    PAUSE_NS = 20 * 1000,      /* after them; a posted task wakes the thread */
     FREE_PERCENT = 80,         /* of the device's free memory, for the arena */
     QUEUE_BYTES_MAX = 8 << 20, /* of queued insertions, by default */
     WAITING_MAX = 4096,        /* lookups, by default */
@@ -178,10 +178,10 @@ static void wait_for_mail(struct hps_gpu_tier *tier)
     task->run(task);
 }
 
-static void nap(struct hps_gpu_tier *tier)
+static void brief_pause(struct hps_gpu_tier *tier)
 {
     struct pollfd mail = {.fd = hps_mailbox_fd(tier->mailbox), .events = POLLIN};
-    const struct timespec time = {.tv_nsec = NAP_NS};
+    const struct timespec time = {.tv_nsec = PAUSE_NS};
 
     (void)ppoll(&mail, 1, &time, NULL); /* a signal or an error only shortens the wait */
     tell_progress(tier);
@@ -204,7 +204,7 @@ static void serve(struct hps_gpu_tier *tier)
             }
             wait_for_mail(tier);
         } else if (++n_idle_turns > TURNS_WITHOUT_SLEEP) {
-            nap(tier);
+            brief_pause(tier);
         }
         if (tier->published.due && hps_clock_us() - tier->published.at_us >= PUBLISH_US) {
             publish(tier);
@@ -273,7 +273,7 @@ static void release_region(struct hps_gpu_tier *tier)
                               "hpsd exits with code 1");
         }
         hps_embed_advance(tier->cache); /* notices a device that makes no progress */
-        nap(tier);
+        brief_pause(tier);
         status = hps_embed_region_free(tier->region);
     }
 }
@@ -283,7 +283,7 @@ static void await_idle(struct hps_gpu_tier *tier)
 {
     while (!hps_embed_idle(tier->cache)) {
         hps_embed_advance(tier->cache);
-        nap(tier);
+        brief_pause(tier);
     }
 }
 

@@ -25,7 +25,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 
 enum how { END = 0, END_TORN = 1 /* half of what is written gets there */, HOLD = 2 };
 
@@ -94,7 +94,7 @@ static void stop_here(void)
         end();
     }
     while (atomic_load(&control->how) == HOLD) {
-        nap_ms(1); /* the test writes into the file */
+        brief_pause_ms(1); /* the test writes into the file */
     }
 }
 

@@ -21,7 +21,7 @@
 #include "tests/lib/config_fixture.h"
 #include "tests/lib/fake_store.h"
 #include "tests/lib/fault_heap.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 #include "tests/lib/tmpdir.h"
 
 enum { DIM = 4, N_ROWS = 40, N_TABLES = 2 };
@@ -102,7 +102,7 @@ static bool load(struct scenario *s, const char *directory, int64_t version, boo
         return false;
     }
     do {
-        nap();
+        brief_pause();
         hps_load_state_get(one, &state);
     } while (!state.done);
     hps_load_unref(one);
@@ -170,7 +170,7 @@ static void unload_one(struct scenario *s)
         return;
     }
     while (!atomic_load(&s->unloaded)) {
-        nap();
+        brief_pause();
     }
 }
 

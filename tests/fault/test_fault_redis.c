@@ -17,7 +17,7 @@
 
 #include "backends/redis/client/internal.h"
 #include "base/heap.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 #include "tests/lib/redis_client_rig.h"
 
 static struct hps_redis_node_stats node_of(const char *address)
@@ -453,7 +453,7 @@ static void await_waiting(const char *address)
         }
         hps_lock_release(&cluster->lock);
         assert_true(hps_clock_us() < until_us);
-        nap();
+        brief_pause();
     }
 }
 

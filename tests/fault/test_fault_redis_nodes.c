@@ -21,7 +21,7 @@
 #include "base/heap.h"
 #include "tests/lib/fake_redis.h"
 #include "tests/lib/names.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 #include "tests/lib/redis_client_rig.h"
 
 enum { TRIES = 10 }; /* of a second each, on a machine that may have much else to do */
@@ -252,7 +252,7 @@ static void test_name_when_its_lookup_hangs_then_others_go_on_and_the_end_does_n
     uint64_t end_us = redis_soon_us();
     while (!is_reported("redis.hung:7000", "name lookup timed out")) {
         assert_true(hps_clock_us() < end_us);
-        nap();
+        brief_pause();
     }
     uint32_t n_failed = 0;
     for (unsigned i = 0; i < 50; i++) {
@@ -263,7 +263,7 @@ static void test_name_when_its_lookup_hangs_then_others_go_on_and_the_end_does_n
     assert_int_equal(atomic_load(&names_waiting), 1); /* however often it was tried */
     sem_post(&names_go);
     while (atomic_load(&names_waiting) > 0) {
-        nap();
+        brief_pause();
     }
     hps_fake_redis_free(fake);
 }
@@ -334,7 +334,7 @@ static void named_await_connections(struct named *named, uint32_t n)
     uint64_t end_us = redis_soon_us();
     while (named_node(named).n_connections < n) {
         assert_true(hps_clock_us() < end_us);
-        nap();
+        brief_pause();
     }
 }
 
@@ -362,7 +362,7 @@ static void test_name_when_its_lookup_hangs_then_the_connections_that_are_there_
     uint64_t end_us = redis_soon_us();
     while (named_node(&named).n_broken < n_broken + 2 || atomic_load(&names_waiting) == 0) {
         assert_true(hps_clock_us() < end_us);
-        nap();
+        brief_pause();
     }
     assert_int_equal(atomic_load(&names_waiting), 1);
     assert_string_equal(named_node(&named).error, "name lookup timed out");

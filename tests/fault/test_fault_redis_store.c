@@ -14,7 +14,7 @@
 
 #include "backends/redis/internal.h"
 #include "tests/lib/fault_heap.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 #include "tests/lib/redis_calls.h"
 #include "tests/lib/redis_fixture.h"
 #include "tests/lib/work.h"
@@ -150,7 +150,7 @@ static void *updater_run(void *ctx)
         int64_t end = atomic_load(&n_records);
         int64_t first = atomic_load(&daemon->published);
         if (first == end) {
-            nap();
+            brief_pause();
             continue;
         }
         int64_t next = first + 1 + (int64_t)(next_random(&daemon->random) % BATCH_MAX);
@@ -171,7 +171,7 @@ static void *updater_run(void *ctx)
         pthread_rwlock_unlock(&daemon->restarts);
         atomic_store(&daemon->published, next);
         for (uint64_t i = next_random(&daemon->random) % 64; i > 0; i--) {
-            nap(); /* so that none is always the first */
+            brief_pause(); /* so that none is always the first */
         }
     }
     return NULL;
@@ -252,7 +252,7 @@ static void *reader_run(void *ctx)
         pthread_rwlock_rdlock(&daemon->restarts);
         do_lookup(daemon, &random);
         pthread_rwlock_unlock(&daemon->restarts);
-        nap();
+        brief_pause();
     }
     return NULL;
 }
@@ -464,7 +464,7 @@ static void *sound_other(void *ctx)
         struct hps_write write;
         struct hps_log_report report;
         if (first > atomic_load(&sound_begun) + 1) { /* not too far */
-            nap();
+            brief_pause();
             continue;
         }
         raise_furthest(first + 1);
@@ -622,7 +622,7 @@ static void test_get_when_replicas_lag_then_no_row_is_older(void **state)
     uint64_t end_us = hps_clock_us() + FX_WAIT_US;
     while (fx_found(space, N, 59) < N) {
         assert_true(hps_clock_us() < end_us);
-        nap();
+        brief_pause();
     }
 }
 
@@ -710,7 +710,7 @@ static void test_calls_when_one_master_is_paused_then_the_others_go_on(void **st
     uint64_t end_us = hps_clock_us() + FX_WAIT_US;
     while (space->store->ops->log->behind(space, &fx_call, behind, 4, &n_behind) != HPS_OK) {
         assert_true(hps_clock_us() < end_us);
-        nap();
+        brief_pause();
     }
     if (n_behind > 0) { /* else what was on its way has been carried out after all */
         assert_int_equal(behind[0].offset, 10);
@@ -782,7 +782,7 @@ static void test_shards_when_a_fail_over_loses_writes_then_behind_and_brought_on
     while (space->store->ops->log->behind(space, &fx_call, behind, 4, &n_behind) != HPS_OK) {
         assert_true(hps_clock_us() < end_us);
         (void)fx_found(space, N, 14); /* those of the other masters, and nothing older */
-        nap();
+        brief_pause();
     }
     assert_int_equal(n_behind, 1);
     assert_int_equal(behind[0].offset, 10);

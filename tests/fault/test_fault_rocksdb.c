@@ -24,7 +24,7 @@
 #include "backends/rocksdb/rocksdb.h"
 #include "backends/store_durable.h"
 #include "tests/lib/failing_disk.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 #include "tests/lib/tmpdir.h"
 
 enum { DIM = 503, ROW_BYTES = DIM + 8, FREE_MIN = 8 << 20, BATCH = 200 };
@@ -166,7 +166,7 @@ static struct hps_space *wait_for_writes(struct hps_space *space, bool *out_aske
 {
     struct hps_store *store = space->store;
     while (store->ops->durable->writes_refused(store) != NULL && !restart_asked(store)) {
-        nap();
+        brief_pause();
     }
     *out_asked = restart_asked(store);
     if (*out_asked) {
@@ -270,12 +270,12 @@ static void *fill_run(void *arg)
     int fd = *(int *)arg;
     off_t at = 0;
     while (!atomic_load(&fill_now)) {
-        nap();
+        brief_pause();
     }
     for (unsigned i = 0; i < 1000; i++) { /* what is given back meanwhile, too */
         off_t bytes = (off_t)disk_free();
         at += bytes > 0 && fallocate(fd, 0, at, bytes) == 0 ? bytes : 0;
-        nap();
+        brief_pause();
     }
     return NULL;
 }
@@ -346,7 +346,7 @@ static void wal_meets_full_disk(struct hps_store *store, hps_key end)
     }
     atomic_store(&failing_disk.wal_write_errno, 0);
     while (refused(store)) {
-        nap();
+        brief_pause();
     }
     assert_int_equal(apply(space, end), HPS_OK);
     assert_int_equal(store->ops->durable->record_put(store, "k", 1, "v", 1, &error), HPS_OK);

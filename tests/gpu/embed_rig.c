@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/heap.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 
 enum { POISON = 0xb7, UNKNOWN = UINT32_MAX, CHANGE_MAX = HPS_EMBED_SLICE_ROWS_MAX };
 
@@ -105,7 +105,7 @@ static void query_close(struct embed_rig *rig, struct embed_query *query)
     if (query->region != NULL) {
         while (hps_embed_region_free(query->region) == HPS_AGAIN) {
             hps_embed_advance(rig->cache);
-            nap();
+            brief_pause();
         }
     }
     if (query->device != 0) {
@@ -317,7 +317,7 @@ void embed_change(struct embed_rig *rig, struct embed_table *table, enum hps_emb
         if (status == HPS_AGAIN) {
             taken = 0;
             hps_embed_advance(rig->cache);
-            nap();
+            brief_pause();
         } else if (!embed_ok(rig, status, "stage")) {
             break;
         }
@@ -456,7 +456,7 @@ bool embed_begin_now(struct embed_rig *rig, struct embed_query *query)
 void embed_begin_later(struct embed_rig *rig, struct embed_query *query)
 {
     while (!rig->failed && !submit(rig, query)) {
-        nap();
+        brief_pause();
     }
 }
 
@@ -549,7 +549,7 @@ void embed_finish(struct embed_rig *rig, struct embed_query *query)
             (void)embed_ok(rig, status, "poll");
             break;
         }
-        nap();
+        brief_pause();
     }
     if (!rig->failed) {
         fetch(rig, query);
@@ -585,7 +585,7 @@ void embed_lookup_all(struct embed_rig *rig, struct embed_table *table)
     embed_query_all(rig, query, table);
     embed_begin(rig, query);
     while (!rig->failed && hps_embed_poll(query->ticket) == HPS_AGAIN) {
-        nap();
+        brief_pause();
     }
     if (!rig->failed && !table->exact && hps_embed_poll(query->ticket) == HPS_OK) {
         learn(query, table);
@@ -597,7 +597,7 @@ void embed_drain(struct embed_rig *rig)
 {
     for (bool idle = false; !rig->failed && !idle; idle = hps_embed_idle(rig->cache)) {
         hps_embed_advance(rig->cache);
-        nap();
+        brief_pause();
     }
 }
 

@@ -10,7 +10,7 @@
 #include "base/heap.h"
 #include "base/row_sum.h"
 #include "tests/gpu/embed_rig.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 
 enum {
     N_KEYS = 120,
@@ -93,7 +93,7 @@ static void stage(struct embed_rig *rig, const struct shape_table *table, enum h
         if (status == HPS_AGAIN) {
             taken = 0;
             hps_embed_advance(rig->cache);
-            nap();
+            brief_pause();
         } else {
             (void)embed_ok(rig, status, "stage");
         }
@@ -275,7 +275,7 @@ static void await(struct shape_rig *rig, struct hps_embed_ticket *ticket)
 
     while (status == HPS_AGAIN && !rig->rig.failed) {
         status = hps_embed_poll(ticket);
-        nap();
+        brief_pause();
     }
     (void)embed_ok(&rig->rig, status, "poll");
     if (query->device != 0 && !rig->rig.failed) {

@@ -10,7 +10,7 @@
 
 #include "base/rows/rowfile.h"
 #include "server/catalog/catalog.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 
 enum { FIXTURE_DIM_MAX = 8 };
 
@@ -35,7 +35,7 @@ static inline void fixture_write_rows(const char *path, uint32_t dim, uint32_t n
 static inline void fixture_load_end(struct hps_load *load, struct hps_load_state *out_state)
 {
     do {
-        nap();
+        brief_pause();
         hps_load_state_get(load, out_state);
     } while (!out_state->done);
     hps_load_unref(load);

@@ -23,7 +23,7 @@
 
 #include "base/clock.h"
 #include "base/heap.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 #include "tests/lib/tmpdir.h"
 
 #define SLOTS        16384
@@ -198,7 +198,7 @@ void hps_redis_rig_await(struct hps_redis_rig *rig, uint32_t node, const char *w
             fail_msg("node %u: no '%s' in the answer to %s: %.2000s", node, wanted, command,
                      rig->answer);
         }
-        nap_ms(PAUSE_MS);
+        brief_pause_ms(PAUSE_MS);
     }
 }
 
@@ -266,7 +266,7 @@ void hps_redis_rig_start(struct hps_redis_rig *rig, uint32_t node)
         if (hps_clock_us() > until_us) {
             fail_msg(PROGRAM " on port %u does not answer: see %s/log", server->port, server->dir);
         }
-        nap_ms(PAUSE_MS);
+        brief_pause_ms(PAUSE_MS);
     }
     server->pid = 0;
     fail_msg(PROGRAM " does not start: see %s/log", server->dir);
@@ -516,7 +516,7 @@ static void await_owner(struct hps_redis_rig *rig, uint16_t slot, uint32_t owner
             if (hps_clock_us() > until_us) {
                 fail_msg("node %u does not hear that slot %u is node %u's", i, slot, owner);
             }
-            nap_ms(PAUSE_MS);
+            brief_pause_ms(PAUSE_MS);
         }
     }
 }

@@ -21,7 +21,7 @@
 #include "net/loop.h"
 #include "server/lookup/internal.h"
 #include "tests/lib/gpu_fixture.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 
 /* ---- a call ---------------------------------------------------------------------------------- */
 

@@ -11,7 +11,7 @@
 
 #include "cache/lookup/tiers.h"
 #include "tests/lib/lookup_fixture.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 
 enum { WALKER_KEYS_MAX = 20000, WALKER_ROW_BYTES = 16 };
 
@@ -81,7 +81,7 @@ static inline void walker_start(struct walker *walker, hps_key from, hps_key to)
 static inline void walker_until_it_waits(const struct walker *walker)
 {
     while (walker->n_looks < 2) {
-        nap();
+        brief_pause();
     }
 }
 

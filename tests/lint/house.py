@@ -157,7 +157,7 @@ LOCKS_IN = ("base/lock.h", "base/lock.c")
 UNSAFE = r"strcpy|strcat|sprintf|vsprintf|gets|strtok|atoi|atol|atoll|atof|rand|srand|system|popen"
 SLEEPS = r"sleep|usleep|nanosleep|clock_nanosleep|p?poll(?=\s*\(NULL)"
 SLEEPS_IN = {
-    "tests/lib/nap.h": "the moment between two looks at a condition, where sched_yield would spin",
+    "tests/lib/pause.h": "the moment between two looks at a condition, where sched_yield would spin",
     "cache/device/cuda.cu": "between two questions to a driver that tells nobody when its work has ended",
     "cache/device/sim/device.c": "the time that a simulated step takes",
     "tools/hps-bench.c": "the pace of its requests",

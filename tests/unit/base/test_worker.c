@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 
 struct owner {
     struct hps_worker worker;

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "tests/lib/names.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 
 static struct hps_resolve *begin(const char *text, int wake_fd)
 {
@@ -63,7 +63,7 @@ static void test_resolve_when_the_resolver_hangs_then_nobody_waits_for_it(void *
     struct hps_places places;
     uint64_t count = 0;
     while (atomic_load(&names_waiting) == 0) {
-        nap();
+        brief_pause();
     }
     assert_int_equal(hps_resolve_take(resolve, &places, NULL), HPS_AGAIN);
     assert_true(hps_resolve_ended_us(resolve) == 0);

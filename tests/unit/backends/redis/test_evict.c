@@ -3,7 +3,7 @@
  * A shard that has too many rows loses some of them: any, or those that nobody asks for.
  */
 #include "backends/store_servers.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 #include "tests/lib/redis_fixture.h"
 
 static struct hps_space *space_that(enum hps_redis_evict evict, uint64_t rows_max)
@@ -53,7 +53,7 @@ static void use(struct hps_space *space)
     while (strcmp(hps_redis_rig_ask(fx_rig, 0, "%s", ask), "200") != 0) {
         assert_true(hps_clock_us() < end_us);
         assert_int_equal(fx_found(space, 200, 3), 200);
-        nap();
+        brief_pause();
     }
 }
 

@@ -7,7 +7,7 @@
 #include "backends/redis/internal.h"
 #include "backends/store_servers.h"
 #include "tests/lib/fake_redis.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 #include "tests/lib/redis_fixture.h"
 #include "tests/lib/redis_gate.h"
 
@@ -544,7 +544,7 @@ static void test_get_when_the_server_is_paused_then_unavailable_in_time(void **s
     uint64_t end_us = hps_clock_us() + FX_WAIT_US;
     while (space->store->ops->get(space, &fx_call, &fx_tables[0], &batch) != HPS_OK) {
         assert_true(hps_clock_us() < end_us);
-        nap();
+        brief_pause();
     }
     assert_int_equal(batch.n, 0);
 }

@@ -10,7 +10,7 @@
 
 #include "backends/store_bulk.h"
 #include "tests/lib/fake_redis.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 #include "tests/lib/redis_fixture.h"
 #include "tests/lib/work.h"
 
@@ -24,7 +24,7 @@ static void await(const char *command, const char *wanted)
             fail_msg("%s: %s, expected %s", command, hps_redis_rig_ask(fx_rig, 0, "%s", command),
                      wanted);
         }
-        nap();
+        brief_pause();
     }
 }
 
@@ -75,7 +75,7 @@ static void await_lost(struct hps_space *space, uint32_t wanted)
         if (hps_clock_us() > end_us) {
             fail_msg("%u shards are lost, not %u", n_lost(space), wanted);
         }
-        nap();
+        brief_pause();
     }
 }
 

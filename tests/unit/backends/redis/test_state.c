@@ -5,7 +5,7 @@
  */
 #include "backends/redis/internal.h"
 
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 #include "tests/lib/redis_fixture.h"
 
 static struct hps_space *space;
@@ -304,7 +304,7 @@ static void test_ask_when_the_server_is_gone_then_all_are_silent_and_unknown(voi
     uint64_t end_us = hps_clock_us() + FX_WAIT_US;
     while (redis_shards_ask(own, true, hps_clock_us() + FX_WAIT_US, NULL) > 0) {
         assert_true(hps_clock_us() < end_us);
-        nap();
+        brief_pause();
     }
     assert_true(own->shards[3].exact);
 }

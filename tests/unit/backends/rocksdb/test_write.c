@@ -13,7 +13,7 @@
 #include "backends/store_durable.h"
 #include "base/clock.h"
 #include "base/heap.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 #include "tests/lib/work.h"
 
 /* ---- crashes --------------------------------------------------------------------------------- */
@@ -220,7 +220,7 @@ static void wait_for_capacity(struct hps_store *store, uint64_t bytes)
                (stat(ballast, &info) == 0 ? (uint64_t)info.st_size : 0) <=
            bytes) {
         assert_true(hps_clock_us() < give_up_us);
-        nap();
+        brief_pause();
     }
 }
 

@@ -3,7 +3,7 @@
  * The arena, its ranges and their sizes; addresses beyond 4 GiB and 2^31 slots; the ring.
  */
 #include "tests/lib/embed_fixture.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 
 static int setup(void **state)
 {
@@ -198,13 +198,13 @@ static void test_range_when_large_then_changes_go_between_the_pieces_of_its_clea
         embed_query_all(&f->rig, &f->rig.queries[0], &large);
         embed_begin(&f->rig, &f->rig.queries[0]);
         while (hps_embed_poll(f->rig.queries[0].ticket) == HPS_AGAIN) {
-            nap();
+            brief_pause();
         }
         assert_int_equal(*last, BYTE);
         embed_finish(&f->rig, &f->rig.queries[0]);
         while (large.range->n_cleared == n_cleared) {
             hps_embed_advance(f->rig.cache);
-            nap();
+            brief_pause();
         }
     }
     assert_int_equal(n_rounds, 2); /* of 24.6 MB in three pieces */

@@ -18,7 +18,7 @@
 #include "cache/device/sim/sim.h"
 #include "cache/gpu/internal.h"
 #include "client/zipf.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 
 enum {
     N_TABLES = 3,
@@ -159,7 +159,7 @@ static void wait_done(void)
 
     while (!atomic_load(&rig.done)) {
         assert_true(hps_clock_us() < give_up_us);
-        nap();
+        brief_pause();
     }
 }
 

@@ -26,7 +26,7 @@
 #include "cache/embed/internal.h"
 #include "cache/gpu/internal.h"
 #include "tests/lib/fault_heap.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 
 enum {
     N_TABLES = 3,
@@ -312,7 +312,7 @@ static void await_changes(uint32_t table, uint64_t n)
     struct hps_embed_range_usage usage;
 
     do {
-        nap();
+        brief_pause();
         hps_gpu_space_usage(rig.space, table, &usage);
     } while (usage.n_inserted + usage.n_refused < n);
 }
@@ -1026,7 +1026,7 @@ static void test_lost_when_at_any_moment_then_everybody_is_answered(void **state
         }
         while (!hps_gpu_tier_lost(rig.tier)) { /* more work, until it comes to its end */
             update(0, 1, 1, 1);
-            nap();
+            brief_pause();
         }
         expect_unavailable();
         hps_gpu_space_active(rig.space, false);

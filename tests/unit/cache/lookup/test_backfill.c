@@ -140,7 +140,7 @@ static uint32_t n_in(struct shared_test *t, uint32_t tier, hps_key from, hps_key
 static void settle(struct shared_test *t)
 {
     while (hps_insertion_rows(t->insertion) > 0 || hps_insertion_backfill_bytes(t->insertion) > 0) {
-        nap();
+        brief_pause();
     }
 }
 

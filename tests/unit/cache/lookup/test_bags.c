@@ -15,7 +15,7 @@
 #include "base/container.h"
 #include "tests/lib/forms_fixture.h"
 #include "tests/lib/gpu_fixture.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 #include "tests/lib/work.h"
 
 enum { N_DRAWS = HPS_TEST_WORK(60), GIVE_UP_US = 60 * 1000 * 1000, ODD = 0xA5 };
@@ -83,7 +83,7 @@ static void ask_gpu(struct bags_test *t)
     }
     while (!atomic_load(&t->answered)) {
         assert_true(hps_clock_us() < give_up_us);
-        nap();
+        brief_pause();
     }
 }
 

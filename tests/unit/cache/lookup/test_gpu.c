@@ -17,7 +17,7 @@
 #include "cache/version/absent.h"
 #include "cache/version/fetched.h"
 #include "tests/lib/gpu_fixture.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 
 enum { KEYS_MAX = 600, SPACE_OF_KEYS = 400, GIVE_UP_US = 60 * 1000 * 1000 };
 
@@ -233,7 +233,7 @@ static void wait_answered(struct gpu_test *t)
 
     while (!atomic_load(&t->answered)) {
         assert_true(hps_clock_us() < give_up_us);
-        nap();
+        brief_pause();
     }
 }
 
@@ -267,7 +267,7 @@ static void wait_inserted(struct gpu_test *t)
 
     while (hps_insertion_rows(t->insertion) > 0) {
         assert_true(hps_clock_us() < give_up_us);
-        nap();
+        brief_pause();
     }
 }
 

@@ -15,7 +15,7 @@
 #include "base/container.h"
 #include "tests/lib/forms_fixture.h"
 #include "tests/lib/gpu_fixture.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 
 enum { GIVE_UP_US = 60 * 1000 * 1000, ODD = 0xA5, KEYS_CACHED = 600 };
 
@@ -105,7 +105,7 @@ static void wait_answered(struct forms_test *t)
 
     while (!atomic_load(&t->answered)) {
         assert_true(hps_clock_us() < give_up_us);
-        nap();
+        brief_pause();
     }
 }
 

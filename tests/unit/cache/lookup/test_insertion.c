@@ -16,7 +16,7 @@
 #include "cache/version/absent.h"
 #include "tests/lib/fault_heap.h"
 #include "tests/lib/lookup_fixture.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 #include "tests/lib/walk_metrics.h"
 
 enum { KEYS_MAX = 3 * HPS_INSERTION_JOB_KEYS, VERSIONS = 2 };
@@ -168,7 +168,7 @@ static void add(struct insertion_test *t, unsigned version, uint32_t table, uint
 static void wait_until_empty(struct insertion_test *t)
 {
     while (hps_insertion_rows(t->insertion) > 0) {
-        nap();
+        brief_pause();
     }
 }
 

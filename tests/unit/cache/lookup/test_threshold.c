@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "cache/version/absent.h"
 #include "tests/lib/lookup_fixture.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 
 enum { KEYS_MAX = 400, PARTS = 2 };
 
@@ -329,7 +329,7 @@ static void test_threshold_when_the_cache_tier_has_no_room_then_exact_until_it_h
     expect(t, 0, 10, 0);
     sem_post(&t->go_on);
     while (n_queued(t) > 0) {
-        nap();
+        brief_pause();
     }
     assert_true(t->fx.version.cache_full);
     assert_false(ask(t, 1)); /* else its rows would be missing for ever */

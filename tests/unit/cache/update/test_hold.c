@@ -11,7 +11,7 @@
 
 #include "base/heap.h"
 #include "cache/update/internal.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 
 static int setup(void **state)
 {
@@ -34,7 +34,7 @@ static int teardown(void **state)
 
 static void wait_for(struct hps_version *version, const bool *flag)
 {
-    for (bool seen = false; !seen; nap()) {
+    for (bool seen = false; !seen; brief_pause()) {
         hps_lock_acquire(&version->updates->lock);
         seen = *flag;
         hps_lock_release(&version->updates->lock);

@@ -13,7 +13,7 @@
 
 #include "base/heap.h"
 #include "cache/version/models.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 
 static struct hps_version *make(const char *model, int64_t number)
 {
@@ -281,7 +281,7 @@ static void test_remove_when_readers_pin_then_never_freed_under_them(void **stat
         if (old != NULL) {
             assert_int_equal(hps_models_remove(race.models, "m", old->number), HPS_OK);
             while (!hps_version_idle(old)) {
-                nap();
+                brief_pause();
             }
             memset(old->model, 'x', 1);
             hps_version_free(old);

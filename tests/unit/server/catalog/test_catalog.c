@@ -266,7 +266,7 @@ static void await_states(struct rig *rig, const char *expected)
 {
     char text[128];
     do {
-        nap();
+        brief_pause();
         text[0] = '\0';
         hps_catalog_each(rig->catalog, add_state, text);
     } while (strcmp(text, expected) != 0);

@@ -135,7 +135,7 @@ static const char *state_of(struct rig *rig)
 static void await(struct rig *rig, const char *words)
 {
     do {
-        nap();
+        brief_pause();
         hps_readiness_refresh(rig->readiness);
     } while (strstr(state_of(rig), words) == NULL);
 }

@@ -22,7 +22,7 @@
 #include "server/load/warmup.h"
 #include "server/load/whole.h"
 #include "tests/lib/fake_store.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 
 enum { DIM = 4, ROW_BYTES = 16, N_ROWS = 4000, HOST_ROW_BYTES = ROW_BYTES + 24 };
 
@@ -754,7 +754,7 @@ static void test_whole_when_filled_then_every_row_is_there_and_it_is_done_once(v
         }
         do {
             hps_gpu_space_usage(rig->version->gpu, t, &usage);
-            nap();
+            brief_pause();
         } while (usage.n_inserted < N_ROWS); /* as soon as all has been applied */
         assert_int_equal(usage.n_rows, N_ROWS);
         assert_true(usage.resident_share >= 1);

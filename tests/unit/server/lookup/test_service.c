@@ -47,7 +47,7 @@ static void test_times_when_a_store_is_slow_then_each_wait_has_its_name(void **s
     hps_clock_advance(2000);
     open_gate(t);
     while (hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_INSERT) == 0) {
-        nap();
+        brief_pause();
     }
     run_until_finished(t, 0);
     hps_clock_advance(400); /* the clients read slowly */
@@ -112,7 +112,7 @@ static void test_times_when_another_fetches_the_row_then_the_wait_is_named(void 
     start(t, 1, LOOKUP, "m", "t0", 1);
     unsigned n_looks = atomic_load(&t->calls[1].n_looks);
     while (atomic_load(&t->calls[1].n_looks) < n_looks + 4) { /* again and again while it waits */
-        nap();
+        brief_pause();
     }
     hps_clock_advance(6000);
     open_gate(t);

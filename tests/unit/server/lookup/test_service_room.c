@@ -347,7 +347,7 @@ static void test_service_when_a_large_lookup_finds_no_thread_then_refused_with_p
     hps_fake_gate_shut(disk, HPS_FAKE_GET);
     start(t, 0, LOOKUP, "m", "t0", TEST_KEYS_MAX);
     while (hps_fake_keys(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET) < TEST_KEYS_MAX) {
-        nap();
+        brief_pause();
     }
     start(t, 1, LOOKUP, "m", "t0", 1);
     hps_fake_gate_wait(disk, HPS_FAKE_GET, 1);

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "tests/lib/fake_redis.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 #include "tests/lib/redis_calls.h"
 
 #define TIMEOUT_US UINT64_C(1000000)
@@ -22,7 +22,7 @@ static void hold(int fd)
     assert_int_equal(poll(&answered, 1, -1), 1);
     uint64_t end_us = hps_clock_us() + 2 * TIMEOUT_US;
     while (hps_clock_us() < end_us) {
-        nap();
+        brief_pause();
     }
 }
 

@@ -17,7 +17,7 @@
 #include "cache/device/sim/sim.h"
 #include "cache/device/simt.h"
 #include "tests/lib/fault_heap.h"
-#include "tests/lib/nap.h"
+#include "tests/lib/pause.h"
 #include "tests/unit/cache/device/sim/sim_test.h"
 
 enum { SIZE = 1000 };
@@ -313,10 +313,10 @@ static void test_stream_when_idle_then_sleeps(void **state)
     struct rig rig = rig_open(NULL);
     rig_finish(&rig);
     while (thread_state("(sim-one)") != 'S') {
-        nap();
+        brief_pause();
     }
     for (unsigned i = 0; i < 20; i++) {
-        nap();
+        brief_pause();
         assert_int_equal(thread_state("(sim-one)"), 'S');
     }
     rig_close(&rig);
@@ -367,7 +367,7 @@ static void test_loss_at_the_nth_work_then_that_is_not_done_and_all_is_lost(void
         assert_true(status == HPS_OK || status == HPS_DATA_LOSS);
         assert_int_equal(hps_event_wait(rig.event), HPS_DATA_LOSS);
         while (!hps_device_quiet(rig.device)) {
-            nap();
+            brief_pause();
         }
         for (uint8_t i = 0; i < 4; i++) {
             assert_int_equal(rig.host[i], i + 1U < n ? 9 : 0);
@@ -417,7 +417,7 @@ static void test_give_up_when_somebody_waits_then_released(void **state)
     hps_device_lost_why(rig.device, &why);
     assert_string_equal(why.text, "device 0 (simulated device 0) is lost: no progress for 5 s");
     while (!hps_device_quiet(rig.device)) {
-        nap();
+        brief_pause();
     }
     assert_int_equal(rig.host[0], 0); /* what was queued is dropped */
     assert_all_lost(&rig);
