@@ -5,10 +5,10 @@
  *
  * - CUDA (cuda.cu), in builds that have it;
  * - simulated (sim/sim.h), a separate library that only hpsd-sim and test programs link. Each
- *   stream is a thread, and kernels run as fibers from the same source (simt.h). For
- *   ThreadSanitizer only events order two streams, and each piece of work may be delayed at random.
- *   So ThreadSanitizer reports a missing event as a data race. AddressSanitizer reports a store
- *   outside of an allocation.
+ *   stream is a thread, and kernels run as fibers from the same source (simt.h).
+ *   ThreadSanitizer sees no order between two streams except that of events, so it reports a missing
+ *   event as a data race. A random delay before each piece of work can be configured.
+ *   AddressSanitizer reports a store outside of an allocation.
  *
  * A *stream* is a queue of work (copies, fills, launches of kernels) that the device does in order.
  * Only *events* order the work of two streams. The host sees the results of work after a later

@@ -51,7 +51,7 @@ static inline void hps_encoded_add(struct hps_encoded *encoded, struct hps_block
  * not have run. */
 uint64_t hps_encode_size_max(const struct hps_lookup *lookup);
 
-/* Encodes the reply of a lookup that is done as one message. explain: may be NULL; rows: the block
+/* Encodes the reply of a finished lookup as one message. explain: may be NULL; rows: the block
  * that holds lookup->rows.
  *
  * owner   the caller owns the references of the slices: hps_grpc_call_send takes them, or the
@@ -73,7 +73,7 @@ void hps_encoded_release(struct hps_encoded *encoded);
  * its life; lookup->version may be unpinned after hps_stream_new. */
 struct hps_stream;
 
-/* Begins the stream of a lookup that is done. explain: may be NULL.
+/* Begins the reply stream of a finished lookup. explain: may be NULL.
  * error   EXHAUSTED: the arena is full */
 hps_status hps_stream_new(const struct hps_lookup *lookup, const struct hps_encode_explain *explain,
                           struct hps_block *rows, struct hps_block_pool *pool,
