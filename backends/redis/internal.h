@@ -300,8 +300,8 @@ hps_status redis_put_field(struct hps_buf *bytes, const struct hps_table *table,
  * guard for each row, and run a script per shard. The script inserts rows only if the shard still
  * has the copied digest. If the guard does not see the marks of a batch (cache/version/stamps.h),
  * the digest was copied before that batch changed the shard. Then there are two cases. If the batch
- * changes the shard before the script runs, the digests differ and the script inserts nothing. If it
- * does so after the script, it replaces or erases the inserted rows. */
+ * changes the shard before the script runs, the digests differ and the script inserts nothing. If
+ * it does so after the script, it replaces or erases the inserted rows. */
 hps_status redis_insert(struct hps_space *space, const struct hps_call *call,
                         const struct hps_table *table, const hps_key *keys, const uint32_t *slots,
                         const uint8_t *rows, uint32_t n, const struct hps_insert_guard *guard,

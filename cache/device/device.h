@@ -6,8 +6,8 @@
  * - CUDA (cuda.cu), in builds that have it;
  * - simulated (sim/sim.h), a separate library that only hpsd-sim and test programs link. Each
  *   stream is a thread, and kernels run as fibers from the same source (simt.h).
- *   ThreadSanitizer sees no order between two streams except that of events, so it reports a missing
- *   event as a data race. A random delay before each piece of work can be configured.
+ *   ThreadSanitizer sees no order between two streams except that of events, so it reports a
+ * missing event as a data race. A random delay before each piece of work can be configured.
  *   AddressSanitizer reports a store outside of an allocation.
  *
  * A *stream* is a queue of work (copies, fills, launches of kernels) that the device does in order.

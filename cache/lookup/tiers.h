@@ -106,7 +106,8 @@ enum hps_walk_purpose {
     HPS_WALK_ANSWER, /* for a lookup that waits for the rows */
     /* For an asynchronous insertion: a lookup was answered without these rows. If the host map
      * does not take all rows of a call, or there is no host map, all these rows are offered to the
-     * device as wanted (struct hps_gpu_insertion): it also inserts rows of rarely requested keys. */
+     * device as wanted (struct hps_gpu_insertion): it also inserts rows of rarely requested keys.
+     */
     HPS_WALK_BEHIND,
     /* To warm up memory tiers: rows found by any tier are inserted into all memory tiers above it.
      * The walk waits for capacity in the device's queue, shares no fetches, and does not count the
