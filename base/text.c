@@ -158,7 +158,7 @@ hps_status hps_text_brokers_check(const char *list, struct hps_error *err)
 
     for (const char *at = list + strspn(list, between); *at != '\0'; n_brokers++) {
         size_t n = strcspn(at, between);
-        if (memchr(at, '@', n) != NULL) { /* a password may be before it */
+        if (memchr(at, '@', n) != NULL) { /* the text before it may be a password */
             return hps_error_set(
                 err, HPS_INVALID,
                 "got '@' in an address (not shown, it may contain a password), expected HOST:PORT");

@@ -103,7 +103,7 @@ static const char *read_field(struct head *head, const struct hps_http1_field *f
     }
     if (strcmp(field->name, "host") == 0) {
         head->n_hosts++;
-    } else if (strcmp(field->name, "authorization") == 0) { /* a proxy may have judged either */
+    } else if (strcmp(field->name, "authorization") == 0) { /* a proxy may have checked either */
         return ++head->n_authorizations > 1 ? "got Authorization twice" : NULL;
     } else if (strcmp(field->name, "connection") == 0) {
         head->closes = head->closes || lists(field, "close");

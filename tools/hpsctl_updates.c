@@ -246,7 +246,7 @@ static int print_paused(struct hpsctl *ctl)
     }
     hps_message_free(&now->base);
     if (n > 0) {
-        FILE *out = hpsctl_json(ctl) ? stderr : stdout; /* one document is all that is there */
+        FILE *out = hpsctl_json(ctl) ? stderr : stdout; /* stdout has only the JSON document */
         (void)fprintf(out,
                       "%" PRIu32
                       " of them %s paused and stay%s paused; to continue: hpsctl updates resume",

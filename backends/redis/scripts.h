@@ -9,9 +9,9 @@
 #include "base/buf.h"
 
 enum hps_redis_script {
-    HPS_REDIS_APPLY,  /* apply updates of the log to a shard */
+    HPS_REDIS_APPLY,  /* apply updates of the log to a shard, and set its positions */
     HPS_REDIS_SHRINK, /* the same on a full server, where only deletes are allowed */
-    HPS_REDIS_INSERT, /* insert rows that were found in a lower tier */
+    HPS_REDIS_INSERT, /* insert rows that were found in a lower tier, if the digest matches */
     HPS_REDIS_RESET,  /* empty a shard */
     HPS_REDIS_COMMIT, /* make loaded rows visible as a shard */
     HPS_REDIS_EVICT,  /* evict a few rows */

@@ -157,7 +157,7 @@ static bool turn(struct hps_gpu_tier *tier)
         tier->published.due |= tier->wanted; /* the usage changes with the caches */
         any |= gpu_spaces_settle(tier);
     }
-    if (hps_embed_lost(tier->cache)) { /* with nothing under way whose answer would say so */
+    if (hps_embed_lost(tier->cache)) { /* with no work in flight that would report it */
         gpu_tier_lose(tier, "it no longer runs work");
     }
     return any;

@@ -210,7 +210,7 @@ enum { HPS_RPC_CODES = 17 }; /* gRPC codes: 0 to 16 */
 /* The name of a gRPC code, such as "NOT_FOUND": label `code` of metrics. code < HPS_RPC_CODES. */
 const char *hps_rpc_code_name(unsigned code);
 
-/* What the look-up service counts. */
+/* Series of the lookup service. */
 struct hps_service_metrics {
     struct hps_lookup_metrics lookup;
     struct hps_metric *requests[HPS_RPC_CODES];
