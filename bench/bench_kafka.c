@@ -330,7 +330,7 @@ static double ms_of(const struct hps_hist *hist, double share)
 static hps_status control(const struct world *world, const char *verb, struct hps_error *err)
 {
     const char *const argv[] = {
-        HPS_BIN_DIR "/hpsctl", "--addr", world->hpsd.admin, "updates", verb, NULL};
+        HPS_BIN_DIR "/hpsctl", "--addr", world->hpsd.admin, "updates", verb, "--all", NULL};
     return bench_child_run(argv, err);
 }
 
