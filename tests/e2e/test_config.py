@@ -172,7 +172,7 @@ def test_reload_when_limits_of_connections_change_then_calls_obey_them(daemon, w
     reload(one, stored.config({"m": {}}, server={"compression": False}))
     with refused(grpc.StatusCode.UNIMPLEMENTED, "compressed"):
         ask(one.stub(), "m", {"a": many}, **zipped)
-    reload(one, stored.config({"m": {}}, server={"idle_timeout_ms": 50}))
+    reload(one, stored.config({"m": {}}, server={"idle_timeout_ms": 500}))
     until(lambda: one.metrics()['hpsd_connections{listener="grpc"}'] == 0, "idle connections to end")
 
 
