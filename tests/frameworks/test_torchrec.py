@@ -152,7 +152,7 @@ def duplicated():
     (KeyedJaggedTensor(keys=["clicked", "bought"], values=torch.tensor([1.0, 2.0]), lengths=torch.tensor([1, 1])),
      "got float32, expected any integer"),
     (jagged({"clicked": [[1]], "bought": [[1]]}, inverse_indices=(["clicked"], torch.tensor([[0]]))),
-     "inverse_indices: .*expected feature 'bought'"),
+     "inverse_indices: .*expected also 'bought'"),
     (jagged({"clicked": [[1]], "bought": [[1]]}, inverse_indices=(["clicked", "bought"], torch.tensor([[0], [1]]))),
      "inverse_indices of feature 'bought': got 1 to 1, expected 0 to 0"),
     (jagged({"clicked": [[1]], "bought": [[1], [2]]}, stride_per_key_per_rank=[[1], [2]]),
