@@ -271,7 +271,7 @@ static bool slot_revive(struct hps_host_buckets *buckets, uint64_t hash, hps_key
     return false;
 }
 
-/* Put a key into the first free slot from its home on. False: there is none. */
+/* Put a key into the first free slot from its home on. Returns false if no slot is free. */
 static bool slot_fill(struct hps_host_buckets *buckets, uint64_t hash, hps_key key, uint32_t row,
                       bool marked, unsigned heat)
 {
@@ -462,7 +462,7 @@ static void bucket_move(struct hps_host_index *index, struct hps_host_buckets *n
         hps_key key = atomic_load_explicit(&bucket->keys[place.slot], memory_order_relaxed);
         bool filled = slot_fill(now, hps_host_hash(index->seed, key), key, hps_host_row_of(place),
                                 (marked >> place.slot & 1) != 0, hps_host_heat(place));
-        /* The end of a larger array is less full than that of the old one. A smaller array is used
+        /* A larger array has more free slots at its end than the old one. A smaller array is used
          * only if less than half of its slots will be taken. The seed is secret. */
         HPS_ASSERT(filled);
     }

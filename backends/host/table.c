@@ -194,7 +194,7 @@ static void shrink(struct hps_host_table *table)
         hps_host_rows_shrink_cancel(rows); /* the table has grown since */
     } else if (!hps_host_rows_shrink_step(rows) &&
                hps_host_index_walk(&table->index, &table->moved, WALK_BUCKETS, row_move, table)) {
-        /* Walk again: some rows may have been taken meanwhile. */
+        /* Walk again: writers may have added rows during the walk. */
         table->moved = (struct hps_host_cursor){0};
         hps_host_limbo_seal(&table->limbo);
     }

@@ -371,7 +371,7 @@ static void slots_end(struct maintenance *maintenance, hps_status status, const 
         return;
     }
     if (++maintenance->i_candidate < maintenance->n_candidates) {
-        return; /* the next candidate is asked at once */
+        return; /* try the next candidate without a pause */
     }
     uint64_t pause_us = maintenance->pause_us ? 2 * maintenance->pause_us : REFRESH_PAUSE_FIRST;
     uint64_t pause_us_max = cluster->options.pause_us_max;
