@@ -98,7 +98,8 @@ class Reader:
                 self.events.append(tuple(event))
 
     def until(self, condition, what):
-        for _ in range(PATIENCE_S * 5):
+        end = time.monotonic() + PATIENCE_S  # while a bad batch is searched, polls return early
+        while time.monotonic() < end:
             if condition():
                 return
             self.poll()
