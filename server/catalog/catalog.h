@@ -27,12 +27,13 @@ struct hps_catalog_options {
     struct hps_metrics *metrics;
     struct hps_insertion *insertion; /* NULL: no asynchronous insertion */
     struct hps_devices *devices;     /* NULL: no embedding caches */
-    struct hps_updater *updater;     /* NULL: versions take no updates; hps_catalog_stop stops it */
-    struct hps_load_env env;         /* memory_bytes and nan_allowed are set from `config` */
+    struct hps_updater *updater;     /* hps_catalog_stop stops it; NULL: versions take no updates */
+    struct hps_load_env env;         /* the catalog sets memory_bytes, nan_allowed from `config` */
 };
 
-/* Open the catalog. With a persistent store, serve its versions again, and remove rows of versions
- * that have no record. May block. The caller closes *out_catalog with hps_catalog_close.
+/* Open the catalog. If there is a persistent store, serve the versions that have a record in it,
+ * and remove the rows of all other versions. May block. The caller closes *out_catalog with
+ * hps_catalog_close.
  * error   DATA_LOSS: a record cannot be read; NO_MEMORY; errors of the store */
 hps_status hps_catalog_open(const struct hps_catalog_options *options,
                             struct hps_catalog **out_catalog, struct hps_error *err) HPS_MUST_CHECK;
@@ -43,7 +44,7 @@ hps_status hps_catalog_open(const struct hps_catalog_options *options,
  * load of these files as the next version. The server is unready until that version is active. If
  * the load fails, the failure is logged and the stored version is served. */
 void hps_catalog_ensure_models(struct hps_catalog *catalog);
-/* As hps_catalog_ensure_models, only for models whose last load failed. */
+/* Do hps_catalog_ensure_models only for the models whose last load failed. */
 void hps_catalog_retry_models(struct hps_catalog *catalog);
 /* Apply the reloadable options of `config`: the policies of models, the rate limit of updates, and
  * limits and roots for later loads and switches. model_roots: a copy of server.model_roots; the
@@ -51,15 +52,15 @@ void hps_catalog_retry_models(struct hps_catalog *catalog);
  * Main thread. */
 void hps_catalog_reconfigure(struct hps_catalog *catalog, const struct hps_config *config,
                              struct hps_strings *model_roots);
-/* Call it after a device was lost: versions with embedding caches on this device no longer have
- * them, so the policies of all versions are set again. */
+/* Call it after a device was lost. Versions have then lost their embedding caches on that device.
+ * Policies depend on the caches, so this sets the policies of all versions again. */
 void hps_catalog_device_lost(struct hps_catalog *catalog);
 /* Do periodic work: log the progress of loads, queue retries, and save the hot keys. Main thread,
  * at least once a second. */
 void hps_catalog_tick(struct hps_catalog *catalog);
-/* End the catalog's threads and save the hot keys. Loads are cancelled, and pending unloads and
- * switches get UNAVAILABLE. Afterwards only the calls under "views" below and hps_catalog_close are
- * allowed. May block. No effect if NULL. */
+/* Cancel all loads, end the catalog's threads and save the hot keys. The `done` callbacks of
+ * pending unloads and switches get UNAVAILABLE. Afterwards the caller may use only
+ * hps_catalog_close and the functions under "views" below. May block. No effect if NULL. */
 void hps_catalog_stop(struct hps_catalog *catalog);
 /* Do hps_catalog_stop, remove unloaded versions, close the spaces of all others, and free the
  * catalog. No version may be pinned. May block. No effect if NULL. */
@@ -77,8 +78,8 @@ struct hps_load_request {
     /* A models[] entry as JSON, which names the tables; its `model` is ignored. "" or NULL: not
      * used. The fields version, label, lineage and row_dtype of this struct override it. */
     const char *config;
-    /* The models[] entry of the load, and the notes of parsing it. The catalog sets them; the
-     * caller sets NULL. */
+    /* For use in the catalog only; the caller sets both to NULL. The models[] entry of the load,
+     * and the notes of parsing it. */
     const struct hps_config_model *entry;
     const struct hps_notes *entry_notes;
     /* Number of the new version. 0: the number in `config`, if `config` has one that no version of
@@ -126,7 +127,7 @@ struct hps_load_state {
     uint64_t rows_done, rows_total, bytes_done, bytes_total, remaining_ms;
     uint64_t duplicate_keys; /* set after the rows are written */
     uint64_t n_rows;         /* rows of the version, without duplicates; final once `done` */
-    /* Of n_rows, rows that overflow_margin dropped although no other store has them. */
+    /* How many of n_rows the host map dropped because of overflow_margin. No store has them. */
     uint64_t n_rows_dropped;
     /* Before `done`: versions that the load is expected to unload. After it: versions that the load
      * has unloaded. */
@@ -136,30 +137,32 @@ struct hps_load_state {
     struct hps_error error; /* status OK unless the load failed */
 };
 
-enum { HPS_ENTRY_BYTES_MAX = 1 << 20 }; /* limit of hps_load_request.config */
+enum { HPS_ENTRY_BYTES_MAX = 1 << 20 }; /* limit on the bytes of hps_load_request.config */
 
 /* Check the request, open its files, and queue the load. May block. The caller gets a reference to
  * *out_load, and releases it with hps_load_unref.
- * error   INVALID; NOT_FOUND; EXISTS: the model has that version, or `only_first` forbids the load;
- *         RANGE: the highest version number has no successor; PERMISSION: a file is outside
- *         model_roots; EXHAUSTED; PRECONDITION: `activate` without `force`, and the version differs
- *         too much from the active one; UNAVAILABLE: the server is draining; NO_MEMORY
+ * error   INVALID: a field or a file is wrong; NOT_FOUND: a file does not exist; EXISTS: the model
+ *         has that version, or `only_first` forbids the load; RANGE: the highest version number has
+ *         no successor; PERMISSION: a file is outside model_roots, or not readable; EXHAUSTED: too
+ *         many files are open; PRECONDITION: `activate` is set without `force`, and the version
+ *         differs too much from the active one; UNAVAILABLE: the server is draining; NO_MEMORY
  */
 hps_status hps_catalog_load(struct hps_catalog *catalog, const struct hps_load_request *request,
                             struct hps_load **out_load, struct hps_error *err) HPS_MUST_CHECK;
-/* Queue a load of the model from its entry in models[], which also activates the version. The
- * version gets the number in the entry, or the next one if that is taken. If a resident version
- * already equals what the entry would give, it is activated instead, and *out_load is NULL. May
- * block. The caller owns a reference to *out_load.
+/* Queue a load of the model from its entry in models[]. The load also activates the new version.
+ * The version gets the number in the entry or, if that number is used already, the next free
+ * number. If a resident version already equals the one that the load would give, this call
+ * activates the resident version instead, and sets *out_load to NULL. May block. The caller owns a
+ * reference to *out_load.
  * error   as hps_catalog_load; also NOT_FOUND: models[] has no such model */
 hps_status hps_catalog_load_configured(struct hps_catalog *catalog, const char *model,
                                        struct hps_load **out_load, struct hps_error *err)
     HPS_MUST_CHECK;
 /* A dry run of hps_catalog_load: compute what the load would need (*out_plan) and change
  * (*out_effect). May block. *out_version has the tables of the version; *out_notes has the notes of
- * hps_load_notes. A version that differs too much is no error: out_effect->diff has the difference.
- * The caller frees *out_version (hps_version_free), out_effect->diff (hps_version_diff_free) and
- * *out_notes (hps_strings_fini).
+ * hps_load_notes. A version that differs too much from the active one is not an error here:
+ * out_effect->diff has the difference. The caller frees *out_version (hps_version_free),
+ * out_effect->diff (hps_version_diff_free) and *out_notes (hps_strings_fini).
  * error   as hps_catalog_load */
 hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
                                  const struct hps_load_request *request,
@@ -170,15 +173,17 @@ void hps_load_state_get(struct hps_load *load, struct hps_load_state *out_state)
 /* The result of a load that is `done`. The load owns the result and its `diff`; both are valid
  * until the caller's hps_load_unref. */
 const struct hps_switched *hps_load_outcome(const struct hps_load *load);
-/* How a load that is `done` converted the rows of each table. hps_load_table_name returns the names
- * of the tables. Valid until the caller's hps_load_unref. shape: [*out_n] */
+/* How a load that is `done` converted the rows of each table. Element i is about the table
+ * hps_load_table_name(load, i). The array is valid until the caller's hps_load_unref. shape:
+ * [*out_n] */
 const struct hps_load_conversion *hps_load_conversions(const struct hps_load *load,
                                                        uint32_t *out_n);
 /* Notes for the operator about a load, one sentence each: the order of the tables, where updates
  * begin, an inherited lineage, options that are ignored, and a warning if a restart will not keep
  * the version. Valid until the caller's hps_load_unref. */
 const struct hps_strings *hps_load_notes(const struct hps_load *load);
-/* The name of the load's table number `table`. Valid until the caller's hps_load_unref. */
+/* The name of the load's table with the index `table`. It is valid until the caller's
+ * hps_load_unref. */
 const char *hps_load_table_name(const struct hps_load *load, uint32_t table);
 /* Release the caller's reference; the load itself continues. No effect if NULL. */
 void hps_load_unref(struct hps_load *load);
@@ -198,7 +203,7 @@ hps_status hps_catalog_activate(struct hps_catalog *catalog, const char *model, 
 hps_status hps_catalog_rollback(struct hps_catalog *catalog, const char *model,
                                 struct hps_switched *out_switched, struct hps_error *err)
     HPS_MUST_CHECK;
-/* A pending switch. The caller owns it, and keeps it until `done` was called. */
+/* A pending switch. The caller owns the struct, and must not free it before `done` was called. */
 struct hps_switch {
     /* Called once, with status OK or the error. It may run on the caller's thread before
      * hps_catalog_switch returns, or later on the catalog's switch thread. Must not block. */
@@ -208,14 +213,15 @@ struct hps_switch {
     struct hps_switched switched;
 };
 
-/* Warm the version up for at most server.warmup_timeout_s, if a warm-up has an effect. Then
- * activate the version as hps_catalog_activate does. The call returns before the warm-up ends. It
- * may block for small writes.
+/* Activate the version as hps_catalog_activate does, after a warm-up of at most
+ * server.warmup_timeout_s. The warm-up and the activation run on the catalog's switch thread, and
+ * the call does not wait for them. If a warm-up would have no effect, the call activates the
+ * version before it returns, and may block while it writes records.
  * error   passed to waiter->done: as hps_catalog_activate; also PRECONDITION: the version lags too
  *         far behind its updates; UNAVAILABLE: the server stops */
 void hps_catalog_switch(struct hps_catalog *catalog, const char *model, int64_t version,
                         struct hps_switch *waiter);
-/* A pending unload. The caller owns it, and keeps it until `done` was called. */
+/* A pending unload. The caller owns the struct, and must not free it before `done` was called. */
 struct hps_unload {
     /* Called once, with status OK or the error. It may run on the caller's thread before
      * hps_catalog_unload returns, or later: on a thread of the catalog, on the thread of another
@@ -223,11 +229,12 @@ struct hps_unload {
     void (*done)(struct hps_unload *unload, const struct hps_error *error);
 };
 
-/* Unload a version. Once this returns OK, no new request gets the version, also after a restart.
- * When the last request that uses it has ended, its rows are removed and unload->done is called.
- * `unload` may be NULL. May block.
- * error   NOT_FOUND; PRECONDITION: the version is loading, already unloading, or active while the
- *         model has other versions; errors of the store. After an error unload->done is not called.
+/* Unload a version. Once this returns OK, no new request gets the version, not even after a
+ * restart. When no request uses the version any more, the catalog removes the version's rows and
+ * then calls unload->done. `unload` may be NULL. May block.
+ * error   NOT_FOUND: no such model or version; PRECONDITION: the version is loading, already
+ *         unloading, or active while the model has other versions; errors of the store. After an
+ *         error unload->done is not called.
  */
 hps_status hps_catalog_unload(struct hps_catalog *catalog, const char *model, int64_t version,
                               struct hps_unload *unload, struct hps_error *err) HPS_MUST_CHECK;
@@ -253,7 +260,7 @@ struct hps_version_view {
     /* Rows of the version, and the bytes that it uses in each store. */
     uint64_t n_rows, host_bytes, shared_bytes, persistent_bytes;
     bool rows_estimated; /* n_rows is an estimate, because updates changed the version */
-    /* Rows that overflow_margin dropped although no other store has them. */
+    /* Rows that the host map dropped because of overflow_margin, and that no store has. */
     uint64_t n_rows_dropped;
     struct hps_gpu_space *gpu; /* NULL: no embedding cache */
     /* Rows and bytes in the embedding caches of the version. */
@@ -294,14 +301,16 @@ void hps_catalog_each_unserved(struct hps_catalog *catalog,
  * apply. For the readiness of the server use server/catalog/readiness.h. */
 bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *reason),
                        void *ctx);
-/* Call `fn` with a sentence about each model whose active version differs from its models[] entry,
- * or whose entry cannot be loaded any more. Also call it about each version with a label that a
- * load would now reject. The rules for `fn` in hps_catalog_each apply. */
+/* Call `fn` with one sentence for each of these:
+ * - a model whose active version differs from the model's models[] entry
+ * - a model whose models[] entry cannot be loaded any more
+ * - a version with a label that a load would now reject
+ * The rules for `fn` in hps_catalog_each apply. */
 void hps_catalog_notes(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *note),
                        void *ctx);
 /* Returns the number of models with drift. A model has drift if its models[] entry changed after
  * the active version was loaded, or cannot be loaded any more. Calls `fn` (may be NULL) with the
- * name of each; the rules for `fn` in hps_catalog_each apply. */
+ * name of each such model. The rules for `fn` in hps_catalog_each apply. */
 unsigned hps_catalog_drift(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *model),
                            void *ctx);
 /* The stores and limits that loads use. A reload may change memory_bytes and nan_allowed at any

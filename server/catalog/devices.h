@@ -27,9 +27,9 @@ struct hps_device_view {
 };
 
 /* Open the devices that models with an embedding cache name. If no model has one, *out_devices is
- * NULL. Devices that cannot be used are logged. Adds a slab to `blocks` for results of lookups
- * (hps_block_pool_slab_add), so no block may have been taken from it. `driver` is borrowed until
- * hps_devices_close.
+ * NULL. Devices that cannot be used are logged. Adds a slab for results of lookups to the pool
+ * `blocks` (hps_block_pool_slab_add), from which no block may have been taken before. `driver` is
+ * borrowed until hps_devices_close.
  * error   UNAVAILABLE: a device cannot be used, and on_device_loss is `exit`; NO_MEMORY */
 hps_status hps_devices_open(const struct hps_config *config, const struct hps_device_driver *driver,
                             struct hps_block_pool *blocks, struct hps_devices **out_devices,
@@ -45,9 +45,9 @@ void hps_devices_close(struct hps_devices *devices);
 /* Number of devices in the model's deployed_device_list; 1 (device 0) if the list is empty. 0: the
  * model has no embedding cache, or `model` is NULL. */
 unsigned hps_devices_of_count(const struct hps_config_model *model);
-/* The tier of the i-th device of the model's list, counted from 0. The device may be lost. NULL:
- * there is no such device, it could not be opened, or an earlier place of the list names the same
- * device. */
+/* The tier of the i-th device of the model's deployed_device_list, counted from 0. The device may
+ * be lost. NULL: the list is shorter, the device could not be opened, or an earlier item of the
+ * list names the same device. */
 struct hps_gpu_tier *hps_devices_of(const struct hps_devices *devices,
                                     const struct hps_config_model *model, unsigned i);
 /* Whether at least one device of the model was opened; it may be lost. `model` may be NULL. */

@@ -27,14 +27,15 @@ struct catalog_entry {
     struct catalog_entry *next; /* next version of the model, ascending */
     struct catalog_model *model;
     struct hps_version *version;
-    /* Spaces of version->tiers by role. NULL: the version has no such tier. */
+    /* The spaces in version->tiers, by the role of their store. A space holds the version's rows in
+     * one store. NULL: the version has no rows in a store of that role. */
     struct hps_space *host, *shared, *durable;
     /* version->gpu. NULL: there are no caches, or views must not use them. */
     struct hps_gpu_space *gpu;
-    struct hps_embed_range_usage *gpu_usages; /* [n_tables] usages that metrics last counted */
+    struct hps_embed_range_usage *gpu_usages; /* [n_tables] usage at the last update of metrics */
     struct hps_config *own; /* the version's own models[] entry, parsed; NULL: no own entry */
     enum entry_state state;
-    uint64_t last_active; /* place in the order of activations, ascending; 0: never active */
+    uint64_t last_active; /* higher: was activated later; 0: was never active */
     unsigned n_switching; /* switches to the version that wait for a warm-up or for updates */
     struct catalog_entry *next_unloading; /* in catalog->unloading */
     /* ENTRY_UNLOADING: the unload to notify at the end. NULL: no caller waits. */
@@ -49,7 +50,7 @@ struct catalog_model {
     uint64_t n_switches; /* activations so far */
     struct catalog_entry *entries;
     struct hps_table_order order; /* order of the model's tables, the same in all its versions */
-    uint32_t n_order_stored;      /* tables in the order of the stored record; 0: no order stored */
+    uint32_t n_order_stored;      /* number of tables in the stored record; 0: it has no order */
     /* The stored record is of an earlier build, or names versions that no longer exist. */
     bool record_outdated;
     const struct hps_config_model *config; /* the server's models[] entry; NULL: not configured */
@@ -130,7 +131,7 @@ struct hps_catalog {
     struct hps_load *loads;    /* running or queued */
     struct hps_pool *loader;   /* one thread: loads, and the warm-ups and refills after a start */
     struct hps_warmup *warmup;
-    struct warm_up *warm_ups; /* running warm-ups and refills of caches */
+    struct warm_up *warm_ups; /* list of the running warm-ups and refills */
     struct hps_pool *warmer;  /* one thread: warm-ups of serving versions, without a time limit */
     /* One thread, which does switches, each after a bounded warm-up, and saves the hot keys. */
     struct hps_pool *switcher;
@@ -144,7 +145,7 @@ struct hps_catalog {
     atomic_bool tidying;             /* `tidy` is posted or running */
     bool opened;                     /* recovery is complete */
     struct catalog_entry *unloading; /* unpublished versions that are not removed yet */
-    struct hps_cond reap; /* wakes the reaper: `unloading` is not empty, or `closing` is set */
+    struct hps_cond reap; /* signals the reaper that `unloading` or `closing` has changed */
     struct hps_worker reaper;
     atomic_bool closing; /* the catalog stops */
 };
@@ -173,7 +174,7 @@ struct catalog_model *catalog_model(struct hps_catalog *catalog, const char *nam
 struct catalog_entry *catalog_entry(struct catalog_model *model, int64_t number);
 /* Assert the invariants of a model that hold between switches and unloads. Lock held. */
 void catalog_model_sane(struct catalog_model *model);
-/* Add an entry for `version` to the model, and apply the models[] entry that it follows
+/* Add an entry for `version` to the model, and apply the models[] entry that `version` follows
  * (catalog_follow). Takes `version`, also on failure. NULL: out of memory. Lock held. */
 struct catalog_entry *catalog_entry_add(struct hps_catalog *catalog, struct catalog_model *model,
                                         struct hps_version *version, enum entry_state state);
@@ -195,9 +196,10 @@ void catalog_version_metrics(struct hps_catalog *catalog, struct hps_version *ve
 void catalog_version_metrics_remove(struct hps_catalog *catalog, const struct hps_version *version);
 /* Bytes that all versions use in the host map. Lock held. */
 uint64_t catalog_host_used(struct hps_catalog *catalog);
-/* Number of rows that overflow_margin dropped although no other store has them. Lock held. */
+/* Number of rows that the host map dropped because of overflow_margin, and that no store has. Lock
+ * held. */
 uint64_t catalog_rows_dropped(const struct catalog_entry *entry);
-/* Part of the entry's load that is done, 0 to 1; 1 for a loaded version. Lock held. */
+/* The share of the entry's load that is done, 0 to 1; 1 for a loaded version. Lock held. */
 double catalog_load_ratio(const struct hps_catalog *catalog, const struct catalog_entry *entry);
 
 /* ---- recover.c ------------------------------------------------------------------------------- */
@@ -223,8 +225,8 @@ struct catalog_model_change {
 hps_status catalog_put_model(struct hps_catalog *catalog, struct catalog_model *model,
                              const struct catalog_model_change *change, struct hps_error *err)
     HPS_MUST_CHECK;
-/* For hps_records_read: apply the record of a model. Its versions must be in the catalog already.
- * ctx: the catalog
+/* The callback hps_records_reader.model: apply the record of a model. The model's versions must be
+ * in the catalog already. ctx: the catalog
  * error   NO_MEMORY */
 hps_status catalog_adopt_model(void *ctx, const struct hps_model_record *record);
 /* If the stored record is of an earlier build, or names versions that no longer exist, write it
@@ -235,12 +237,13 @@ hps_status catalog_repair_model(struct hps_catalog *catalog, struct catalog_mode
                                 struct hps_error *err) HPS_MUST_CHECK;
 /* Mark `active` as the version that became active last. Lock held. */
 void catalog_note_active(struct catalog_model *model, struct catalog_entry *active);
-/* For a model without versions: set the order of its tables from models[], or an empty one. Lock
- * held.
+/* For a model without versions: set the order of its tables to the order in models[]. If the model
+ * is not in models[], the order is empty. Lock held.
  * error   NO_MEMORY */
 hps_status catalog_configured_order(struct catalog_model *model) HPS_MUST_CHECK;
-/* Call it after all records of the model are read. Complete the order of its tables from its
- * versions, and set the places of the tables in each version.
+/* Append the tables of the model's versions that are missing from the model's order. Then set, in
+ * each version, the place of each table in this order. Call it after all records of the model are
+ * read.
  * error   NO_MEMORY */
 hps_status catalog_settle_order(struct catalog_model *model) HPS_MUST_CHECK;
 /* Publish the model's order of tables for lookups by position.
@@ -257,9 +260,10 @@ hps_status catalog_tell_order(struct hps_catalog *catalog, const struct catalog_
 hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_model *model,
                                    int64_t number, bool back, struct hps_switched *out_switched,
                                    struct hps_error *err) HPS_MUST_CHECK;
-/* How `version` differs from the active one. Only its tables are used; it need not be resident. The
- * caller passes *out_diff zeroed, and frees it with hps_version_diff_free. *out_diff stays empty if
- * `version` is active, or if no version is active. Lock held.
+/* Compute how `version` differs from the active version. Only the tables of `version` are used, and
+ * `version` need not be resident. The caller passes *out_diff zeroed, and frees it with
+ * hps_version_diff_free. *out_diff stays empty if `version` is active, or if no version is active.
+ * Lock held.
  * error   NO_MEMORY */
 hps_status catalog_diff(struct catalog_model *model, const struct hps_version *version,
                         struct hps_version_diff *out_diff) HPS_MUST_CHECK;
@@ -380,8 +384,8 @@ void catalog_load_succeeded(struct hps_catalog *catalog, struct catalog_model *m
  * or if the model is in models[]. Lock held. */
 void catalog_model_metrics_remove(const struct hps_catalog *catalog,
                                   const struct catalog_model *model);
-/* Retry the loads of configured models without versions whose last load failed because a store was
- * unreachable. Loader thread, no lock held. */
+/* Retry loads from models[] that failed because a store was unreachable. Only models without a
+ * version are loaded. Loader thread, no lock held. */
 void catalog_load_again(struct hps_catalog *catalog);
 
 /* ---- request.c ------------------------------------------------------------------------------- */
@@ -408,8 +412,8 @@ void catalog_request_close(struct catalog_request *whole);
 
 /* ---- notes.c --------------------------------------------------------------------------------- */
 
-/* Make the sentences of hps_load_notes. model: NULL if it does not exist yet. Lock held. The caller
- * frees *out_notes with hps_strings_fini.
+/* Make the sentences of hps_load_notes. model: NULL if the catalog does not have the model yet.
+ * Lock held. The caller frees *out_notes with hps_strings_fini.
  * error   NO_MEMORY */
 hps_status catalog_load_notes(const struct hps_catalog *catalog, const struct catalog_model *model,
                               const struct hps_load_request *request,
@@ -426,20 +430,22 @@ const struct hps_config_model *catalog_config(const struct catalog_entry *entry)
  * error   NO_MEMORY */
 hps_status catalog_follow(const struct hps_catalog *catalog, struct catalog_entry *entry)
     HPS_MUST_CHECK;
-/* Read the files of the server's models[] entry `config`, and compare the active version with what
- * a load of them would give. May block; lock not held.
+/* Set `defined` and `unusable` of the model from the files of the server's models[] entry `config`.
+ * Then compare the active version with `defined` (catalog_judge). If the files cannot be read now,
+ * `defined` and `unusable` do not change. May block; lock not held.
  * error   the files cannot be read, or a load of them would fail */
 hps_status catalog_define(struct hps_catalog *catalog, const struct hps_config_model *config,
                           struct hps_error *err) HPS_MUST_CHECK;
 void catalog_defined_free(struct catalog_defined *defined); /* no effect if NULL */
-/* Hash of model->defined: of the server's models[] entry and the files that it names. NULL: not
- * known. Lock held. */
+/* The hash in model->defined, of the server's models[] entry and the files that the entry names.
+ * NULL if model->defined is NULL. Lock held. */
 const char *catalog_defined_hash(const struct catalog_model *model);
 /* Whether a load of the server's models[] entry would give a version that equals this one. False if
  * that is not known. Lock held. */
 bool catalog_is_defined(const struct catalog_model *model, const struct hps_version *version);
-/* Whether hpsd would serve the version again after a restart. True with a persistent store, or if
- * models[] gives the same version. model: NULL if it does not exist yet. Lock held. */
+/* Whether hpsd would serve the version again after a restart. True if there is a persistent store,
+ * or if a load from models[] gives the same version. model: NULL if the catalog does not have the
+ * model yet. Lock held. */
 bool catalog_is_kept(const struct hps_catalog *catalog, const struct catalog_model *model,
                      const struct hps_version *version);
 /* Set differs, by_hand and drift of the model. Call it after its active version, `defined` or

@@ -26,7 +26,7 @@ struct hps_readiness_parts { /* copied; its pointers are borrowed until hps_read
     void *ctx;
 };
 
-/* The daemon is unready until the first refresh, with the reason "starting". NULL: out of memory.
+/* Until the first refresh the daemon is unready, and the reason is "starting". NULL: out of memory.
  */
 struct hps_readiness *hps_readiness_new(const struct hps_readiness_parts *parts);
 void hps_readiness_free(struct hps_readiness *readiness); /* no effect if NULL */

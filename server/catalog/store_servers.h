@@ -17,12 +17,13 @@ struct hps_store_servers;
 struct hps_store_servers *hps_store_servers_new(struct hps_store *store,
                                                 struct hps_metrics *metrics);
 void hps_store_servers_free(struct hps_store_servers *servers); /* no effect if NULL */
-/* Update the series of all servers, and remove the series of servers that left the store. One
- * thread at a time. */
+/* Update the metric series of all servers, and remove the series of servers that left the store.
+ * One thread at a time. */
 void hps_store_servers_refresh(struct hps_store_servers *servers);
 
 /* Whether every slot of the store has a reachable server. If not, out_text[size] gets a sentence
- * with the number of slots. True if the store does not consist of servers. Any thread. */
+ * with the number of slots without one. Also true if the store does not consist of servers. Any
+ * thread. */
 bool hps_store_servers_all_up(struct hps_store *store, char *out_text, size_t size);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * How a version differs from the one that it will replace: added and removed tables, widths, row
- * types, and numbers of rows when the versions were loaded. Any thread; the caller keeps the
- * versions alive.
+ * types, and numbers of rows when the versions were loaded. Any thread. The versions must stay
+ * allocated during hps_version_diff; the result does not refer to them.
  */
 #ifndef HPS_SERVER_CATALOG_VERSION_DIFF_H
 #define HPS_SERVER_CATALOG_VERSION_DIFF_H
@@ -27,11 +27,11 @@ struct hps_version_diff {
  * error   NO_MEMORY */
 hps_status hps_version_diff(const struct hps_version *before, const struct hps_version *after,
                             struct hps_version_diff *out_diff) HPS_MUST_CHECK;
-/* Free the contents and zero *diff; it may be zeroed already. */
+/* Free the contents of *diff, and zero *diff. No effect if *diff is zeroed already. */
 void hps_version_diff_free(struct hps_version_diff *diff);
 /* OK if `after` may replace `before` without `force`. rows_loss_max: the largest share of rows, 0
- * to 1, that a table may lose. Another row type is accepted: the values are the same, except for
- * the conversion error that the load reports.
+ * to 1, that a table may lose. Another row type is accepted, because the values stay the
+ * same, except for the conversion error that the load reports.
  * error   PRECONDITION: a table was removed, is new, has another width, or lost too many rows; the
  *         text names the table */
 hps_status hps_version_diff_check(const struct hps_version_diff *diff, double rows_loss_max,
