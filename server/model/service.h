@@ -21,8 +21,8 @@ struct hps_model_service_parts { /* copied; its pointers are borrowed */
 struct hps_unary_service *hps_model_service_new(const struct hps_model_service_parts *parts);
 /* The service of WaitForUpdates. A worker checks a call and begins its wait. A wait occupies no
  * thread: the update stream of the version passes each of its new views to the wait
- * (hps_updater_wait). The caller calls hps_updater_waits_close, and later frees the service with
- * hps_unary_service_free. NULL: out of memory. */
+ * (hps_updater_wait). At a drain the daemon ends all waits with hps_updater_waits_close. The caller
+ * frees the service later, with hps_unary_service_free. NULL: out of memory. */
 struct hps_unary_service *hps_wait_service_new(const struct hps_model_service_parts *parts);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Decides for WaitForUpdates whether updates are visible to lookups. It compares the request with
- * views of the version's update stream (struct hps_stream_view). For the goals NOW and RECORDS, a
- * view proves visibility only with checks that were made after the start of the wait. struct
- * hps_wait has no locks, and is used by one thread at a time.
+ * views of the version's update stream (struct hps_stream_view). A view has the last known state of
+ * the partitions in Kafka. For the goals NOW and RECORDS, this state counts only if it was read
+ * from Kafka after the wait began. struct hps_wait has no locks: one thread at a time.
  */
 #ifndef HPS_SERVER_MODEL_WAIT_H
 #define HPS_SERVER_MODEL_WAIT_H
@@ -13,12 +13,12 @@
 
 struct hps_wait {
     const Hps__V1__WaitForUpdatesRequest *request; /* borrowed; hps_wait_check returned OK for it */
-    /* Start of the wait, Unix time in ms. Checks before this time prove nothing. The goal NOW waits
-     * for the records that were logged before this time. */
+    /* Start of the wait, Unix time in ms. State that was read from Kafka earlier does not count.
+     * The goal NOW waits for the records that were logged before this time. */
     int64_t begin_ms;
     bool begun; /* at least one view was examined */
-    /* Some rejected records were not examined, because a view lists only the newest ones. More were
-     * rejected since the last view, or since the mark in the request. */
+    /* Records of this wait may have been rejected unnoticed: a view lists only the newest rejected
+     * records, and some older ones were in no view. */
     bool unlisted;
     uint64_t number_seen; /* rejected records up to this hps_rejected_view.number were examined */
     size_t n_visible;     /* the first n_visible of request->records are visible */
@@ -31,18 +31,19 @@ struct hps_wait {
     int32_t partition;            /* the partition that the outcome is about; -1: none */
     int64_t offset;               /* offset of the record that the outcome is about; -1: none */
     Hps__V1__UpdateMark mark;
-    uint32_t key_bytes;
+    uint32_t key_bytes; /* bytes of a key in HCTR records */
 };
 
 /* Starts a wait at the present time. */
 void hps_wait_init(struct hps_wait *wait, const Hps__V1__WaitForUpdatesRequest *request);
-/* Checks a request. Does not check whether the version has the tables of its topics.
+/* Checks a request. Does not check whether the version has the tables that the request's topics
+ * name.
  *
  * error   INVALID: the text names the field */
 hps_status hps_wait_check(const Hps__V1__WaitForUpdatesRequest *request, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Updates the reply from a view. refreshed: since the wait began, Kafka has sent the list of
- * topics, and the leaders have sent the ends of their partitions. Returns DONE if the reply is
+/* Updates the reply from a view. refreshed: true if, since the wait began, Kafka has sent the list
+ * of topics, and the leaders have sent the ends of their partitions. Returns DONE if the reply is
  * final, REFRESH if the wait needs a newer list of topics or newer ends from Kafka, else WAIT. */
 enum hps_update_look hps_wait_look(struct hps_wait *wait, const struct hps_stream_view *view,
                                    bool refreshed);
