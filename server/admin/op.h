@@ -11,7 +11,7 @@
 
 struct admin_op {
     struct hps_unary rpc;
-    /* LoadModel: the call streams the progress of this load; referenced. */
+    /* LoadModel: the call streams the progress of this load, and holds a reference to it. */
     struct hps_load *load;
     struct hps_timer timer;   /* LoadModel: sends the next message */
     bool notes_sent;          /* LoadModel: the notes of the load have been sent */

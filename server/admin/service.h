@@ -12,7 +12,7 @@
 #include "server/observe/slowlog.h"
 #include "server/rpc/unary.h"
 
-/* State of the daemon, filled by its callback `status`. The texts belong to the daemon. */
+/* State of the daemon, filled by hps_admin_parts.status. The daemon owns the texts. */
 struct hps_admin_status {
     bool draining;
     uint64_t started_us; /* hps_clock_us */
@@ -49,8 +49,8 @@ struct hps_admin_parts {   /* copied; its pointers are borrowed for the life of 
 
 /* The caller frees the service with hps_unary_service_free. NULL: out of memory. */
 struct hps_unary_service *hps_admin_service_new(const struct hps_admin_parts *parts);
-/* Cancel the running snapshot, if there is one, and all later ones. Does not wait for the snapshot
- * to end: one that computes checksums of its files ends soon afterwards. Any thread. */
+/* Make a running CreateSnapshot and all later ones fail with CANCELLED. Returns at once. The
+ * running call checks for it only while it computes the checksums of its files. Any thread. */
 void hps_admin_snapshot_cancel(void);
 
 #endif
