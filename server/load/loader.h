@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads the rows of a new version from files into stores, as a stream. If the keys of a table do
- * not ascend, its rows are sorted first. One pass then writes the durable store (persistent_db) and
- * the host map. Runs on the loader thread, unless stated otherwise.
+ * Loads the rows of a new version from files into stores, as a stream. If the keys of a table are
+ * not in ascending order, its rows are sorted first. One pass then writes the rows to the durable
+ * store (persistent_db) and to the host map. Runs on the loader thread, unless stated otherwise.
  */
 #ifndef HPS_SERVER_LOAD_LOADER_H
 #define HPS_SERVER_LOAD_LOADER_H
@@ -13,7 +13,7 @@
 
 struct hps_load_env {
     struct hps_stores stores;            /* at least one */
-    struct hps_breaker *durable_breaker; /* of the durable store; NULL: no breaker */
+    struct hps_breaker *durable_breaker; /* circuit breaker of the durable store; may be NULL */
     const char *spill_dir;               /* directory for files of sorts that exceed memory_bytes */
     uint64_t memory_bytes;               /* memory that a sort may use */
     uint64_t host_bytes_max;             /* capacity of the host map */
@@ -25,16 +25,16 @@ struct hps_load_env {
     uint64_t disk_free_min_bytes; /* a sort leaves this much disk space free */
     /* The part of a load's rows, 0 to 1, that is written to a shared store above a durable one. */
     double shared_seed_ratio;
-    /* Rows found by lookups in a lower store are inserted into the shared store. */
+    /* True: a row that a lookup finds below the shared store is inserted into the shared store. */
     bool shared_takes_missed;
 };
 
 /* How the stores identify this version. With a shared store version->load_id must be set. */
 struct hps_space_id hps_load_space_id(const struct hps_version *version);
 
-/* Remove the space of a failed load, and delete its rows. Takes `space`; no effect if NULL. A
- * shared store without a durable one below it keeps the rows, because an earlier load may have
- * written them. They may include updates that no file has. */
+/* Remove the space of a failed load, and delete its rows. Takes `space`; no effect if NULL.
+ * Exception: a shared store without a durable store below it keeps the rows. An earlier load may
+ * have written these rows, and updates may have changed them since. */
 void hps_load_drop_space(const struct hps_load_env *env, struct hps_space *space);
 
 /* Open the spaces of a version whose rows are in the stores already, and set version->tiers. After
@@ -52,8 +52,8 @@ struct hps_load_plan {
     uint64_t host_bytes_available; /* free in the host map */
     uint64_t n_rows_dropped;       /* rows beyond host_rows_max; no store will have them */
     uint64_t shared_bytes_needed;  /* estimate for the shared store; its capacity is not known */
-    uint64_t device_bytes_needed;  /* embedding caches; the caller sets it for a dry run, else 0 */
-    uint64_t start_hash;           /* hps_updater_start_hash; the caller sets it; 0: no updater */
+    uint64_t device_bytes_needed;  /* of embedding caches; set by the caller in a dry run, else 0 */
+    uint64_t start_hash;           /* hps_updater_start_hash, set by the caller; 0: no updater */
 };
 
 /* Estimated bytes of a load in the durable store: the rows, 3 % for index and filter, and 16 bytes
@@ -71,7 +71,7 @@ struct hps_load_conversion {
 
 /* The loader thread writes it; any thread reads it. */
 struct hps_load_progress {
-    /* "plan", "sort", "write", "ingest", "fill", "warm", "catch-up" or "done"; static text. */
+    /* "plan", "sort", "write", "ingest", "fill", "warm", "catch-up" or "done". Static text. */
     _Atomic(const char *) stage;
     atomic_uint table; /* index of the table that is being loaded */
     _Atomic uint64_t rows_done;
@@ -94,8 +94,8 @@ uint64_t hps_load_remaining_ms(const struct hps_load_progress *progress, uint64_
 void hps_load_progress_log(struct hps_load_progress *progress, const char *model, int64_t version,
                            const char *table, uint64_t now_us);
 
-/* Describe the rows that a load would read from the files of a table. Any thread; may block. error:
- * as hps_row_reader_open, with the table's name */
+/* Describe the rows that a load would read from the files of a table. Any thread; may block.
+ * error   as hps_row_reader_open; the text has the table's name */
 hps_status hps_load_describe(const struct hps_load_env *env, const struct hps_source_table *table,
                              struct hps_row_desc *out_desc, struct hps_error *err) HPS_MUST_CHECK;
 
@@ -127,9 +127,9 @@ hps_status hps_load_run(const struct hps_load_env *env, const struct hps_source 
                         struct hps_load_progress *progress, struct hps_error *err) HPS_MUST_CHECK;
 
 /* Insert all rows of the lowest tier into the host map, and set version->host_complete. Used after
- * a restart, while the version serves and takes updates. Rows that an update may have changed since
- * they were read are not inserted but read again (cache/version/stamps.h). The lowest tier must not
- * be a shared store. May block.
+ * a restart, while the version serves and takes updates. If an update may have changed a row after
+ * it was read, the row is read again before it is inserted (cache/version/stamps.h). The lowest
+ * tier must not be a shared store. May block.
  * error   CANCELLED; EXHAUSTED: not all rows fit; ABORTED: updates changed some rows each time they
  *         were read; errors of the stores */
 hps_status hps_load_refill_host(const struct hps_load_env *env, struct hps_version *version,

@@ -37,8 +37,8 @@ struct loader_run {
 
 /* ---- plan.c ---------------------------------------------------------------------------------- */
 
-/* Open a reader of a table's files. The caller closes *out_reader. Any thread; may block. error: as
- * hps_row_reader_open, with the table's name */
+/* Open a reader of a table's files. The caller closes *out_reader. Any thread; may block.
+ * error   as hps_row_reader_open; the text has the table's name */
 hps_status loader_open_reader(const struct hps_load_env *env, const struct hps_source_table *table,
                               struct hps_row_reader **out_reader, struct hps_error *err)
     HPS_MUST_CHECK;
@@ -49,18 +49,20 @@ hps_status loader_open_reader(const struct hps_load_env *env, const struct hps_s
  * error   NO_MEMORY */
 hps_status loader_batch_alloc(struct loader_run *run, const struct hps_table *table,
                               struct hps_error *err) HPS_MUST_CHECK;
-/* Open the version's space in the store of this role, which must exist. If the store is shared,
- * version->load_id must be set. error: of the store */
+/* Open the version's space in the store of this role. There must be such a store. If the store is
+ * shared, version->load_id must be set.
+ * error   of the store */
 hps_status loader_open_space(struct loader_run *run, enum hps_store_role role,
                              struct hps_error *err) HPS_MUST_CHECK;
 
 /* ---- seed_shared.c --------------------------------------------------------------------------- */
 
-/* Open the version's space in the shared store above the durable one, and copy a part
- * shared_seed_ratio of the rows there. The durable store must have all rows, and version->load_id
- * must be set. Returns OK without copying if another daemon has already done so. Also returns OK if
- * the shared store is unreachable or fails: it then starts empty.
- * error   CANCELLED; of the durable store */
+/* Open the version's space in the shared store above the durable store, and copy rows from the
+ * durable store to it. env->shared_seed_ratio is the share of the rows to copy. The durable store
+ * must have all rows, and version->load_id must be set. Returns OK without copying if another
+ * daemon has copied the rows already. Also returns OK if the shared store is unreachable or fails.
+ * The shared store then starts empty.
+ * error   CANCELLED; errors of the durable store */
 hps_status loader_seed_shared(struct loader_run *run, struct hps_error *err) HPS_MUST_CHECK;
 
 #endif

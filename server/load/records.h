@@ -32,9 +32,9 @@ hps_status hps_records_put_model(struct hps_store *store, const struct hps_model
 hps_status hps_records_delete_model(struct hps_store *store, const char *model,
                                     struct hps_error *err) HPS_MUST_CHECK;
 
-/* Record that a shared store may have rows of a version that does not exist: one that is being
- * unloaded, or that is being loaded and not yet published. Delete the record once the rows are
- * deleted, or the version is published. */
+/* Record that a shared store may have rows of an unpublished version, which is being loaded or
+ * unloaded. If the process ends before, the record lets a later process delete the rows. Delete the
+ * record when the rows are deleted, or when the version is published. */
 hps_status hps_records_put_unused(struct hps_store *store, const struct hps_version *version,
                                   struct hps_error *err) HPS_MUST_CHECK;
 hps_status hps_records_delete_unused(struct hps_store *store, const struct hps_version *version,
@@ -61,8 +61,8 @@ struct hps_records_reader {
     hps_status (*model)(void *ctx, const struct hps_model_record *record);
 };
 
-/* Call the reader for every record of a version, and then for every record of a model. An error of
- * the reader ends the scan and is returned.
+/* Call reader->version for every record of a version, and then reader->model for every record of a
+ * model. If a callback returns an error, the scan ends and returns this error.
  * error   DATA_LOSS: a record cannot be read; the text has its key; errors of the store */
 hps_status hps_records_read(struct hps_store *store, const struct hps_records_reader *reader,
                             struct hps_error *err) HPS_MUST_CHECK;

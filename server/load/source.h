@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds and opens the files of every table that a load reads. They are in a model directory, with
- * or without a manifest.json, or each table has its own path, from the request or a models[] entry.
- * Used by one thread at a time.
+ * Finds and opens the files of every table that a load reads. Either all files are in a model
+ * directory, with or without a manifest.json. Or each table has its own path, from the request or
+ * from a models[] entry. One thread at a time.
  */
 #ifndef HPS_SERVER_LOAD_SOURCE_H
 #define HPS_SERVER_LOAD_SOURCE_H
@@ -17,11 +17,11 @@
 
 struct hps_source_table {
     struct hps_model_table files;
-    uint32_t dim;                /* configured width; 0: as in the files */
-    const float *default_values; /* borrowed from the configuration; NULL: zeros */
-    uint32_t n_default_values;   /* 1: the value of all columns; else one for each of dim columns */
-    enum hps_dtype file_dtype;   /* row type of the files, from the manifest; 0: not given */
-    enum hps_dtype row_dtype;    /* type of the stored rows; 0: as in the files */
+    uint32_t dim;                 /* configured width; 0: as in the files */
+    const float *default_values;  /* borrowed from the configuration; NULL: zeros */
+    uint32_t n_default_values;    /* 1: one value for all columns; else one per column */
+    enum hps_dtype file_dtype;    /* row type of the files, from the manifest; 0: not given */
+    enum hps_dtype row_dtype;     /* type of the stored rows; 0: as in the files */
     struct hps_fingerprint print; /* of the files of this table */
     uint64_t place;               /* used by hps_source_sort */
 };
@@ -37,14 +37,14 @@ struct hps_source {
     struct hps_fingerprint canonical; /* of all files, by their paths of hps_source_canonical */
 };
 
-/* `text` of a source of hps_source_open_config with several tables. */
+/* The value of hps_source.text if hps_source_open_config has opened several tables. */
 #define HPS_SOURCE_CONFIG "models[]"
 
 /* Open the tables of a model directory. Their order is that of its manifest.json or, without a
  * manifest, the order of names. A manifest must match the directory. Widths, default rows and row
- * types come from the table of the same name in `model` (may be NULL). The files and the targets of
- * links must be below one of `roots`. If `roots` is NULL, they may be anywhere. Takes `roots`, also
- * on failure. The caller closes *out_source with hps_source_close. May block. */
+ * types come from the table of the same name in `model` (may be NULL). The files, and the targets
+ * of symbolic links, must be below one of `roots`. If `roots` is NULL, they may be anywhere. Takes
+ * `roots`, also on failure. The caller closes *out_source with hps_source_close. May block. */
 hps_status hps_source_open_dir(struct hps_roots *roots, const char *dir,
                                const struct hps_config_model *model, struct hps_source *out_source,
                                struct hps_error *err) HPS_MUST_CHECK;
@@ -71,11 +71,11 @@ hps_status hps_source_open_tables(struct hps_roots *roots, const struct hps_sour
                                   size_t n_tables, const struct hps_config_model *model,
                                   struct hps_source *out_source, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Open the tables of a models[] entry, in its order. The operator chose the path of each table, so
- * links in these paths are followed to any place. Links to the files of a table are followed only
- * to places below a permitted directory. Permitted are the `model_roots` and, for each path in the
- * entry, the directory that contains the target of the path. May block. The caller closes
- * *out_source with hps_source_close. */
+/* Open the tables of a models[] entry, in the order of the entry. The operator chose the path of
+ * each table, so symbolic links in these paths may lead anywhere. Symbolic links to the files of a
+ * table must lead below a permitted directory. The permitted directories are `model_roots` and, for
+ * each path in the entry, the directory that contains the target of the path. May block. The caller
+ * closes *out_source with hps_source_close. */
 hps_status hps_source_open_config(const struct hps_strings *model_roots,
                                   const struct hps_config_model *model,
                                   struct hps_source *out_source, struct hps_error *err)
@@ -87,12 +87,12 @@ void hps_source_set_row_dtype(struct hps_source *source, enum hps_dtype dtype);
  * not exist, but its directory must. False: the directory does not exist, or the path is too long;
  * out_path is then `path`. */
 bool hps_source_canonical(const char *path, char out_path[PATH_MAX]);
-/* OK if the files of the table have not changed since they were opened.
+/* Return OK if the files of the table have not changed since hps_source_open_*.
  * error   PRECONDITION: a file changed; the text has its path; errors of reading its properties */
 hps_status hps_source_check_unchanged(const struct hps_source_table *table, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Sort the tables by their places in `order`. Tables that it lacks come last, and keep their order
- * among themselves. */
+/* Sort the tables into the order `order`. Tables that are not in `order` come last, in their
+ * present order. */
 void hps_source_sort(struct hps_source *source, const struct hps_table_order *order);
 void hps_source_close(struct hps_source *source); /* *source may be zeroed */
 

@@ -18,8 +18,8 @@ struct hps_warmup;
 
 struct hps_warmup_options {
     struct hps_store *host; /* NULL: no host map */
-    /* Whether versions may have embedding caches. Keys are counted only if there is a host map or
-     * this is true. */
+    /* Whether versions may have embedding caches. If this is false and there is no host map, keys
+     * are not counted. */
     bool gpu;
     struct hps_store *durable; /* the persistent store; NULL: nothing is saved */
     uint64_t host_bytes_max;   /* capacity of the host map: limits how many keys are counted */
@@ -30,7 +30,7 @@ struct hps_warmup_options {
 
 /* Pointers in `options` are borrowed until hps_warmup_free. NULL: out of memory. */
 struct hps_warmup *hps_warmup_new(const struct hps_warmup_options *options);
-/* No attached version may be in use. No effect if NULL. */
+/* No lookup may use an attached version any more. No effect if NULL. */
 void hps_warmup_free(struct hps_warmup *warmup);
 
 /* Attach the version's model and tables: lookups of the version are counted. If there is no memory
@@ -40,7 +40,7 @@ void hps_warmup_attach(struct hps_warmup *warmup, struct hps_version *version);
 /* Read the records, and add their counts to the counts of attached tables. An unreadable record is
  * skipped with a warning. May block. Call it once, before the first lookup. */
 void hps_warmup_read(struct hps_warmup *warmup);
-/* Detach a model: the next save deletes its hot keys. The model must have no version any more. */
+/* Detach a model after its last version was removed. The next save deletes the model's hot keys. */
 void hps_warmup_detach(struct hps_warmup *warmup, const char *model);
 /* Save the hot keys of each model that had lookups since the last save, and delete the records of
  * models that are not attached. Failures are logged. May block; one thread at a time.
@@ -70,7 +70,7 @@ struct hps_warmup_report {
 
 /* Limits of one warm-up. */
 struct hps_warmup_limits {
-    const atomic_bool *cancel; /* ends a pause if set by hps_thread_interrupt; may be NULL */
+    const atomic_bool *cancel; /* hps_thread_interrupt(cancel) ends a pause; may be NULL */
     uint64_t deadline_us;      /* hps_clock_us; 0: no deadline */
     /* Called before each batch. Returns false to stop the warm-up. *out_free_bytes: bytes of the
      * host map that the next rows may use. */
@@ -80,10 +80,11 @@ struct hps_warmup_limits {
 
 /* Whether a warm-up of this version can have an effect. Any thread. */
 bool hps_warmup_useful(struct hps_warmup *warmup, const struct hps_version *version);
-/* Insert the rows of the model's hot keys, the hottest first, into the host map of `version` while
- * it has capacity. If the model has init_ec, also insert them into its embedding caches. Rows are
- * read from the tiers below. The thread pauses for about half of the time. The version must be
- * pinned or not yet published. May block. Any thread; calls may run in parallel. */
+/* Insert the rows of the model's hot keys into the host map, as rows of `version`: the hottest keys
+ * first, until the map is full. If the model has init_ec, also insert the
+ * rows into the embedding caches of `version`. The rows are read from lower tiers. The calling
+ * thread pauses for about half of the time. The version must be pinned or not yet published. May
+ * block. Any thread; calls may run in parallel. */
 void hps_warmup_run(struct hps_warmup *warmup, struct hps_version *version,
                     const struct hps_warmup_limits *limits, struct hps_warmup_report *out_report);
 /* Pause for the time that has passed since start_us (hps_clock_us), at most 50 ms. Background

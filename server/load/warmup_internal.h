@@ -38,7 +38,7 @@ struct warm_model {
     struct warm_model *next;
     char *name;
     struct warm_table *tables;
-    bool attached; /* hps_warmup_attach was called, and not hps_warmup_detach since */
+    bool attached; /* true after hps_warmup_attach, false after hps_warmup_detach */
     /* The thread that saves uses the next three fields. Before the first save, hps_warmup_read may
      * set them. */
     uint32_t n_records; /* the numbers of the model's records in the store are below this */
