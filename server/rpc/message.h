@@ -12,8 +12,8 @@
 #include "base/arena.h"
 #include "net/grpc.h"
 
-/* Default limit on the size of a request, both as sent and inflated. It is low, because requests
- * are unpacked on the loop. */
+/* Default limit on the bytes of a request message, both before and after it is inflated. The limit
+ * is low, because the loop thread unpacks requests. */
 enum { HPS_REQUEST_BYTES_MAX = 64 * 1024 };
 /* Usual limit of the arena of a call, for its request and its reply. */
 enum { HPS_MESSAGE_BYTES_MAX = 8 << 20 };
@@ -27,7 +27,7 @@ hps_status hps_message_read(const ProtobufCMessageDescriptor *type, struct hps_a
                             const uint8_t *data, size_t size, ProtobufCMessage **out_message)
     HPS_MUST_CHECK;
 /* Queue a copy of `message` for sending. If there is no memory, the call ends with
- * RESOURCE_EXHAUSTED. The call's loop thread. */
+ * RESOURCE_EXHAUSTED. Loop thread of the call. */
 void hps_message_send(struct hps_grpc_call *call, const ProtobufCMessage *message);
 
 #endif

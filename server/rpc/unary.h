@@ -31,7 +31,7 @@ enum hps_unary_place {
 /* Roles apply to models. This says for which models the caller must have one of the method's
  * roles. */
 enum hps_unary_scope {
-    HPS_UNARY_OPEN, /* for none: every client may call, without quotas; for health checks */
+    HPS_UNARY_OPEN, /* no role is needed, and no quota applies: for health checks */
     HPS_UNARY_ANY,  /* for at least one model */
     /* For the model that the request names. If it names none, for at least one model; the reply
      * then lists the models that the caller may see. */
@@ -42,10 +42,10 @@ enum hps_unary_scope {
 
 enum hps_unary_kind {
     HPS_UNARY_READS,   /* not in the audit log; the work is skipped if the call has ended */
-    HPS_UNARY_WAITS,   /* as READS, but the call is not answered before hps_unary_finish */
+    HPS_UNARY_WAITS,   /* as READS, but the reply is sent only after hps_unary_finish */
     HPS_UNARY_TELLS,   /* as READS, but each call is in the audit log: the data is confidential */
     HPS_UNARY_CHANGES, /* as TELLS, but the work runs even if the call has ended */
-    HPS_UNARY_CHANGES_LATER /* as CHANGES, but not answered before hps_unary_finish */
+    HPS_UNARY_CHANGES_LATER /* as CHANGES, but the reply is sent only after hps_unary_finish */
 };
 
 struct hps_unary_method {
@@ -74,9 +74,9 @@ struct hps_unary {
 
     const ProtobufCMessage *reply; /* in the arena, or static */
     struct hps_error error;        /* status not OK: the call fails */
-    /* The work may set it. If it is set and there is no error, the loop calls `follow`, which must
-     * send the reply instead of this module. From then on the call owns `op`. When the call closes,
-     * `op` is freed; this may happen before `follow` returns. */
+    /* The work may set this callback. If it is set and there is no error, the loop calls `follow`
+     * instead of sending the reply, and `follow` must send it. From then on the call owns `op`.
+     * When the call closes, `op` is freed; this may happen before `follow` returns. */
     void (*follow)(struct hps_unary *op);
 };
 
@@ -133,22 +133,23 @@ struct hps_grpc_method hps_unary_route(const struct hps_unary_service *service, 
                                        void (*on_message)(struct hps_grpc_call *call,
                                                           const uint8_t *data, size_t size));
 
-/* ---- functions for works --------------------------------------------------------------------- */
+/* ---- functions for hps_unary_method.work ----------------------------------------------------- */
 
-/* These functions run on the thread of the work. */
+/* Call these functions on the thread that runs the work of the method. */
 
-/* Zeroed memory of count * size bytes in the arena. NULL: it is full, and op->error is set. */
+/* Zeroed memory of count * size bytes in the arena. NULL: the arena is full, op->error is set. */
 void *hps_unary_alloc(struct hps_unary *op, size_t count, size_t size);
-/* A new message in the arena, with its fields at their defaults. NULL: op->error is set. */
+/* A new message in the arena, with its fields at their defaults. NULL: the arena is full, and
+ * op->error is set. */
 void *hps_unary_message(struct hps_unary *op, const ProtobufCMessageDescriptor *type);
 /* Append a new message to a repeated field. items: address of the field's array, which has *n
- * messages. Returns the message. NULL: op->error is set. */
+ * messages. Returns the message. NULL: the arena is full, and op->error is set. */
 void *hps_unary_add(struct hps_unary *op, const ProtobufCMessageDescriptor *type, void *items,
                     size_t *n);
 /* A copy of `text` in the arena; NULL counts as "". If there is no memory, op->error is set and the
  * result is "". */
 char *hps_unary_text(struct hps_unary *op, const char *text);
-/* The value of a text field of the request. NULL: requests of this type have no such field. */
+/* The value of the request's text field `name`. NULL: requests of this type have no such field. */
 const char *hps_unary_field(const struct hps_unary *op, const char *name);
 /* Whether the caller may see `model`. Only then may the reply name it. */
 bool hps_unary_sees(const struct hps_unary *op, const char *model);
