@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The audit log of administrative calls: each call with its identity, request and result. Each
- * event is a line with component=audit in the log and, if server.audit_log is configured, a line in
- * that file.
+ * event is a line with component=audit in hpsd's log. If server.audit_log names a file, the event
+ * is also a line in that file.
  */
 #ifndef HPS_SERVER_OBSERVE_AUDIT_H
 #define HPS_SERVER_OBSERVE_AUDIT_H
@@ -26,7 +26,7 @@ struct hps_audit_event {
     /* The call was rejected before its work, for example by authentication or authorization. If
      * false and `code` is not 0, the call failed. */
     bool refused;
-    bool logged; /* another component has logged the event: write it to the file only */
+    bool logged; /* another component has logged the event: write it only to the file */
     const struct hps_log_field *request; /* fields of the request, up to HPS_LOG_END; NULL: none */
 };
 
@@ -35,9 +35,9 @@ struct hps_audit_event {
  * error   INVALID: not a regular file; NOT_FOUND, PERMISSION, IO: the text names the file */
 hps_status hps_audit_open(const char *path, int *out_fd, struct hps_error *err) HPS_MUST_CHECK;
 
-/* Make an audit log that writes to the file `fd` of hps_audit_open; -1: only to the log. Takes
- * `fd`, also on failure. lost: counts lines that could not be written to the file; borrowed until
- * hps_audit_free. NULL: out of memory. */
+/* Make an audit log that writes to hpsd's log and to the file `fd` from hps_audit_open. If `fd` is
+ * -1, it writes only to hpsd's log. Takes `fd`, also on failure. lost: counts lines that could not
+ * be written to the file; borrowed until hps_audit_free. NULL: out of memory. */
 struct hps_audit *hps_audit_new(int fd, struct hps_metric *lost);
 /* Set the pool whose threads write the lines of hps_audit_refused to the file, because callers of
  * hps_audit_refused must not wait for a disk. NULL: these lines are lost. Call it before other

@@ -162,6 +162,7 @@ enum hps_metric_id {
         HPS_M_COUNT
 };
 
+/* Limit on the series with the label `table` that are printed (hps_metrics_new). */
 enum { HPS_METRIC_TABLE_SERIES_MAX = 4096 };
 
 /* Stages of a lookup; their times add up to its duration. The slow log shows all stages. The field
@@ -225,20 +226,20 @@ struct hps_service_metrics {
  * NULL: out of memory. */
 struct hps_metrics *hps_server_metrics_new(void);
 
-/* The series of a family with these label values, created if it is missing. The values are in the
- * order of the family's labels; pass NULL for unused values. Never returns NULL. */
+/* Returns the series of a family with these label values. A missing series is created. The values
+ * are in the order of the family's labels; pass NULL for unused values. Never returns NULL. */
 struct hps_metric *hps_server_metric(struct hps_metrics *metrics, enum hps_metric_id id,
                                      const char *v0, const char *v1, const char *v2,
                                      const char *v3);
 
-/* Set the series of the lookup service, created if they are missing. */
+/* Set *out_series to the series of the lookup service. Series that are missing are created. */
 void hps_service_metrics_fill(struct hps_metrics *metrics, struct hps_service_metrics *out_series);
-/* Set the series of a table, created if they are missing. Series of tiers that the version lacks
- * are NULL, so that they are not exported. */
+/* Set *out_series to the series of a table. Series that are missing are created, except for tiers
+ * that the version does not have. The pointers for these tiers are NULL. */
 void hps_table_metrics_fill(struct hps_metrics *metrics, const struct hps_version *version,
                             uint32_t table_id, struct hps_table_metrics *out_series);
-/* Add the evictions of the version since the last call to this function. They are added to the
- * series of its tables. The spaces of the version must be open. */
+/* Add the version's evictions since the last call to the series tier_evictions_total of its tables.
+ * The spaces of the version must be open. */
 void hps_table_metrics_evictions(const struct hps_version *version);
 
 #endif

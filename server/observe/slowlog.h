@@ -31,8 +31,8 @@ struct hps_slow_request {
 
 struct hps_slowlog;
 
-/* threshold_us: a request that takes at least this long is slow; 0: all requests are. NULL: out of
- * memory. */
+/* threshold_us: a request that takes at least this long is slow; 0: every request is slow. NULL:
+ * out of memory. */
 struct hps_slowlog *hps_slowlog_new(uint64_t threshold_us);
 void hps_slowlog_free(struct hps_slowlog *log); /* no effect if NULL */
 uint64_t hps_slowlog_threshold_us(const struct hps_slowlog *log);
