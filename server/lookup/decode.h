@@ -15,7 +15,7 @@
 
 struct hps_decode_limits {
     uint32_t tables_max; /* limit on the queries of a request */
-    /* Limit on the keys of all queries together, and on their bags together. */
+    /* Limit on the number of keys in all queries, and also on the number of bags in all queries. */
     uint32_t keys_max;
     uint32_t request_id_max; /* limit on the bytes of the request id */
 };
@@ -27,8 +27,8 @@ struct hps_lookup_query {
     uint32_t n_keys;
     enum hps_pooling pooling; /* NONE if the request has UNSPECIFIED (0) */
     uint32_t n_bags;          /* 0 without pooling */
-    /* [n_bags + 1] uint32, little-endian, any alignment. The first is 0, none is less than the one
-     * before it, and the last is n_keys. NULL without pooling. */
+    /* [n_bags + 1] uint32, little-endian, any alignment: bag i has the keys offsets[i] to
+     * offsets[i + 1] - 1. Ascending or equal, from 0 to n_keys. NULL without pooling. */
     const uint8_t *offsets;
     /* [n_keys] float32, little-endian, any alignment. NULL: all weights are 1, or no pooling. */
     const uint8_t *weights;
@@ -46,12 +46,12 @@ struct hps_lookup_request {
     uint32_t n_queries;
     uint64_t n_keys;                  /* of all queries */
     uint64_t n_bags;                  /* of all queries */
-    enum hps_miss_policy miss_policy; /* 0 (UNSPECIFIED): the policy of the version */
+    enum hps_miss_policy miss_policy; /* 0 (UNSPECIFIED): use the policy of the version */
     uint32_t max_wait_us;
     uint32_t max_staleness_ms;              /* 0: any staleness */
     bool unit;                              /* CONSISTENCY_UNIT is set */
-    enum hps_unknown_policy unknown_policy; /* 0 (UNSPECIFIED): the policy of the version */
-    /* FP32 if the request has 0 (UNSPECIFIED). RAW is not combined with pooling or `concat`. */
+    enum hps_unknown_policy unknown_policy; /* 0 (UNSPECIFIED): use the version's policy */
+    /* FP32 if the request has 0 (UNSPECIFIED). With pooling or `concat` it is never RAW. */
     enum hps_dtype output;
     bool concat;  /* ROW_LAYOUT_CONCAT is set, and all queries have the same number of rows */
     bool explain; /* the client wants the field `explain` in the reply */

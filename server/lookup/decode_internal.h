@@ -10,9 +10,9 @@
 #include "server/lookup/decode.h"
 #include "server/rpc/wire.h"
 
-/* Maximum number of fields of a message. Queries, and the non-empty pieces of a key list, do not
- * count. The maximum is higher than the number of known fields: a message may set a scalar several
- * times, and newer clients may send fields that are unknown here. */
+/* Maximum number of fields of a message. Fields with queries or with a non-empty part of a key list
+ * are not counted. The maximum is higher than the number of known fields: a message may set a
+ * scalar several times, and newer clients may send fields that are unknown here. */
 enum { FIELDS_MAX = 64 };
 
 struct decoder {

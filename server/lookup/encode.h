@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Encodes LookupResponse as slices. The head of each result (everything but its rows) is written
- * into one small block. The rows are sent from the block into which the lookup wrote them. One
- * thread at a time.
+ * Encodes LookupResponse as slices. The head of a result is everything except its rows. The heads
+ * of all results are written into one small block. The rows are not copied: their slices are in the
+ * block into which the lookup wrote them. One thread at a time.
  */
 #ifndef HPS_SERVER_LOOKUP_ENCODE_H
 #define HPS_SERVER_LOOKUP_ENCODE_H
@@ -18,7 +18,7 @@ struct hps_encode_stage {
     uint64_t duration_us;
 };
 
-/* The field `explain` of a reply. It is not sent if there are no stages and no notes. */
+/* The field `explain` of a reply. The field is not sent if it has neither stages nor notes. */
 struct hps_encode_explain {
     const struct hps_encode_stage *stages;
     uint32_t n_stages;
@@ -65,9 +65,10 @@ hps_status hps_encode_lookup(const struct hps_lookup *lookup,
 void hps_encoded_release(struct hps_encoded *encoded);
 
 /* Encodes a reply as several messages of at most HPS_STREAM_MESSAGE_BYTES_MAX bytes each; a message
- * with a single row may be larger. A message has consecutive rows of one query or, with
- * ROW_LAYOUT_CONCAT, whole rows of the matrix. The messages are in the order of the queries. The
- * reply to a request without queries is one message without results.
+ * with a single row may be larger. A message has consecutive rows of one query. With
+ * ROW_LAYOUT_CONCAT, the rows of all queries form one matrix, and a message has consecutive rows of
+ * the matrix. The messages are in the order of the queries. The reply to a request without queries
+ * is one message without results.
  *
  * The stream is in the arena. It borrows `lookup`, `rows`, `pool` and the pointers in `explain` for
  * its life; lookup->version may be unpinned after hps_stream_new. */

@@ -3,9 +3,9 @@
  * Shared by the files of the encoder: encode_head.c (heads), encode.c (the reply as one message),
  * encode_stream.c (the reply as several messages). One thread at a time.
  *
- * The head of a result is written after a gap, because its length is known only afterwards. Its tag
- * and length are then written at the end of the gap, directly before the head. The rows of the
- * result follow as their own slice:
+ * In protobuf, the tag and the length of a result precede it, but the length is known only after
+ * the head of the result is written. So the head is written after a gap, and the tag and length are
+ * then written at the end of the gap. The rows of the result follow as their own slice:
  *
  *     heads block   [ response head ][ gap | tag, length | result head ][ gap | ... ]
  *
@@ -21,7 +21,7 @@
 #include "server/lookup/encode.h"
 #include "server/rpc/wire.h"
 
-/* Additional bytes of a block of heads, for the tag and length of a matrix. */
+/* Bytes that a block of heads has in addition, for the tag and the length of the matrix. */
 enum { ENCODE_MARGIN = 64 };
 
 /* The values of one TableResult. */

@@ -25,7 +25,7 @@ enum hps_lookup_missing {
 };
 
 struct hps_lookup_front {
-    /* Name of the field of the request that selects tables by position. For error texts. */
+    /* Name of the request's field that selects tables by position. It is used in error texts. */
     const char *positions;
     /* Decodes the request in data[size]. The callback may read the headers of `call`. The caller
      * passes *out_request zeroed. *out_request may point into data[size] until the caller has
@@ -42,8 +42,8 @@ struct hps_lookup_front {
      * `tell`, so that an error before decoding can name the request. The result is in the arena;
      * NULL: the request has no id, or the arena is full. The callback may be NULL. Loop thread. */
     struct hps_lookup_asked *(*name)(const uint8_t *data, size_t size, struct hps_arena *arena);
-    /* Checks that the reply can be encoded. Called when the lookup is planned. The callback may be
-     * NULL. Any thread. Errors as `decode`. */
+    /* Checks that the reply can be encoded. Called after the lookup was planned and before it runs.
+     * The callback may be NULL. Any thread. Errors as `decode`. */
     hps_status (*check_answer)(const struct hps_lookup_asked *asked,
                                const struct hps_lookup *lookup, struct hps_error *err);
     /* *err has status NOT_FOUND. The callback may replace it by the protocol's own error for a
@@ -68,21 +68,22 @@ struct hps_lookup_front {
 
 /* ---- callbacks of methods -------------------------------------------------------------------- */
 
-/* For a method with one request and one reply: its on_packed calls this, and its other callbacks
- * are the next three functions. */
+/* For a method with one request and one reply. The method's on_packed calls this function. Its
+ * other callbacks are the next three functions. */
 void hps_lookup_call_packed(struct hps_lookup_service *service,
                             const struct hps_lookup_front *front, struct hps_grpc_call *call,
                             const struct hps_grpc_packed *packed);
 void hps_lookup_call_room(struct hps_grpc_call *call);   /* on_room */
 void hps_lookup_call_closed(struct hps_grpc_call *call); /* on_close */
-/* on_undelivered of all lookup methods: the call ended before the method got a message. Counts it
- * as a lookup, unless the access rules denied the call. */
+/* on_undelivered of all lookup methods: the call ended before the method got a message. Counts the
+ * call as a lookup, unless the access rules denied the call. */
 void hps_lookup_call_undelivered(struct hps_grpc_call *call, int grpc_code);
 
-/* For a method with many requests on one call: its on_packed calls this, and its other callbacks
- * are the functions below and hps_lookup_call_undelivered. Requests are answered in their order,
- * one at a time. If a request fails, front->tell sends its error, and the call continues with the
- * next one. The call ends when the client has sent its last request and all replies are sent. */
+/* For a method with many requests on one call. The method's on_packed calls this function. Its
+ * other callbacks are the functions below and hps_lookup_call_undelivered. Requests are processed
+ * one after the other, in their order. If a request fails, front->tell sends its error, and the
+ * call continues with the next one. The call ends when the client has sent its last request and all
+ * replies are sent. */
 void hps_lookup_stream_packed(struct hps_lookup_service *service,
                               const struct hps_lookup_front *front, struct hps_grpc_call *call,
                               const struct hps_grpc_packed *packed);

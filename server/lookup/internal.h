@@ -51,7 +51,8 @@ enum request_phase {
     /* The queue of its connection, where the request waits for capacity for its reply. Timer:
      * reject the request. */
     PHASE_CONN,
-    /* The queue of admission, or the way from there to the loop. Timer: request_room_on_timer. */
+    /* The queue of admission. After admission: the mailbox of the loop, until the loop thread
+     * continues the request. Timer: request_room_on_timer. */
     PHASE_ROOM,
     /* The worker pool, for a step of a large lookup. The phase ends as PHASE_UNPACK does. */
     PHASE_WORKER,
@@ -83,32 +84,32 @@ struct request_call {
 struct hps_account; /* server/access/account.h */
 struct exchange;    /* exchange.c */
 
-/* The memory that a request needs for its reply, and the limits from which it is reserved. */
+/* The memory that a request needs, and the reservations of this memory. */
 struct request_room {
     struct hps_admission_ticket ticket; /* the reservation at admission */
-    uint64_t reply_bytes; /* bytes of the reply, and of the rows that are added up for its bags */
+    uint64_t reply_bytes; /* bytes of the reply, and of the stored rows that its bags add up */
     uint64_t work_bytes;  /* bytes of further memory that the lookup uses */
     uint64_t wait_us_max; /* longest wait for admission */
-    uint64_t late_us;     /* hps_loop_now_us: the wait for admission ends */
-    /* The account of the caller's identity, to which account_bytes are charged. NULL: nothing is
+    uint64_t late_us;     /* hps_loop_now_us at which the wait for admission ends */
+    /* The account of the caller's identity, to which account_bytes are charged. NULL: no account is
      * charged. */
     struct hps_account *account;
     uint64_t account_bytes;
 };
 
-/* The part of a request that its query of the gpu uses. */
+/* The state of a request's query to the gpu tier. */
 struct request_gpu {
     struct hps_task task; /* posted by the gpu tier's thread to the loop */
-    uint64_t done_us;     /* hps_clock_us: the gpu answered; set before the task is posted */
-    /* Set if the request has continued without the gpu's answer, and the query still runs. It is
-     * the version, which stays pinned until the gpu answers. Otherwise NULL. */
+    uint64_t done_us;     /* hps_clock_us when the gpu answered; set before the task is posted */
+    /* NULL, unless the request has continued without the gpu's answer and the query still runs.
+     * Then it is the version of the request, which stays pinned until the gpu answers. */
     struct hps_version *left_version;
 };
 
 /* The reply to a request. */
 struct request_reply {
     struct hps_stream *stream; /* NULL: the reply is one message */
-    bool encoded;              /* the lookup is done, and its reply was encoded or failed to be */
+    bool encoded;              /* the reply was encoded, or an error prevented it */
     bool pumping;              /* request_pump is running */
 };
 
@@ -135,7 +136,7 @@ struct request {
     struct request_room room;
     struct request_gpu gpu;
     struct hps_lookup_state
-        lookup_state; /* the current step of the lookup, and what the next one depends on */
+        lookup_state; /* the current step of the lookup, and the data that selects the next step */
     struct hps_lookup lookup;
     enum hps_outcome outcome; /* of the last step that another thread did */
     struct hps_error err;     /* of the last step that failed */
@@ -150,7 +151,7 @@ struct request {
 /* Shared by all loops. */
 struct hps_lookup_service {
     struct hps_lookup_service_parts parts;
-    /* Limits that a reload may change, used instead of the same fields of parts.limits. */
+    /* Limits that a reload may change. The fields of the same name in parts.limits are not used. */
     _Atomic uint32_t tables_max;
     _Atomic uint32_t keys_max;
     _Atomic uint64_t queue_us_max;
@@ -189,11 +190,12 @@ void request_turn_begin(struct request *request);
 void request_turn_end(struct request *request);
 /* Asserts that phase, timer, pool, pins, ticket and reply are consistent. Call it between turns. */
 void request_sane(const struct request *request);
-/* The request has come back from another thread or a queue: sets PHASE_LOOP and stops its timer. */
+/* Call it when the request has returned to the loop from another thread or a queue. Sets PHASE_LOOP
+ * and stops the timer. */
 void request_arrive(struct request *request);
-/* Moves time from the WORK stage to other stages. It is the time that was spent in tiers, and in
- * waiting for rows that other lookups fetched, since the last request_name_work. The WORK stage
- * must have ended. */
+/* Moves time from the WORK stage to other stages: the time in each tier to the stage of the tier,
+ * and the time of waiting for rows that other lookups fetched to the WAIT stage. Only time since
+ * the last request_name_work is moved. The WORK stage must have ended. */
 void request_name_work(struct request *request);
 /* Ends the request with an error. This ends the call, except a call with many requests. The call
  * must not have ended. */
@@ -212,7 +214,7 @@ void request_unpin(struct request *request);
 
 /* Inflates a message that has arrived, does request_prepare, and then request_ask_room. If the
  * inflated message exceeds inline_message_bytes, a worker inflates it and does request_prepare.
- * Call it within the callback that received the message. */
+ * Call it within on_packed: only there can it keep the bytes of the message for the worker. */
 void request_unpack(struct request *request, const struct hps_grpc_packed *packed);
 /* Handles the end of the call in PHASE_UNPACK. */
 void request_unpack_close(struct request *request);
@@ -265,8 +267,9 @@ void request_start(struct request *request);
 /* Call it when the current step has ended with `outcome`. Does the next steps, as long as the
  * request is in PHASE_LOOP. */
 void request_advance(struct request *request, enum hps_outcome outcome);
-/* Ends the request, because its call has ended. If another thread has the request, it ends when it
- * comes back. If the request is queued or waits, it is withdrawn at once. */
+/* Ends the request, because its call has ended. If the request is queued or waits, it is withdrawn
+ * and ends at once. If another thread has the request, the request ends when it returns to the
+ * loop. */
 void request_close(struct request *request);
 /* Callback of request->timer. ctx: the request. */
 void request_on_timer(void *ctx);
@@ -275,8 +278,8 @@ void request_on_timer(void *ctx);
 
 /* request_to_worker, request_to_io and request_to_gpu give the request to another thread, set its
  * phase and return. That thread does the step; afterwards request_advance continues on the loop. If
- * such a call fails, the request stays in PHASE_LOOP, and the returned value is the outcome of the
- * step. In any other phase the returned value has no meaning. */
+ * the request cannot be handed over, it stays in PHASE_LOOP, and the returned value is the outcome
+ * of the step. Otherwise the returned value has no meaning. */
 
 /* For the steps MEMORY and COLLECT of a large lookup. BUSY, with a text in request->err: the queue
  * of the pool is full. */
@@ -284,7 +287,7 @@ enum hps_outcome request_to_worker(struct request *request) HPS_MUST_CHECK;
 /* For the steps STORES and REREAD. BUSY: as request_to_worker. */
 enum hps_outcome request_to_io(struct request *request) HPS_MUST_CHECK;
 /* Takes the request back from the queue of its pool, into PHASE_LOOP. False: a thread of the pool
- * has it, and will return it. */
+ * runs the request, and will return it to the loop. */
 bool request_withdraw(struct request *request) HPS_MUST_CHECK;
 /* For the steps GPU_FIRST and GPU_MISSES. REFUSED: the gpu was not queried. */
 enum hps_outcome request_to_gpu(struct request *request) HPS_MUST_CHECK;
@@ -305,9 +308,10 @@ void request_pump(struct request *request);
 
 /* ---- exchange.c ------------------------------------------------------------------------------ */
 
-/* Call it when a reply was sent, or the gpu has answered a request that had continued without it.
- * In the next iteration of the loop, the exchange ends the current request if the call's send queue
- * is empty and the gpu has answered. It then reads the next message. */
+/* Call it when a reply was queued or sent, and when the gpu answers a query that its request did
+ * not wait for. In the next iteration of the loop, the exchange ends the current request if the
+ * call's send queue is empty and no query to the gpu still runs. The exchange then reads the next
+ * message. */
 void exchange_sent(struct exchange *exchange);
 /* Sends the error of a request in place of its reply. */
 void exchange_tell(struct exchange *exchange, const struct request *request,

@@ -18,19 +18,20 @@
 struct hps_lookup_limits {
     uint32_t tables_max;   /* limit on the queries of a request */
     uint32_t keys_max;     /* limit on the keys of a request */
-    uint64_t queue_us_max; /* longest wait for capacity of reply_bytes_in_flight */
+    uint64_t queue_us_max; /* longest wait for capacity under reply_bytes_in_flight */
     /* A lookup within the next two limits runs on the loop thread, a larger one on a worker.
      * On a worker a lookup costs about 1.5 times as much, because one core writes the rows and
      * another sends them. But while a loop runs a lookup, all its connections wait. */
     uint64_t inline_bytes_max; /* limit on the bytes of the rows */
     uint32_t inline_keys_max;  /* limit on the keys */
-    /* Bytes of the largest message, inflated, that the loop decodes. */
+    /* Bytes of the largest message that the loop thread decodes. Workers decode larger messages.
+     * Compressed messages count with their inflated size. */
     uint32_t inline_message_bytes;
     /* Limit on idle requests that are kept for reuse, with their arenas. */
     uint32_t arenas_idle_max;
 };
 
-/* Defaults; the caller sets the fields that its configuration has. */
+/* Default limits. The caller overwrites the fields that are configured. */
 #define HPS_LOOKUP_LIMITS_DEFAULT                                   \
     ((struct hps_lookup_limits){.tables_max = 1024,                 \
                                 .keys_max = 2 * 1024 * 1024,        \
@@ -46,7 +47,7 @@ struct hps_lookup_service_parts {
     struct hps_pool *workers; /* for large messages, and large lookups in memory tiers */
     /* For tiers that may block, so that workers never wait for a slow disk. */
     struct hps_pool *io;
-    struct hps_insertion *insertion; /* for asynchronous insertion; NULL: lookups wait instead */
+    struct hps_insertion *insertion; /* NULL: there is no asynchronous insertion */
     struct hps_block_pool *blocks;
     struct hps_admission *admission;
     struct hps_slowlog *slowlog;
@@ -64,7 +65,7 @@ struct hps_lookup_service *hps_lookup_service_new(const struct hps_lookup_servic
  * Any thread. */
 void hps_lookup_service_limits_set(struct hps_lookup_service *service,
                                    const struct hps_lookup_limits *limits);
-/* All requests must have ended: loops drained, workers stopped. No effect if NULL. */
+/* Call it after all loops are drained and all workers are stopped. No effect if NULL. */
 void hps_lookup_service_free(struct hps_lookup_service *service);
 /* The methods Lookup and LookupStream, for hps_grpc_server_add. */
 const struct hps_grpc_service *hps_lookup_service_grpc(const struct hps_lookup_service *service);
