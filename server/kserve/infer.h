@@ -35,7 +35,7 @@ enum {
 #define KSERVE_SAMPLES_BYTES_MAX (UINT64_C(32) << 20)
 
 /* Limit on the number of inputs of a request, and on the number of its outputs. A table has up to
- * three inputs (keys, offsets, weights); 8 more inputs are allowed for the whole request. */
+ * three inputs (keys, offsets, weights). A request may have 8 inputs in addition. */
 static inline uint64_t kserve_tensors_max(const struct hps_decode_limits *limits)
 {
     return (uint64_t)limits->tables_max * 3 + 8;
@@ -115,8 +115,8 @@ hps_status kserve_take_parameter(struct kserve_infer *infer,
     HPS_MUST_CHECK;
 
 /* Checks a parameter of an input or output. tensor: the name of the input or output; parameter: the
- * name of the parameter. The caller handles the parameters that place values in an HTTP body. This
- * function rejects the parameters that are listed under error. Others have no effect.
+ * name of the parameter. The caller handles the parameters that say where values are in an HTTP
+ * body. This function rejects the parameters under "error", and ignores all others.
  *
  * error   UNIMPLEMENTED: shared memory, classification; INVALID: the name begins with `hps_` */
 enum kserve_side { KSERVE_INPUT, KSERVE_OUTPUT };
@@ -138,9 +138,9 @@ hps_status kserve_check_tensors(const struct kserve_infer *infer, struct hps_are
 
 /* ---- infer_grpc.c, infer_http.c -------------------------------------------------------------- */
 
-/* Sets model, model_version and id of `infer` from the first 64 fields of the ModelInferRequest in
- * data[size]. Clients send these three fields before the tensors. Fields that cannot be read stay
- * unset. */
+/* Sets model, model_version and id of `infer` from the ModelInferRequest in data[size]. Reads only
+ * the first 64 fields of the message, because clients send these three before the tensors. Fields
+ * that cannot be read stay unset. */
 void kserve_infer_grpc_names(const uint8_t *data, size_t size, struct kserve_infer *infer);
 /* Decodes the ModelInferRequest in data[size]. Texts and raw_input_contents in *out point into the
  * message; values in `contents` are copied to the arena in the same form. After an error *out has
@@ -185,13 +185,15 @@ struct kserve_answer {
     struct kserve_text id;    /* as in the request; may be cut */
     bool by_position;         /* the request used the view with KEYS and NUMKEYS */
     uint32_t n_samples;       /* by_position: samples of the request, 1 or more */
-    /* [n_samples][parts of the lookup] numbers of keys; NULL: one sample. */
+    /* [n_samples][parts of the lookup] number of keys of each sample and part. NULL if n_samples is
+     * 1. */
     const uint32_t *counts;
     struct kserve_answer_output *outputs; /* [n_outputs] in the order of the request */
     uint32_t n_outputs;
 };
 
-/* Makes the lookup of a request that was read without error, and the data that its reply needs.
+/* Converts a request that was read without error to a lookup (*out_request). *out_answer gets the
+ * data that the reply needs.
  * error   INVALID: the text names the tensor or parameter, and its value; EXHAUSTED: the arena is
  *         full */
 hps_status kserve_view(const struct kserve_infer *infer, const struct hps_decode_limits *limits,
@@ -205,8 +207,8 @@ struct kserve_values {
     enum kserve_datatype datatype;
     unsigned n_dims;
     int64_t shape[2]; /* [n_dims] */
-    /* The bytes of the values, in order. Each piece points into the block of the rows or, for
-     * STATUS, into the arena. */
+    /* The bytes of the values are the pieces, one after the other. Each piece points into the block
+     * of the rows or, for STATUS, into the arena. */
     const struct kserve_text *pieces; /* [n_pieces] in the arena */
     uint32_t n_pieces;
     uint64_t size; /* bytes of all pieces */

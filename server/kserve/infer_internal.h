@@ -10,11 +10,12 @@
 #include "server/kserve/infer_service.h"
 #include "server/lookup/front.h"
 
-/* Ends the decoding of a request. status: the result of kserve_infer_grpc or kserve_infer_http. If
- * it is OK, makes the lookup, and keeps the data for the reply in *out_asked. After an error,
- * *out_request has only model, version and label, and *out_asked only the id. If the arena has no
- * space for the id, *out_request and *out_asked stay unchanged.
- * error   `status`; others as kserve_view */
+/* The last step of decoding a request. status: the result of kserve_infer_grpc or
+ * kserve_infer_http. If `status` is OK, sets *out_request to the lookup, and keeps the data for the
+ * reply in *out_asked. After an error, *out_request has only model, version and label, and
+ * *out_asked only the id. If the arena has no space for the id, *out_request and *out_asked stay
+ * unchanged.
+ * error   `status` if it is not OK; others as kserve_view */
 hps_status kserve_keep(hps_status status, const struct kserve_infer *infer,
                        const struct hps_decode_limits *limits, struct hps_arena *arena,
                        struct hps_lookup_request *out_request, struct hps_lookup_asked **out_asked,

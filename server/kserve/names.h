@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names in KServe requests: a model in one of its two views, and a version. Inputs and outputs of
- * the views of a model `dlrm` are shown below as inputs -> outputs. Any thread.
+ * Names in KServe requests: the name of a model, which also selects one of its two views, and a
+ * version. Below are the inputs -> outputs of the two views of a model `dlrm`. Any thread.
  *
  *     dlrm           KEYS and NUMKEYS -> OUTPUT0 (and STATUS), tables by position
  *     dlrm.tables    for each table `t`: t, t.offsets, t.weights -> t
@@ -20,8 +20,8 @@
 #define KSERVE_NUMKEYS "NUMKEYS"
 #define KSERVE_OUTPUT0 "OUTPUT0"
 #define KSERVE_STATUS  "STATUS"
-/* Another name of STATUS, for models with a table named STATUS. No table has it, because names of
- * tables have no dot. */
+/* Another name of the output STATUS, for models with a table that is named STATUS. No table can
+ * have the name hps.STATUS, because names of tables have no dot. */
 #define KSERVE_STATUS_ANY "hps.STATUS"
 #define KSERVE_TABLES     ".tables" /* suffix of a model's name, which itself has no dot */
 #define KSERVE_OFFSETS    ".offsets"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A call of the KServe service while it runs (server/rpc/unary.h). ModelInfer and ModelStreamInfer
- * do not use this.
+ * A running call of the KServe service (server/rpc/unary.h). Calls of ModelInfer and
+ * ModelStreamInfer do not use this header.
  */
 #ifndef HPS_SERVER_KSERVE_OP_H
 #define HPS_SERVER_KSERVE_OP_H
@@ -18,7 +18,8 @@ struct kserve_op {
     const char *name;
     bool by_table;                 /* `name` has the suffix KSERVE_TABLES */
     struct kserve_version version; /* the version that the request names */
-    /* Load that the call has begun; the reply waits until it ends; referenced; NULL: none. */
+    /* The load that the call has begun, or NULL. The call holds a reference to the load, and
+     * replies when the load ends. */
     struct hps_load *load;
     struct hps_timer timer; /* checks whether `load` has ended */
 };
@@ -39,9 +40,10 @@ void kserve_follow_load(struct hps_unary *op);
 /* A number as decimal text, in the arena. If there is no memory, op->error is set and the result is
  * "". */
 char *kserve_number(struct hps_unary *op, int64_t number);
-/* The two texts as one, in the arena. NULL: op->error is set. */
+/* Both texts joined, in the arena. NULL: the arena is full, and op->error is set. */
 char *kserve_join(struct hps_unary *op, const char *first, const char *second);
-/* An array of n pointers to new messages, in the arena; n may be 0. NULL: op->error is set. */
+/* An array of n pointers to new messages, in the arena; n may be 0. NULL: the arena is full, and
+ * op->error is set. */
 void *kserve_messages(struct hps_unary *op, const ProtobufCMessageDescriptor *type, size_t n);
 
 /* Pins the version that the request names, or all versions of op->model if it names none.
@@ -63,8 +65,8 @@ void kserve_model_statistics(struct hps_unary *op);
 void kserve_repository_index(struct hps_unary *op);
 void kserve_repository_load(struct hps_unary *op);
 void kserve_repository_unload(struct hps_unary *op);
-/* Shared memory is not supported, so no region is ever registered: the status is an empty list, and
- * an unregister always succeeds. */
+/* Shared memory is not supported, so no region is ever registered. The status methods return an
+ * empty list, and the unregister methods always succeed. */
 void kserve_memory_status(struct hps_unary *op);
 void kserve_memory_unregister(struct hps_unary *op);
 /* For methods that hpsd does not support: fails with UNIMPLEMENTED. */
