@@ -10,8 +10,8 @@
 
 struct hps_check {
     const struct hps_config *config; /* finished (hps_config_finish); borrowed */
-    /* Whether a persistent store exists already. If it exists, missing model files are warnings,
-     * because the store may have the versions: only a first start needs the files. */
+    /* Whether a persistent store exists already. If so, missing model files are warnings, not
+     * errors, because the store may have the versions that hpsd is to serve. */
     bool stored;
     /* Called for each error and each warning. is_error: hpsd would not start, or would not load the
      * model. */
@@ -20,9 +20,9 @@ struct hps_check {
 };
 
 /* Check the label and the tables of every model. The files of a table must exist, be readable and
- * have the right size. Their width must match the configuration and the default row. If there is a
- * manifest.json next to them, they must match the widths, types, numbers of rows and files in it.
- * May block. Returns the number of errors. */
+ * have the right size. Their row width must match the configuration and the default row. If a
+ * manifest.json is next to the files, they must match the widths, types, numbers of rows and file
+ * sizes in the manifest. May block. Returns the number of errors. */
 unsigned hps_check_models(const struct hps_check *check);
 /* Estimate the bytes that all configured tables would take in the persistent store, in the row type
  * in which they would be stored. A table with unreadable files counts as empty. May block. */

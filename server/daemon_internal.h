@@ -88,7 +88,7 @@ struct hps_daemon {
     struct hps_unary_service *model;      /* GetModel */
     struct hps_unary_service *wait;       /* WaitForUpdates */
     struct hps_unary_service *kserve;     /* the other methods of KServe */
-    struct hps_http_route *kserve_routes; /* of `kserve` */
+    struct hps_http_route *kserve_routes; /* HTTP routes of `kserve` */
     struct hps_unary_service *admin;
     struct hps_health_service *health;
     struct hps_readiness *readiness;
@@ -110,10 +110,10 @@ struct hps_daemon {
         struct hps_grpc_server *server;
         struct hps_grpc_loop *loop; /* the connections, on the main thread */
         struct hps_acceptor *acceptor;
-    } pages; /* of http_listen; all NULL without it */
+    } pages; /* serves http_listen; all NULL if http_listen is not configured */
     struct hps_loop_signals *signals;
     struct hps_timer tick;        /* periodic work */
-    struct hps_timer phase_timer; /* while draining: the current phase ends */
+    struct hps_timer phase_timer; /* ends the current phase of a drain */
     uint64_t started_us;          /* hps_clock_us */
     uint64_t watchdog_us;         /* the service manager's watchdog interval; 0: no watchdog */
     uint64_t watchdog_at_us;      /* hps_clock_us: the next notification is due */
@@ -148,14 +148,14 @@ void daemon_reload(struct hps_daemon *daemon);
 
 /* ---- run.c and pages.c ----------------------------------------------------------------------- */
 
-/* Limits of the admin listener, if `admin`, else of the public listeners. The connections_max of
- * the public listeners is the configured one, or less if RLIMIT_NOFILE allows fewer. */
+/* Set the limits of the admin listener, if `admin` is true, else of the public listeners. For the
+ * public listeners, connections_max is lower than configured if RLIMIT_NOFILE requires it. */
 void daemon_peers_limits(const struct hps_config_server *config, bool admin,
                          struct hps_peers_limits *out_limits);
 /* Install the signal handlers, and start the acceptors and the pages. */
 hps_status daemon_start_serving(struct hps_daemon *daemon, struct hps_error *err) HPS_MUST_CHECK;
-/* Serve the probes and /metrics (pages.c). daemon_pages_start, _reload and _stop have no effect
- * without http_listen. */
+/* Start serving the probes and /metrics (pages.c). This call, daemon_pages_reload and
+ * daemon_pages_stop have no effect if http_listen is not configured. */
 hps_status daemon_pages_start(struct hps_daemon *daemon, struct hps_error *err) HPS_MUST_CHECK;
 void daemon_pages_reload(struct hps_daemon *daemon);
 /* Close the listener and its connections; hps_daemon_close frees pages.server later. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Selects the devices of the program: hpsd and hpsd-sim differ only in them. Main thread.
+ * Selects the devices of the program. hpsd and hpsd-sim differ only in their devices. Main thread.
  */
 #ifndef HPS_SERVER_PROGRAM_H
 #define HPS_SERVER_PROGRAM_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state directory: created if it is missing, and locked by one process at a time. Its file
- * `instance` contains a random name, by which daemons that share a store tell each other apart.
- * Main thread.
+ * The state directory. hpsd creates it if it is missing. Only one process at a time can lock it.
+ * The file `instance` in it contains a random name, which distinguishes the daemons that share a
+ * store. Main thread.
  */
 #ifndef HPS_SERVER_STATE_DIR_H
 #define HPS_SERVER_STATE_DIR_H
