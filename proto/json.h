@@ -9,10 +9,10 @@
 
 #include "base/buf.h"
 
-/* Append the message to `buf` as one line of JSON. Fields are printed with their names in the
- * .proto file, also if they have default values. Unset sub-messages, unset oneof fields and empty
- * maps are left out. 64-bit integers are numbers, enums are names, bytes are base64, maps are
- * objects. */
+/* Appends the message to `buf` as one line of JSON. On failure, buf->status is not OK. Fields are
+ * printed with their names in the .proto file, also if they have default values. Unset
+ * sub-messages, unset oneof fields and empty maps are left out. 64-bit integers are numbers, enums
+ * are names, bytes are base64, maps are objects. */
 void hps_message_json(const ProtobufCMessage *message, struct hps_buf *buf);
 
 #endif
