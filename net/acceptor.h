@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Accepts connections on any number of listening sockets, within the limits of net/peers.h. Belongs
- * to the thread of its loop; the counters may be read on any thread.
+ * Accepts connections on any number of listening sockets, within the limits of net/peers.h. Only
+ * the thread of an acceptor's loop may use the acceptor. The counters at the end of this header may
+ * be read on any thread.
  */
 #ifndef HPS_NET_ACCEPTOR_H
 #define HPS_NET_ACCEPTOR_H
@@ -30,9 +31,10 @@ hps_status hps_acceptor_new(struct hps_loop *loop, const struct hps_acceptor_opt
                             struct hps_acceptor **out_acceptor, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Starts to accept connections on `listen_fd`. The acceptor owns `listen_fd` from now on, also on
- * failure. The accepted connections use TLS with `tls`, or no TLS if it is NULL. The acceptor takes
- * a reference to `tls`. on_accept gets `cookie` for each connection of this socket. `unlink_file`:
- * hps_acceptor_stop removes the file of this Unix socket. Do not set it for inherited sockets. */
+ * failure. The accepted connections use TLS with `tls`, or no TLS if `tls` is NULL. The acceptor
+ * takes a reference to `tls`. on_accept gets `cookie` for each connection of this socket.
+ * `unlink_file`: hps_acceptor_stop removes the file of this Unix socket. It must be false for
+ * sockets that a service manager has opened. */
 hps_status hps_acceptor_add(struct hps_acceptor *acceptor, int listen_fd, struct hps_tls *tls,
                             unsigned cookie, bool unlink_file, struct hps_error *err)
     HPS_MUST_CHECK;
@@ -44,7 +46,7 @@ void hps_acceptor_stop(struct hps_acceptor *acceptor);
  * has no effect. */
 void hps_acceptor_free(struct hps_acceptor *acceptor);
 
-unsigned hps_acceptor_connections(struct hps_acceptor *acceptor); /* open now; any thread */
-uint64_t hps_acceptor_refused(struct hps_acceptor *acceptor);     /* ever refused; any thread */
+unsigned hps_acceptor_connections(struct hps_acceptor *acceptor); /* open connections; any thread */
+uint64_t hps_acceptor_refused(struct hps_acceptor *acceptor);     /* refused so far; any thread */
 
 #endif

@@ -14,14 +14,14 @@
 #include "base/status.h"
 
 #define HPS_ADDR_HOST_MAX 255
-#define HPS_ADDR_TEXT_MAX (HPS_ADDR_HOST_MAX + 16) /* and brackets, port and NUL */
-#define HPS_PLACES_MAX    16                       /* per host name; hpsd ignores further ones */
+#define HPS_ADDR_TEXT_MAX (HPS_ADDR_HOST_MAX + 16) /* with brackets, port and NUL */
+#define HPS_PLACES_MAX    16                       /* of one host name; further ones are ignored */
 
 struct hps_addr {
     bool is_unix;
-    uint16_t port;                                          /* 0, only for bind(): any free port */
-    char host[HPS_ADDR_HOST_MAX + 1];                       /* number or name, without brackets */
-    char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* Unix sockets */
+    uint16_t port;                    /* 0: any free port; only for bind() */
+    char host[HPS_ADDR_HOST_MAX + 1]; /* IP address or name, without brackets */
+    char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* of a Unix socket */
 };
 
 struct hps_sockaddr {
@@ -55,8 +55,8 @@ bool hps_addr_is_name(const struct hps_addr *addr);
 hps_status hps_addr_resolve(const struct hps_addr *addr, bool listening,
                             struct hps_places *out_places, struct hps_error *err) HPS_MUST_CHECK;
 /* Prints a socket address: "127.0.0.1:80", "[::1]:80", "unix:PATH", or "unix:" for a Unix socket
- * without a path. IPv4 mapped to IPv6 is printed as IPv4. The text is truncated and returned as by
- * hps_addr_print. */
+ * without a path. IPv4 mapped to IPv6 is printed as IPv4. Like hps_addr_print, it truncates the
+ * text to `capacity` bytes and returns `text`. */
 char *hps_addr_print_sockaddr(const struct sockaddr *sockaddr, socklen_t size, char *text,
                               size_t capacity);
 

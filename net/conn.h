@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One non-blocking byte stream over TCP or a Unix socket, plain or TLS, accepted or connected. It
- * may be created on one thread and attached to a loop on another. Once attached, it belongs to the
- * thread of that loop.
+ * A connection: a non-blocking byte stream over TCP or a Unix socket, with or without TLS. Servers
+ * create connections from accepted sockets, clients with hps_conn_connect. A connection may be
+ * created on one thread and attached to a loop on another. Once it is attached, only the thread of
+ * that loop may use it.
  *
  * Order of calls: new or connect; attach; handshake until it no longer returns AGAIN; read, writev
  * and want; free.
@@ -63,14 +64,14 @@ hps_status hps_conn_want(struct hps_conn *conn, unsigned events) HPS_MUST_CHECK;
  * stream was truncated. */
 hps_status hps_conn_read(struct hps_conn *conn, void *data, size_t capacity, size_t *out_size)
     HPS_MUST_CHECK;
-/* Like hps_conn_read, into several buffers in order. With TLS only the first one is filled. */
+/* Like hps_conn_read, into several buffers in order. With TLS, only the first buffer is filled. */
 hps_status hps_conn_readv(struct hps_conn *conn, const struct iovec *iov, int n_iov,
                           size_t *out_size) HPS_MUST_CHECK;
-/* Writes the bytes of `iov`, at least one. OK: the kernel has accepted the first *out_size > 0
- * bytes, possibly not all. AGAIN: it has accepted none; wait for HPS_LOOP_WRITE. After OK and after
- * AGAIN, the next call must begin with the bytes that the kernel has not accepted. These bytes may
- * be at another address, and further bytes may follow them. CLOSED: the peer has disconnected. IO:
- * the connection is broken. Never raises SIGPIPE. */
+/* Writes bytes of `iov`, which must contain at least one byte. OK: the kernel has accepted the
+ * first *out_size > 0 bytes, possibly not all. AGAIN: the kernel has accepted none; wait for
+ * HPS_LOOP_WRITE. After OK and after AGAIN, the next call must begin with the bytes that the kernel
+ * has not accepted. These bytes may be at another address, and further bytes may follow them.
+ * CLOSED: the peer has disconnected. IO: the connection is broken. Never raises SIGPIPE. */
 hps_status hps_conn_writev(struct hps_conn *conn, const struct iovec *iov, int n_iov,
                            size_t *out_size) HPS_MUST_CHECK;
 /* Half-close: the peer reads an end of stream. This side can still read. Best effort, never
@@ -92,10 +93,10 @@ hps_status hps_conn_recheck(const struct hps_conn *conn, struct hps_error *err) 
  * not a Unix socket. */
 bool hps_conn_peer_uid(const struct hps_conn *conn, uid_t *out_uid);
 /* The groups of the process that opened the peer's end of a Unix socket, at the time it connected.
- * *out_n is 0 if it is not a Unix socket.
+ * Connections over TCP have no groups: *out_n is 0.
  *
  * owner   *out_groups: the caller, hps_free
- * error   NO_MEMORY, IO
+ * error   NO_MEMORY; IO: the kernel cannot report the groups (before Linux 4.13)
  */
 hps_status hps_conn_peer_groups(const struct hps_conn *conn, gid_t **out_groups, size_t *out_n)
     HPS_MUST_CHECK;
@@ -110,13 +111,13 @@ bool hps_conn_is_gone(const struct hps_conn *conn);
 /* Whether the peer has sent at least one byte. Bytes of a TLS handshake count. */
 bool hps_conn_received(const struct hps_conn *conn);
 
-/* Gives the connection its slot of net/peers.h. hps_conn_free frees the slot, unless
+/* Sets the slot of the connection (net/peers.h). hps_conn_free frees the slot, unless
  * hps_conn_slot_take was called before. */
 void hps_conn_slot_give(struct hps_conn *conn, struct hps_peer_slot *slot);
-/* The slot, still owned by the connection. NULL: it has none. */
+/* Returns the slot, which the connection still owns. NULL: the connection has no slot. */
 struct hps_peer_slot *hps_conn_slot(const struct hps_conn *conn);
-/* Returns the slot and makes the caller its owner. The caller frees it when the connection has
- * ended. NULL: the connection had none. */
+/* Returns the slot and makes the caller its owner. The caller frees the slot when the connection
+ * has ended. NULL: the connection had no slot. */
 struct hps_peer_slot *hps_conn_slot_take(struct hps_conn *conn);
 
 #endif

@@ -33,17 +33,17 @@ struct hps_grpc_call; /* one RPC; reference-counted, because workers may outlive
 struct hps_grpc_packed {
     const uint8_t *data;
     size_t size;
-    size_t size_max; /* limit of the inflated message */
+    size_t size_max; /* maximum size of the inflated message */
     bool compressed;
     bool is_http; /* the message is the body of an HTTP/1.1 request */
-    bool is_zlib; /* if compressed. True: with zlib ("deflate" in gRPC and HTTP/1.1); false: gzip */
+    bool is_zlib; /* compressed with zlib ("deflate" in gRPC and HTTP/1.1), not gzip */
 };
 
 /* A method. Callbacks run on the loop thread of the call's connection. */
 struct hps_grpc_method {
     const char *path; /* "/hps.v1.ParameterServer/Lookup" */
-    bool open;        /* every client may call it; struct hps_grpc_guard is not used */
-    uint32_t roles;   /* bits: the client needs one of these roles; 0: any role */
+    bool open;        /* every client may call the method; the guard is not called */
+    uint32_t roles;   /* bits, defined by the guard: roles that may call the method; 0: all */
     /* True: the client sends any number of messages. False: exactly one, as in unary and
      * server-streaming calls. */
     bool client_streaming;
@@ -51,26 +51,27 @@ struct hps_grpc_method {
     bool no_body;             /* HTTP/1.1: requests with a body are rejected before it is read */
     /* Receives one complete message, which the loop thread has inflated. For methods with small
      * messages. `data` is valid during the callback only, unless hps_grpc_call_keep_message is
-     * called. Unless client_streaming: called exactly once, after the half-close. */
+     * called. Without client_streaming, it is called at most once, after the half-close. */
     void (*on_message)(struct hps_grpc_call *call, const uint8_t *data, size_t size);
-    /* Used instead of on_message: receives one message that may still be compressed. The service
-     * inflates it with hps_grpc_unpack on another thread, so that the loop is not delayed. `packed`
-     * is valid during the callback only. So is packed->data, unless hps_grpc_call_keep_message is
-     * called. */
+    /* If set, it is called instead of on_message, with one message that may still be compressed.
+     * The service inflates the message with hps_grpc_unpack on another thread, so that the loop is
+     * not delayed. `packed` is valid during the callback only. So is packed->data, unless
+     * hps_grpc_call_keep_message is called. */
     void (*on_packed)(struct hps_grpc_call *call, const struct hps_grpc_packed *packed);
     /* client_streaming only: the client has sent its last message. */
     void (*on_half_close)(struct hps_grpc_call *call);
-    /* The call has ended: it was finished, the peer reset it, its deadline passed, or the
-     * connection was lost. Called exactly once. The service frees its state of the call here. May
-     * be NULL. */
+    /* The call has ended: the service finished it, the peer reset it, its deadline passed, or the
+     * connection was lost. Called once for each call for which a callback above was called. The
+     * service frees its state of the call here. May be NULL. */
     void (*on_close)(struct hps_grpc_call *call);
-    /* Called instead of on_close if the call ends before another callback has delivered it to the
-     * service. grpc_code: the code with which the call ended. May be NULL. */
+    /* The call has ended before any callback above was called. on_close is not called for it.
+     * grpc_code: the code with which the call ended. May be NULL. */
     void (*on_undelivered)(struct hps_grpc_call *call, int grpc_code);
-    /* The send queue of this call has capacity again (see hps_grpc_call_queued). May be NULL. */
+    /* Bytes of the call were sent, and at most 1 MiB is still queued (hps_grpc_call_queued). The
+     * service may queue more messages. May be NULL. */
     void (*on_drained)(struct hps_grpc_call *call);
-    /* The call has left the queue in which it waited since hps_grpc_call_charge returned AGAIN. Its
-     * charge counts from now on. NULL: the method must not call hps_grpc_call_charge. */
+    /* The reply bytes of a call that was queued (hps_grpc_call_charge returned AGAIN) are charged
+     * from now on. NULL: the method must not call hps_grpc_call_charge. */
     void (*on_room)(struct hps_grpc_call *call);
 };
 
@@ -86,9 +87,10 @@ struct hps_grpc_service {
  * body. */
 struct hps_http_route {
     const char *verb; /* "GET", "POST" */
-    /* "/v2/models/{}/infer". "{}" matches one segment, percent-decoded: not empty, not "." or "..",
-     * without '/' and NUL. If several patterns match, the one with a literal at the first segment
-     * in which they differ is used. */
+    /* "/v2/models/{}/infer". "{}" matches one segment of the path. The segment is percent-decoded
+     * first. It must not be empty, "." or "..", and must not contain '/' or NUL. If several
+     * patterns match, a literal segment is preferred to "{}", at the first segment in which the
+     * patterns differ. */
     const char *pattern;
     struct hps_grpc_method method; /* method.path: the pattern, for metrics and the audit log */
 };
@@ -96,8 +98,10 @@ struct hps_http_route {
 enum { HPS_HTTP_SEGMENTS_MAX = 8 }; /* in a pattern */
 
 struct hps_grpc_limits {
-    size_t request_bytes_max;     /* maximum of one message, inflated */
-    size_t request_bytes_all_max; /* of incomplete requests on all connections; 0: no limit */
+    size_t request_bytes_max; /* maximum size of one message after inflation */
+    /* Maximum bytes of requests in memory, on all connections. A message counts until it is
+     * delivered, or until hps_grpc_call_drop_message if the service keeps it. 0: no limit. */
+    size_t request_bytes_all_max;
     /* How much of request_bytes_all_max one peer may use while requests of other peers lack memory;
      * 0: no limit per peer. */
     size_t request_bytes_share;
@@ -109,10 +113,10 @@ struct hps_grpc_limits {
     /* Time limit of the TLS handshake, of the first request, and of each HTTP/1.1 head. 0: no
      * limit. */
     uint64_t handshake_timeout_us;
-    /* Maximum time without progress of a reply, or of the request of a call without
-     * client_streaming. 0: no limit. */
+    /* Maximum time in which a client reads no byte of a queued reply, or sends no byte of an
+     * incomplete request. Requests of client_streaming calls are exempt. 0: no limit. */
     uint64_t stall_timeout_us;
-    uint64_t reply_bytes_per_s_min; /* minimum rate at which a client reads its replies; 0: none */
+    uint64_t reply_bytes_per_s_min;   /* minimum rate at which a client reads replies; 0: none */
     uint64_t request_bytes_per_s_min; /* minimum rate at which a client sends requests; 0: none */
     uint64_t idle_timeout_us;         /* time limit of a connection without calls; 0: no limit */
     uint64_t age_max_us;              /* maximum age of a connection; 0: no limit */
@@ -150,24 +154,25 @@ struct hps_grpc_observer {
     void (*on_call_end)(void *ctx, struct hps_grpc_call *call, int grpc_code, uint64_t duration_us);
     /* A connection was opened (delta 1) or closed (delta -1). is_http: it speaks HTTP/1.1. */
     void (*on_connection)(void *ctx, bool is_http, int delta);
-    /* A connection ended before its first request, for another reason than a drain, a displacement
-     * or lack of memory in this server. Called before on_connection with delta -1. */
+    /* A connection ended before its first request. Not called if the server drained or displaced
+     * the connection, or lacked memory for it. Called before on_connection with delta -1. */
     void (*on_no_start)(void *ctx, const char *peer, enum hps_grpc_no_start how);
     /* A connection or one of its calls was ended because the client was too slow. */
     void (*on_slow)(void *ctx, enum hps_grpc_slow why);
 };
 
 /* Callbacks by which the owner of the server authorizes calls. A *visitor* is the identity of a
- * connection, a *grant* the permissions of a call. They run on the loop thread of the connection;
- * only `release` may run on any thread. */
+ * connection, a *grant* the permissions of a call. The callbacks run on the loop thread of the
+ * connection. `release` may run on any thread. */
 struct hps_grpc_guard {
     void *ctx;
-    /* Creates the identity of a connection, before its first call. NULL: no memory. */
+    /* Creates the identity of a connection, before its first call. listener_mask: as given to
+     * hps_grpc_loop_adopt. NULL: no memory. */
     void *(*visitor_new)(void *ctx, const struct hps_conn *conn, uint32_t listener_mask);
     void (*visitor_free)(void *visitor); /* NULL has no effect */
-    /* Decides whether a call may begin, when its headers have arrived. OK: *out_grant is a
-     * reference, which the server gives back with `release`. Any other status ends the call with
-     * `err`. */
+    /* Decides whether a call may begin, when its headers have arrived. roles: those of the method.
+     * OK: *out_grant is a reference, which the server drops with `release`. Any other status ends
+     * the call with `err`. */
     hps_status (*enter)(void *visitor, const struct hps_grpc_call *call, uint32_t roles,
                         const void **out_grant, struct hps_error *err);
     /* After hps_grpc_loop_recheck: decides whether the connection may stay. Any status but OK
@@ -210,9 +215,11 @@ void hps_grpc_server_free(struct hps_grpc_server *server); /* all connections mu
 struct hps_grpc_loop;
 hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *loop,
                              struct hps_grpc_loop **out_grpc_loop) HPS_MUST_CHECK;
-/* Serves `conn` on the loop; takes it, also on failure. Any thread: this posts to the loop. If the
- * connection has a slot (net/peers.h), the server keeps the state of the slot up to date. A
- * displaced connection ends at once, or within about two seconds if it has calls. */
+/* Serves `conn` on the loop. The loop owns `conn` from now on, also on failure. Any thread: this
+ * posts to the loop. listener_mask: selects the services of the connection (see
+ * hps_grpc_server_add). If the connection has a slot (net/peers.h), the server keeps the state of
+ * the slot up to date. A displaced connection ends at once, or within about two seconds if it has
+ * calls. */
 void hps_grpc_loop_adopt(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
                          uint32_t listener_mask);
 /* Like hps_grpc_loop_adopt, for a connection that speaks HTTP/1.1. */
@@ -223,8 +230,8 @@ void hps_grpc_loop_adopt_http(struct hps_grpc_loop *grpc_loop, struct hps_conn *
 void hps_grpc_loop_limits_set(struct hps_grpc_loop *grpc_loop,
                               const struct hps_grpc_limits *limits);
 /* Call it after the rules of the guard have changed. Ends the connections and calls that are no
- * longer allowed. If only a call was ended, its connection is drained with GOAWAY. Loop
- * thread. */
+ * longer allowed. If a call is ended but its connection is still allowed, the connection is
+ * drained. Loop thread. */
 void hps_grpc_loop_recheck(struct hps_grpc_loop *grpc_loop);
 /* Drains all connections: sends GOAWAY, refuses new streams after a round trip, and closes each
  * connection when its calls have ended. Calls `done(ctx)` on the loop thread when all are closed.
@@ -247,8 +254,8 @@ const char *hps_grpc_call_peer(const struct hps_grpc_call *call);
 /* The connection. Loop thread, until the call is finished. */
 const struct hps_conn *hps_grpc_call_conn(const struct hps_grpc_call *call);
 uint64_t hps_grpc_call_client(const struct hps_grpc_call *call); /* the result of hps_conn_client */
-/* The permissions (out_grant) that the guard gave to the call, borrowed during the life of the
- * call. NULL: the call has no permissions. Any thread. */
+/* The permissions of the call: the *out_grant of the guard's `enter`, borrowed during the life of
+ * the call. NULL: the guard was not called, or has rejected the call. Any thread. */
 const void *hps_grpc_call_grant(const struct hps_grpc_call *call);
 uint64_t hps_grpc_call_start_us(const struct hps_grpc_call *call);
 uint64_t hps_grpc_call_deadline_us(const struct hps_grpc_call *call); /* 0: no deadline */
@@ -276,8 +283,9 @@ void hps_grpc_call_set_user(struct hps_grpc_call *call, void *user);
  * received stay valid until on_close. The bytes that on_packed received stay valid until the call
  * is freed. Call it within on_message or on_packed. */
 void hps_grpc_call_keep_message(struct hps_grpc_call *call);
-/* Releases all messages that a method with on_packed has kept. Their bytes count towards
- * request_bytes_all_max until this call. */
+/* Releases the messages of the call that were kept. Only for methods with on_packed, after
+ * hps_grpc_call_keep_message. The bytes of kept messages count towards request_bytes_all_max until
+ * this call. */
 void hps_grpc_call_drop_message(struct hps_grpc_call *call);
 /* client_streaming: while a call is paused, no further message is delivered, and the client can
  * send at most one flow-control window more. May be called within on_message. Loop thread. */
@@ -301,32 +309,35 @@ void hps_grpc_call_unref(struct hps_grpc_call *call); /* any thread */
  * passed. The service should stop working on it. Any thread. */
 bool hps_grpc_call_cancelled(const struct hps_grpc_call *call);
 
-/* Charges `bytes`, the memory of the reply, to the connection. OK: the bytes count from now on,
- * until hps_grpc_call_discharge, even if the connection ends before. AGAIN: the call waits in the
- * queue of the connection, because other calls are in the queue already, or because the total of
- * the connection would exceed connection_reply_bytes_max. on_room follows when the bytes count,
- * unless the call is finished or ends before. A reply may have any size if no other bytes of the
- * connection count. Call this once per call, before the call is finished. A client_streaming call
- * may call it again after each discharge.
+/* Charges `bytes`, the memory of the reply, to the connection. Call this once per call, before the
+ * call is finished. A client_streaming call may be charged again after each discharge.
+ *
+ *   - OK: the bytes are charged until hps_grpc_call_discharge, even if the connection ends before
+ *   - AGAIN: the call is in the queue of the connection, because other calls are in this queue, or
+ *     the charges of the connection would exceed connection_reply_bytes_max. on_room is called when
+ *     the bytes are charged, unless the call is finished or ends before
+ *   - EXHAUSTED: the bytes are not charged, and on_room is not called
+ *
+ * A reply may have any size if no other bytes are charged to the connection.
  *
  * unit    bytes: > 0. held: bytes of request data that the call keeps while it is queued. If the
  *         call ends in the queue, these bytes count until on_close
- * error   EXHAUSTED: with `held`, the calls in the queue of the connection would hold more than
- *         connection_reply_bytes_max. Also if `held` exceeds 64 KiB and the calls in the queues of
- *         all connections would hold more than request_bytes_all_max. Each of the two limits
- *         applies only if calls in these queues already hold bytes. After EXHAUSTED the bytes do
- *         not count, and on_room does not follow
+ * error   EXHAUSTED: the queued calls of the connection would hold more than
+ *         connection_reply_bytes_max. Also if `held` exceeds 64 KiB and the queued calls of all
+ *         connections would hold more than request_bytes_all_max. A limit does not apply if no
+ *         queued call holds bytes that count towards it
  */
 hps_status hps_grpc_call_charge(struct hps_grpc_call *call, size_t bytes, size_t held)
     HPS_MUST_CHECK;
-/* Ends the charge of a call: its bytes no longer count. Call it when the memory of the reply is
- * free again. A client_streaming call that still waits in the queue leaves it. No effect on a call
+/* Ends the charge of a call. Call it when the memory of the reply is free again. If a
+ * client_streaming call is still in the queue, this removes it from the queue. No effect on a call
  * without a charge. The caller must have a reference to the call, which may have ended. Loop
  * thread. */
 void hps_grpc_call_discharge(struct hps_grpc_call *call);
 
-/* Records on all loops how much each client has read so far. Call it when the reply of `call`
- * begins to wait for memory that other replies use, and again while it waits. Loop thread. */
+/* Records on all loops how much each client has read so far, for hps_grpc_readers_cut. Call it when
+ * the reply of `call` begins to wait for memory that other replies use, and repeatedly while the
+ * reply waits. Loop thread. */
 void hps_grpc_readers_watch(struct hps_grpc_call *call);
 /* Disconnects a slow reader, or ends one of its calls, to free memory for the waiting reply of
  * `call`. Call it when that reply would otherwise be rejected. Candidates are connections and calls
@@ -345,7 +356,7 @@ void hps_grpc_call_send_copy(struct hps_grpc_call *call, const void *data, size_
 /* Bytes of the call that are queued and not yet in the kernel. For streaming services. */
 size_t hps_grpc_call_queued(const struct hps_grpc_call *call);
 /* Adds metadata to the trailers. Call it before the call is finished. Values of names that end in
- * -bin are encoded in base64. HTTP/1.1: the metadata is sent with the headers; metadata that is
+ * -bin are encoded in base64. HTTP/1.1: the metadata is sent with the headers. Metadata that is
  * added after the body was sent is dropped. A reply with grpc-retry-pushback-ms also has
  * Retry-After, in seconds. */
 hps_status hps_grpc_call_add_trailer(struct hps_grpc_call *call, const char *name,
@@ -358,14 +369,19 @@ hps_status hps_grpc_call_add_header(struct hps_grpc_call *call, const char *name
  * selects the status (see hps_grpc_call_finish). After this call, a reply without a message has no
  * body. Call it before the first send. No effect on gRPC calls. */
 void hps_grpc_call_answer_status(struct hps_grpc_call *call, unsigned http_status);
-/* Ends the call with a gRPC code and a message (NULL: no message). Each call must be ended once; on
- * a call that has ended this has no effect. HTTP/1.1: a body that was sent stays as it is. If no
- * body was sent, code 0 gives status 200 and an empty body. Any other code gives the body {"error":
- * message} and its status: 400 (INVALID_ARGUMENT, FAILED_PRECONDITION, OUT_OF_RANGE, UNKNOWN,
- * ALREADY_EXISTS, CANCELLED), 401 (UNAUTHENTICATED), 403 (PERMISSION_DENIED), 404 (NOT_FOUND), 409
- * (ABORTED), 429 (RESOURCE_EXHAUSTED), 500 (INTERNAL, DATA_LOSS), 501 (UNIMPLEMENTED), 503
- * (UNAVAILABLE) or 504 (DEADLINE_EXCEEDED). After hps_grpc_call_answer_status, the reply has that
- * status and no error body. */
+/* Ends the call with a gRPC code and a message (NULL: no message). Each call must be ended once. No
+ * effect on a call that has ended.
+ *
+ * The response to an HTTP/1.1 request then is:
+ *
+ *   - if a body was sent: that body, unchanged
+ *   - else, after hps_grpc_call_answer_status: the status that was set, without a body
+ *   - else, with code 0: status 200 without a body
+ *   - else: the body {"error": message} and the status of the code: 400 (INVALID_ARGUMENT,
+ *     FAILED_PRECONDITION, OUT_OF_RANGE, UNKNOWN, ALREADY_EXISTS, CANCELLED), 401
+ *     (UNAUTHENTICATED), 403 (PERMISSION_DENIED), 404 (NOT_FOUND), 409 (ABORTED), 429
+ *     (RESOURCE_EXHAUSTED), 500 (INTERNAL, DATA_LOSS), 501 (UNIMPLEMENTED), 503 (UNAVAILABLE) or
+ *     504 (DEADLINE_EXCEEDED) */
 void hps_grpc_call_finish(struct hps_grpc_call *call, int grpc_code, const char *message);
 /* Calls hps_grpc_call_finish with the gRPC code and the text of `err`. */
 void hps_grpc_call_fail(struct hps_grpc_call *call, const struct hps_error *err);
@@ -380,7 +396,7 @@ struct hps_grpc_channel; /* one connection to one server, on one loop */
 struct hps_grpc_client_call;
 
 struct hps_grpc_client_events {
-    /* One message of the server; `data` is valid during the callback only. */
+    /* The server has sent a message. `data` is valid during the callback only. */
     void (*on_message)(void *ctx, const uint8_t *data, size_t size);
     /* The call has ended with a gRPC code and a message. Called exactly once; the call is freed
      * after it returns. */
@@ -388,11 +404,11 @@ struct hps_grpc_client_events {
 };
 
 struct hps_grpc_channel_options {
-    const char *address;      /* "host:port" or "unix:PATH" */
-    struct hps_tls *tls;      /* borrowed; NULL: no TLS */
-    const char *bearer_token; /* sent with each call; NULL: no token */
-    size_t reply_bytes_max;   /* per message */
-    uint64_t connect_timeout_us;
+    const char *address;         /* "host:port" or "unix:PATH" */
+    struct hps_tls *tls;         /* borrowed; NULL: no TLS */
+    const char *bearer_token;    /* sent with each call; NULL: no token */
+    size_t reply_bytes_max;      /* per message */
+    uint64_t connect_timeout_us; /* 0: no limit */
 };
 
 /* Creates a channel and starts to connect it. Calls wait until the connection is established. If
@@ -404,8 +420,8 @@ hps_status hps_grpc_channel_new(struct hps_loop *loop,
 void hps_grpc_channel_free(
     struct hps_grpc_channel *channel); /* calls in flight end with CANCELLED */
 
-/* Starts a call with one request message, which is copied, and half-closes it. `out_call` may be
- * NULL.
+/* Starts a call with one request message, which is copied, and half-closes it. `events` must stay
+ * valid until on_done. `out_call` may be NULL.
  *
  * unit    deadline_us: by hps_clock_us; 0: no deadline
  */

@@ -33,7 +33,7 @@ enum {
     HPS_HTTP2_LOST = 0x7fffffff,
 };
 
-enum { HPS_HTTP_FIELDS_MAX = 32 }; /* maximum in a header block that this side sends */
+enum { HPS_HTTP_FIELDS_MAX = 32 }; /* maximum number in a header block that is sent */
 
 struct hps_http_field {
     const char *name; /* in lower case */
@@ -61,10 +61,10 @@ struct hps_http_events {
     void (*on_headers)(void *ctx, struct hps_http_stream *stream); /* the fields are complete */
     /* Bytes of the body. The flow-control window stays reduced by `size` until hps_http_consume. */
     void (*on_data)(void *ctx, struct hps_http_stream *stream, const uint8_t *data, size_t size);
-    /* May return a buffer for the next bytes of the body. Its size *out_room is at most `size`, and
-     * the connection expects `size` more bytes. If bytes arrive, they are read into this buffer,
-     * and on_data reports them before the connection makes any other callback. Returns NULL if
-     * there is no buffer. The callback may be NULL. */
+    /* May return a buffer for the next bytes of the body; `size` bytes of the body are expected.
+     * The size of the buffer, *out_capacity, is at most `size`. If bytes arrive, they are read into
+     * this buffer, and on_data reports them before the connection makes any other callback. Returns
+     * NULL if there is no buffer. The callback may be NULL. */
     uint8_t *(*on_buffer)(void *ctx, struct hps_http_stream *stream, size_t size,
                           size_t *out_capacity);
     void (*on_end)(void *ctx, struct hps_http_stream *stream); /* the request is complete */
@@ -72,7 +72,8 @@ struct hps_http_events {
      * server calls hps_http_trailers within this callback. */
     void (*on_trailers)(void *ctx, struct hps_http_stream *stream);
     void (*on_sent)(void *ctx, struct hps_http_stream *stream); /* stream->queued decreased */
-    /* hps_http.queued has decreased. Some streams may have closed. */
+    /* hps_http.queued has decreased. The bytes may have belonged to streams that have closed
+     * since. */
     void (*on_released)(void *ctx);
     /* The stream has ended and must not be used after this callback. error: a code of RFC 9113, or
      * HPS_HTTP2_LOST. */
@@ -83,7 +84,7 @@ struct hps_http_events {
     void (*on_closed)(void *ctx, const struct hps_error *why);
 };
 
-/* The functions of a protocol. The functions hps_http_* below call them and describe them. */
+/* The functions of a protocol. Each is described at the function hps_http_* below that calls it. */
 struct hps_http_ops {
     void (*free)(struct hps_http *http);
     void (*abort)(struct hps_http *http, uint32_t error, const char *why);
@@ -118,7 +119,7 @@ struct hps_http {
     size_t queued;                        /* bytes of bodies not yet in the kernel */
     uint64_t written;                     /* bytes ever written to the socket */
     uint64_t read_us;                     /* when bytes were last received, by hps_clock_us */
-    uint64_t head_us; /* HTTP/1.1: when the first byte of an incomplete head came; 0: none */
+    uint64_t head_us; /* HTTP/1.1: arrival of the first byte of an incomplete head; else 0 */
     bool blocked;     /* the socket does not accept more bytes */
 };
 
@@ -178,8 +179,8 @@ static inline bool hps_http_is_ready(const struct hps_http *http)
 }
 
 /* Whether the peer has shown that it speaks this version of HTTP. HTTP/2: its SETTINGS frame has
- * arrived. HTTP/1.1: no incomplete head is buffered. This is also true before the peer has sent a
- * byte. */
+ * arrived. HTTP/1.1: true unless only a part of a head has arrived. So it is true before the
+ * first byte arrives. */
 static inline bool hps_http_peer_spoke(const struct hps_http *http)
 {
     return http->ops->peer_spoke(http);
@@ -222,7 +223,7 @@ static inline hps_status hps_http_respond(struct hps_http_stream *stream,
 }
 
 /* Queues bytes of the body: `prefix` (at most 16 bytes, copied; empty in HTTP/1.1), then the
- * slices. Takes the references of the slices, also on failure.
+ * slices. Takes over the references of the slices, also on failure.
  *
  * error   CLOSED, NO_MEMORY
  */

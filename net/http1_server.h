@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * An HTTP/1.1 connection of the gRPC server, as an implementation of net/http.h. Requests are
- * handled one at a time: the next one is parsed when the kernel has the whole response. A body has
- * a Content-Length or is chunked. Its bytes are read into the buffer that on_room returns. Response
- * bytes are written from their blocks without a copy in user space.
+ * handled one at a time: the next one is parsed when the kernel has the whole response. A request
+ * body has a Content-Length or is chunked, and is read into the buffer that on_buffer returns.
+ * Response bytes are written from their blocks without a copy in user space.
  *
  * An ambiguous request is rejected, and its connection is closed. Examples are a Content-Length in
  * a chunked request, two Content-Lengths, two Authorization fields, folded lines, and line ends
@@ -20,9 +20,9 @@
 #include "net/http.h"
 #include "net/loop.h"
 
-/* Serves `conn`. Its handshake may be in progress. Takes `conn`, also on failure. `queued` counts
- * the body bytes that wait to be sent, over all connections that were given the same counter. The
- * counter must outlive these connections.
+/* Serves `conn`, whose handshake may be in progress. Takes ownership of `conn`, also on failure.
+ * `queued` counts the body bytes that wait to be sent, over all connections that were given the
+ * same counter. The counter must outlive these connections.
  *
  * error   NO_MEMORY
  */

@@ -28,7 +28,7 @@ enum http1_phase {
     HTTP1_HANDSHAKE, /* the TLS handshake is not finished */
     HTTP1_HEAD,      /* waiting for a head, or reading one */
     HTTP1_BODY,      /* part of the request's body is missing */
-    HTTP1_CALL,      /* the request is complete, the kernel does not have the whole response */
+    HTTP1_CALL,      /* the request is complete; part of the response is not in the kernel */
     HTTP1_LAST,      /* the last response is being sent, and no further request is parsed */
     HTTP1_LINGER,    /* the kernel has the last response; waits until the peer closes */
     HTTP1_FAILED,    /* ended; on_closed must be called. Freed when no callback is running */
@@ -58,12 +58,14 @@ struct http1 {
     struct hps_conn *conn;
     atomic_size_t *queued; /* body bytes that wait to be sent, on all connections */
     struct hps_loop_later later;
-    struct hps_timer timer; /* LINGER: when it ends; else polls whether a half-closed peer closed */
+    /* In LINGER: ends this phase. In other phases: the next check whether a peer that has
+     * half-closed has disconnected. */
+    struct hps_timer timer;
     enum http1_phase phase; /* only http1_phase_set changes it */
     unsigned busy;          /* depth of enter() (see http1_fail); nothing is freed while > 0 */
     bool aborting;          /* on_later fails the connection with `why` */
     bool has_stream;
-    bool responded;   /* the head of the response is in out.text */
+    bool responded;   /* the head of the response was put into out.text */
     bool finished;    /* the body of the response is queued completely */
     bool keep_alive;  /* the client keeps the connection after the current request */
     bool draining;    /* the next response has "Connection: close" */
@@ -84,9 +86,9 @@ struct http1 {
         size_t dropped; /* bytes dropped in LINGER */
     } in;
     struct {
-        struct hps_buf text; /* heads, then a copied body */
+        struct hps_buf text; /* response heads, then the bytes of http1_send_copy */
         size_t text_at;      /* bytes of `text` that the kernel has */
-        size_t heads;        /* bytes of `text` before the copied body */
+        size_t heads;        /* bytes of `text` that are response heads */
         struct http1_piece *pieces;
         unsigned n_pieces;
         unsigned at;     /* index of the first piece that the kernel does not have completely */

@@ -22,7 +22,7 @@ struct hps_http2_stream; /* freed after on_stream_closed */
 /* Callbacks of a connection. All except on_closed may be NULL. A callback may call any function of
  * this header, also hps_http2_free. */
 struct hps_http2_events {
-    void (*on_ready)(void *ctx); /* the handshake is finished; requests are possible */
+    void (*on_ready)(void *ctx); /* the handshake is finished; streams may begin */
     void (*on_stream)(void *ctx, struct hps_http2_stream *stream); /* server: a request begins */
     void (*on_header)(void *ctx, struct hps_http2_stream *stream, const char *name,
                       size_t name_size, const char *value,
@@ -31,10 +31,10 @@ struct hps_http2_events {
     /* Bytes of the body. The flow-control window stays reduced by `size` until
      * hps_http2_consume. */
     void (*on_data)(void *ctx, struct hps_http2_stream *stream, const uint8_t *data, size_t size);
-    /* May return a buffer for the next bytes of the body. Its size *out_room is at most `size`, and
-     * the connection expects `size` more bytes. If bytes arrive, they are read into this buffer,
-     * and on_data reports them before the connection makes any other callback. Returns NULL if
-     * there is no buffer. */
+    /* May return a buffer for the next bytes of the body; `size` bytes of the body are expected.
+     * The size of the buffer, *out_capacity, is at most `size`. If bytes arrive, they are read into
+     * this buffer, and on_data reports them before the connection makes any other callback. Returns
+     * NULL if there is no buffer. */
     uint8_t *(*on_buffer)(void *ctx, struct hps_http2_stream *stream, size_t size,
                           size_t *out_capacity);
     void (*on_end)(void *ctx, struct hps_http2_stream *stream); /* the peer has ended its side */
@@ -44,7 +44,8 @@ struct hps_http2_events {
     void (*on_trailers)(void *ctx, struct hps_http2_stream *stream);
     /* hps_http2_stream_queued has decreased. */
     void (*on_sent)(void *ctx, struct hps_http2_stream *stream);
-    /* hps_http2_queued has decreased. Some streams may have closed. */
+    /* hps_http2_queued has decreased. The bytes may have belonged to streams that have closed
+     * since. */
     void (*on_released)(void *ctx);
     /* The stream has ended and must not be used after this callback. error: a code of RFC 9113, or
      * HPS_HTTP2_LOST. */
@@ -63,10 +64,10 @@ struct hps_http2_options {
     uint32_t window_bytes;            /* receive window of a stream */
     uint32_t connection_window_bytes; /* receive window of the connection */
     uint32_t frame_bytes_max;         /* largest frame that the peer may send */
-    /* Limits of a received header block: the sum of the sizes of all fields, and the number of
-     * fields. The size of a field is the sizes of its name and value plus 32. For a header block
-     * above a limit, a server sets too_large of the stream; above 16 times a limit, it resets the
-     * stream. A client resets the stream if the header block is above a limit. */
+    /* Limits of a received header block: the total size of the fields, and their number. The size
+     * of a field is 32 plus the sizes of its name and value. A server sets too_large of the stream
+     * if the header block exceeds a limit. It resets the stream if the header block exceeds 16
+     * times a limit. A client resets the stream if the header block exceeds a limit. */
     size_t header_bytes_max;
     unsigned header_fields_max;
     uint64_t handshake_timeout_us; /* 0: no limit */
@@ -76,11 +77,12 @@ struct hps_http2_options {
  * these connections have queued. */
 struct hps_http2_shared;
 struct hps_http2_shared *hps_http2_shared_new(struct hps_loop *loop); /* NULL: no memory */
-void hps_http2_shared_free(struct hps_http2_shared *shared); /* connections must be freed */
+/* All connections must have been freed. */
+void hps_http2_shared_free(struct hps_http2_shared *shared);
 size_t hps_http2_shared_queued(const struct hps_http2_shared *shared); /* any thread */
 
 /* Creates an HTTP/2 connection on `conn`, whose connect or handshake may be in progress. Takes
- * `conn`, also on failure.
+ * ownership of `conn`, also on failure.
  *
  * error   NO_MEMORY
  */
@@ -144,8 +146,8 @@ hps_status hps_http2_request(struct hps_http2 *h2, const struct hps_http_field *
  */
 hps_status hps_http2_respond(struct hps_http2_stream *stream, const struct hps_http_field *fields,
                              unsigned n_fields, bool end) HPS_MUST_CHECK;
-/* Queues bytes of the body: `prefix` (1 to 16 bytes, copied), then the slices. Takes the references
- * of the slices, also on failure.
+/* Queues bytes of the body: `prefix` (1 to 16 bytes, copied), then the slices. Takes over the
+ * references of the slices, also on failure.
  *
  * error   CLOSED, NO_MEMORY
  */

@@ -19,7 +19,7 @@ struct hps_http2_filter {
     size_t left;        /* number of next bytes (preface or frame) that pass unchecked */
     uint32_t last_id;   /* highest id of a stream that the client has opened */
     uint32_t n_dropped; /* removed frames; the owner may reset it to 0 */
-    /* The first n_held bytes of a frame. The filter checks it when more bytes have arrived. */
+    /* The first n_held bytes of a frame of which too few bytes have arrived to check it. */
     uint8_t held[HPS_HTTP2_RESET_BYTES];
     uint8_t n_held;
 };
@@ -27,8 +27,8 @@ struct hps_http2_filter {
 /* Initialises the filter for a new connection, which begins with the client's preface. */
 void hps_http2_filter_init(struct hps_http2_filter *filter);
 
-/* Returns the next run of received bytes that nghttp2 may parse. Call it until it returns false,
- * when all bytes of *data are used.
+/* Returns the next run of received bytes that nghttp2 may parse. Call it until it returns false:
+ * then all bytes of *data are used.
  *
  * shape   *data[*size]: received bytes; the call moves both past the bytes that it used
  * shape   *out_run[*out_size]: part of *data or of the filter, valid until the next call; may be

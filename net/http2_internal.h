@@ -64,11 +64,13 @@ struct http2_request {
 struct hps_http2_stream {
     struct hps_http_stream base;
     struct hps_http2 *h2;
-    struct hps_http2_stream *next, *prev; /* list h2->streams */
-    struct hps_http2_stream *sent_next;   /* list h2->sent */
+    struct hps_http2_stream *next, *prev; /* links of the list h2->streams */
+    struct hps_http2_stream *sent_next;   /* link of the list h2->sent */
     struct http2_message *head, *tail;    /* queued messages; the first may be framed in part */
     size_t unconsumed;                    /* body bytes of on_data not yet consumed */
-    uint64_t opened;              /* out.n_turns + 1 when the peer last opened this window */
+    /* out.n_turns + 1 when the peer last enlarged the window of the stream. Until the next
+     * http2_write_out, the stream still counts as limited (hps_http2_stream_limited). */
+    uint64_t opened;
     struct http2_request request; /* used only if h2->checks_requests */
     size_t header_bytes;          /* size of the current header block so far */
     unsigned n_fields;            /* fields of the current header block so far */
@@ -113,12 +115,12 @@ struct hps_http2 {
     bool peer_goaway;     /* the peer's GOAWAY has arrived */
     bool received;        /* result of hps_conn_received, saved when `conn` was freed */
     struct {
-        struct http2_batch *batch; /* being written; may be NULL */
+        struct http2_batch *batch; /* frames that are being written; may be NULL */
         /* Framed pieces that the kernel does not have yet, in order of release_at. */
         struct http2_piece *unreleased_head, *unreleased_tail;
         uint64_t position; /* bytes ever added to batches */
         uint64_t bodies;   /* body bytes in `position` */
-        uint64_t heads;    /* the other bytes in `position`, except those of `batch` */
+        uint64_t heads;    /* other bytes in `position`, without those of `batch` */
         uint64_t n_turns;  /* calls of http2_write_out so far */
     } out;
     struct {
@@ -130,8 +132,10 @@ struct hps_http2 {
         struct hps_http2_filter filter;
         /* Rates of tiny DATA frames, of PING frames, and of all control frames. */
         struct http2_rate tiny, pings, controls;
-        uint64_t opened; /* out.n_turns + 1 when the peer last opened the connection's window */
-        uint64_t opened_streams; /* out.n_turns + 1 when SETTINGS last changed all windows */
+        /* Like `opened` of a stream: when the peer last enlarged the connection's window, and when
+         * SETTINGS last changed the windows of all streams. */
+        uint64_t opened;
+        uint64_t opened_streams;
     } in;
     struct hps_error why; /* first cause of the connection's end */
 };
@@ -193,7 +197,8 @@ static inline void http2_kick(struct hps_http2 *h2)
 
 /* ---- http2_stream.c -------------------------------------------------------------------------- */
 
-/* The stream with this id. NULL: it is closed, or this connection never had it. */
+/* The stream with this id. NULL: the stream is closed, or the connection never had one with this
+ * id. */
 static inline struct hps_http2_stream *http2_stream_of(struct hps_http2 *h2, int32_t id)
 {
     return nghttp2_session_get_stream_user_data(h2->session, id);

@@ -1,25 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counts connections per client, and chooses which connection to close when the limit is reached.
+ * Limits the number of connections, and chooses which connection to close when a limit is reached.
  * A peer is the set of clients with the same hps_sock_client: an IPv4 address, an IPv6 /64 network,
  * or a Unix user. Each connection has a slot (struct hps_peer_slot), from its accept to its end.
  *
- * While fewer than connections_max connections are open, a new one is accepted, unless its peer has
- * reached connections_per_peer_max or is slowed (see below). At connections_max a new connection
- * displaces an open one. If none may be displaced, the new connection is refused. The share of a
- * peer is limits.share * connections_max. The displaced connection is:
+ * A new connection is refused if its peer is slowed (see below) or has reached
+ * connections_per_peer_max. Otherwise it is accepted while fewer than connections_max connections
+ * are open. At connections_max, it displaces an open connection, which is then closed. If none may
+ * be displaced, the new connection is refused.
  *
- *   - if the peer of the new connection has its share or more: the one of this peer that has been
- *     idle for longest
- *   - else, if some peers have more than their share: one of the peer with the most connections
- *   - else: the one of all peers that has been idle for longest
+ * The share of a peer is limits.share * connections_max. A connection is displaced from:
  *
- * In each case, connections that have made no request so far are displaced first, and idle
- * connections next. Connections with calls in flight are displaced last, and only in the second
- * case. Connections that have been idle or without a request for less than a second are also
- * displaced only in the second case, because their clients may be about to use them.
- * limits.idle_at_once lifts this last restriction. A search for the connection to displace compares
- * at most 512 connections.
+ *   1. the peer of the new connection, if this peer has its share or more
+ *   2. else the peer with the most connections, if any peer has more than its share
+ *   3. else all peers
+ *
+ * Connections that have made no request so far are displaced first, then idle connections, then
+ * connections with calls in flight. Of several, the one that has been idle for longest is
+ * displaced. Some connections may be displaced in case 2 only:
+ *
+ *   - connections with calls in flight
+ *   - connections that have been idle, or without a request, for less than a second, because their
+ *     clients may be about to use them. With limits.idle_at_once, they may always be displaced
+ *
+ * A search for the connection to displace compares at most 512 connections.
  *
  * A peer is slowed if its connections repeatedly fail before their first request, or make calls
  * that are not authenticated (see limits.failures_max). While it is slowed, only
@@ -39,8 +43,8 @@
 struct hps_peers;     /* the table of peers */
 struct hps_peer_slot; /* the slot of one connection */
 
-/* Connections that a slowed peer may open per second. It may also open this number at the same
- * time. */
+/* Connections of a slowed peer that are accepted per second, on average. At most this many are
+ * accepted at the same moment. */
 enum { HPS_PEERS_LET_IN_PER_S = 10 };
 
 /* Why a connection is refused. The name is a metric label. */
@@ -54,8 +58,8 @@ enum hps_peers_refusal {
 
 /* Why a connection is displaced. The name is a metric label. */
 enum hps_peers_loss {
-    HPS_PEERS_IDLE,       /* it has been idle for longest (first and third case above) */
-    HPS_PEERS_OVER_SHARE, /* its peer has more than its share (second case above) */
+    HPS_PEERS_IDLE,       /* it has been idle for longest (cases 1 and 3 above) */
+    HPS_PEERS_OVER_SHARE, /* its peer has more than its share (case 2 above) */
     HPS_PEERS_LOSSES
 };
 
@@ -67,9 +71,9 @@ struct hps_peers_limits {
     unsigned connections_per_peer_max; /* 0: no limit. Does not apply to Unix users */
     double share;          /* share of a peer, as a fraction of connections_max; 0: no shares */
     unsigned failures_max; /* failures per minute above which a peer is slowed; 0: never slowed */
-    /* True: connections may be displaced also within their first idle second, and any number of
-     * displaced connections may be still open (see hps_peers_admit). For an owner that accepts and
-     * closes connections on one loop, so that a displaced connection closes within a turn. */
+    /* True: connections may be displaced in their first idle second too, and the number of
+     * displaced connections that are still open is not limited. For an owner that accepts and
+     * closes connections on one loop: there a displaced connection closes within a turn. */
     bool idle_at_once;
 };
 
@@ -83,7 +87,7 @@ struct hps_peers_metrics {
  * memory. */
 struct hps_peers *hps_peers_new(const struct hps_peers_limits *limits,
                                 const struct hps_peers_metrics *metrics);
-/* Frees the owner's reference to the table. Slots stay valid. NULL has no effect. */
+/* Drops the owner's reference to the table. Slots stay valid. NULL has no effect. */
 void hps_peers_free(struct hps_peers *peers);
 /* Sets the limits for connections that are admitted from now on. */
 void hps_peers_limits_set(struct hps_peers *peers, const struct hps_peers_limits *limits);
@@ -101,7 +105,7 @@ uint64_t hps_peers_refused(struct hps_peers *peers);     /* connections refused 
 struct hps_peer_slot *hps_peers_admit(struct hps_peers *peers, uint64_t client, bool is_unix,
                                       uint64_t now_us, enum hps_peers_refusal *out_why)
     HPS_MUST_CHECK;
-/* Counts a connection that the caller has refused, not hps_peers_admit. */
+/* Counts a connection that the caller itself has refused, not hps_peers_admit. */
 void hps_peers_count_refused(struct hps_peers *peers, enum hps_peers_refusal why);
 /* Frees the slot of a connection that has ended. NULL has no effect. */
 void hps_peer_slot_free(struct hps_peer_slot *slot);
@@ -120,11 +124,11 @@ void hps_peer_slot_busy(struct hps_peer_slot *slot);
  * connection's thread. NULL has no effect. */
 void hps_peer_slot_idle(struct hps_peer_slot *slot, uint64_t now_us);
 
-/* Adds `more` to the bytes of requests that the connection holds. To subtract n bytes, pass
- * (size_t)0 - n. The connection must have subtracted all its bytes before hps_peer_slot_free. NULL
- * has no effect. */
+/* Adds `more` to the number of request bytes in memory for the connection. To subtract n bytes,
+ * pass (size_t)0 - n. The connection must have subtracted all its bytes before hps_peer_slot_free.
+ * NULL has no effect. */
 void hps_peer_slot_hold(struct hps_peer_slot *slot, size_t more);
-/* The bytes of hps_peer_slot_hold over all connections of the peer. NULL: 0. */
+/* The number of request bytes (hps_peer_slot_hold) of all connections of the peer. NULL: 0. */
 size_t hps_peer_slot_peer_bytes(const struct hps_peer_slot *slot);
 
 /* Records a failure that the peer of the connection has caused: the connection ended before its

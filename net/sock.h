@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sockets: listen, connect, accept, set options, and take over sockets that a service manager has
- * opened. All sockets returned here are non-blocking and close-on-exec. Any thread.
+ * Sockets: listen, connect, accept, set options, and use sockets that a service manager has opened.
+ * All sockets returned here are non-blocking and close-on-exec. Any thread.
  */
 #ifndef HPS_NET_SOCK_H
 #define HPS_NET_SOCK_H

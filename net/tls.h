@@ -48,8 +48,8 @@ struct hps_tls_options {
     bool http1;        /* server: HTTP/1.1 instead of HTTP/2; clients may omit ALPN */
 };
 
-/* Creates a context and reads its files. The first call makes the process ignore SIGPIPE, unless it
- * has a handler, because OpenSSL writes to sockets without MSG_NOSIGNAL.
+/* Creates a context and reads its files. The first call makes the process ignore SIGPIPE, unless
+ * SIGPIPE has a handler, because OpenSSL writes to sockets without MSG_NOSIGNAL.
  *
  * error   INVALID, IO: a file is missing or malformed, the key does not belong to the certificate,
  *         or a cipher is unknown. `err` has the option's name, the file and OpenSSL's reason.
@@ -60,8 +60,8 @@ hps_status hps_tls_new(const struct hps_tls_options *options, struct hps_tls **o
                        struct hps_error *err) HPS_MUST_CHECK;
 struct hps_tls *hps_tls_ref(struct hps_tls *tls); /* any thread */
 void hps_tls_unref(struct hps_tls *tls);          /* any thread; NULL has no effect */
-/* Makes sessions that begin from now on use the files of `fresh`. Takes the caller's reference to
- * `fresh`, which must be the only one. Any thread. */
+/* Makes sessions that begin from now on use the files of `fresh`. Takes over the caller's reference
+ * to `fresh`, which must be the only one. Any thread. */
 void hps_tls_renew(struct hps_tls *tls, struct hps_tls *fresh);
 
 /* Creates one end of a TLS stream over `fd` (borrowed, non-blocking). The session uses the files
@@ -82,8 +82,8 @@ hps_status hps_tls_session_handshake(struct hps_tls_session *session, enum hps_t
 /* Returns the statuses of hps_conn_read. After AGAIN, *out_wait is the event to wait for. */
 hps_status hps_tls_session_read(struct hps_tls_session *session, void *data, size_t capacity,
                                 size_t *out_size, enum hps_tls_wait *out_wait) HPS_MUST_CHECK;
-/* Writes one record. After AGAIN, wait for *out_wait and call again with the same bytes, which may
- * be at another address. */
+/* Writes one record. Returns the statuses of hps_conn_writev. After AGAIN, wait for *out_wait and
+ * call again with the same bytes, which may be at another address. */
 hps_status hps_tls_session_write(struct hps_tls_session *session, const void *data, size_t size,
                                  size_t *out_size, enum hps_tls_wait *out_wait) HPS_MUST_CHECK;
 void hps_tls_session_shutdown(struct hps_tls_session *session); /* close_notify, best effort */
