@@ -3,8 +3,9 @@
  * A blocking gRPC client for tools. A client has one connection and an event loop. The calling
  * thread runs the loop within each call. A client belongs to one thread at a time.
  *
- * To have many calls in flight, start them with hps_grpc_client_start on hps_client_channel, and
- * run hps_client_loop with hps_loop_turn.
+ * The functions below have one call in flight. For several calls in flight, start each with
+ * hps_grpc_client_start on the channel of hps_client_channel, and run the loop of hps_client_loop
+ * with hps_loop_turn.
  */
 #ifndef HPS_CLIENT_CLIENT_H
 #define HPS_CLIENT_CLIENT_H
@@ -21,11 +22,11 @@
 
 /* Strings are borrowed during hps_client_open only. All except `address` may be NULL. */
 struct hps_client_options {
-    const char *address;         /* "host:port" or "unix:PATH", which ignores the TLS options */
+    const char *address;         /* "host:port", or "unix:PATH" (TLS options are ignored) */
     const char *token_file;      /* file with the bearer token in its first line; NULL: no token */
     bool tls;                    /* use TLS; implied by tls_ca, tls_cert and tls_key */
     const char *tls_ca;          /* PEM file; NULL: the system's CAs */
-    const char *tls_cert;        /* PEM file with this client's certificate; NULL: none */
+    const char *tls_cert;        /* PEM file: this client's certificate; NULL: no certificate */
     const char *tls_key;         /* PEM file; NULL: the key is in tls_cert */
     uint64_t connect_timeout_us; /* 0: 10 s */
     size_t reply_bytes_max;      /* per message; 0: HPS_CLIENT_REPLY_BYTES_MAX */

@@ -30,13 +30,13 @@
 
 enum { HPS_CLIENT_LOOKUP_CONCAT = 2 }; /* number of hps.v1.RowLayout */
 
-/* The part of a request for one table. The reply has a row for each key, or, with pooling, for each
- * bag of keys. */
+/* The part of a request for one table. The reply has one row for each key. With pooling, it has one
+ * row for each bag of keys instead. */
 struct hps_client_lookup_query {
     const char *table;   /* NULL or "": the i-th query is for the i-th table of the model */
     const hps_key *keys; /* [n_keys] */
     size_t n_keys;
-    enum hps_pooling pooling; /* 0 or NONE: no pooling, and the fields below are not set */
+    enum hps_pooling pooling; /* 0 or NONE: no pooling; the fields below must be 0 or NULL */
     size_t n_bags;
     const uint32_t *offsets; /* [n_bags + 1] bag b has keys [offsets[b], offsets[b + 1]) */
     const float *weights;    /* [n_keys]; NULL: the weight of every key is 1 */
@@ -89,7 +89,7 @@ struct hps_client_lookup_result {
     size_t n_key_status;       /* hps_client_lookup_check compares it with the query */
     struct hps_client_lookup_tier tiers[HPS_TIER_COUNT];
     uint32_t n_tiers;
-    uint32_t column;     /* with a matrix: its first column with values of this table */
+    uint32_t column;     /* with a matrix: first column with values of this table */
     const uint8_t *rows; /* row i is at rows + i * stride, with any alignment */
     size_t stride;       /* bytes from one row to the next */
     size_t rows_bytes;   /* size of all rows, without the bytes between them */
@@ -105,7 +105,7 @@ struct hps_client_lookup_reply {
     const uint8_t *matrix; /* rows of all tables (layout CONCAT); NULL: rows are in the results */
     size_t matrix_bytes;
     /* State of hps_client_lookup_reply_next. */
-    struct hps_wire_reader cursor; /* bytes that are not read yet */
+    struct hps_wire_reader cursor; /* bytes of the reply that are not read yet */
     uint32_t n_given;              /* results returned so far */
     uint32_t matrix_rows;          /* with a matrix: rows of the first result */
     enum hps_dtype matrix_dtype;   /* with a matrix: type of the first result */
@@ -139,12 +139,13 @@ static inline size_t hps_client_lookup_first_key(const struct hps_client_lookup_
     return query->offsets == NULL ? row : query->offsets[row];
 }
 
-/* Checks that a result matches the rows of the query that begin at `row`. In a stream, `row` is the
- * sum of row_count of the earlier results for this query; else it is 0. OK: key i of the result is
+/* Checks that a result has the rows of the query that begin at `row`. In a stream, the rows of a
+ * query may come in several results: `row` is then the sum of row_count of the earlier results for
+ * this query. Otherwise `row` is 0. If this returns OK, key i of the result is
  * keys[hps_client_lookup_first_key(query, row) + i].
  *
- * error   DATA_LOSS: the result has more rows than the query yields, not one key status per key, or
- *         INT8 rows for bags
+ * error   DATA_LOSS: the result has too many rows, its number of key statuses is not its number of
+ *         keys, or it has INT8 rows for bags
  */
 hps_status hps_client_lookup_check(const struct hps_client_lookup_query *query, size_t row,
                                    const struct hps_client_lookup_result *result,

@@ -47,9 +47,10 @@ struct hps_producer_counts {
     uint64_t n_sent;
     uint64_t n_acknowledged;
     uint64_t bytes_acknowledged; /* of keys and values */
-    /* Acknowledged records without a known offset, after the last record of their partition whose
-     * offset the broker returned. A broker returns no offset if it receives a record again (a
-     * retry). */
+    /* Acknowledged records for which no range is reported so far (hps_producer_ranges), because
+     * their offsets are not known. A broker returns no offset for a record that it receives twice
+     * (a retry). The range of the next record with a known offset, in the same partition, includes
+     * them. */
     uint64_t n_unplaced;
 };
 
@@ -71,8 +72,8 @@ void hps_producer_close(struct hps_producer *producer);
  * yields the same number. If the topic does not exist, waits up to 3 s, because a broker may create
  * it automatically.
  *
- * error   NOT_FOUND: no topic of this name; PERMISSION; UNAVAILABLE; INVALID; EXHAUSTED: more than
- *         4,097 topics; NO_MEMORY
+ * error   NOT_FOUND: no topic of this name; PERMISSION; UNAUTHENTICATED; UNAVAILABLE: no broker
+ *         answered in time; INVALID; EXHAUSTED: more than 4,097 topics; NO_MEMORY
  */
 hps_status hps_producer_topic(struct hps_producer *producer, const char *name, uint32_t *out_topic,
                               uint32_t *out_n_partitions, struct hps_error *err) HPS_MUST_CHECK;
@@ -86,8 +87,8 @@ hps_status hps_producer_topic(struct hps_producer *producer, const char *name, u
 hps_status hps_producer_send(struct hps_producer *producer,
                              const struct hps_producer_record *record, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Runs librdkafka's callbacks. If none is ready, waits up to wait_us for one. Returns the error of
- * the first record that failed, else OK. */
+/* Runs the callbacks of librdkafka that are due. If none is due, waits up to wait_us for one.
+ * Returns the error of the first record that failed, else OK. */
 hps_status hps_producer_poll(struct hps_producer *producer, uint64_t wait_us, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Waits until every queued record is acknowledged or one fails. Returns the errors of

@@ -12,7 +12,7 @@
 #include "base/types.h"
 #include "client/producer.h"
 
-/* Receives the records. `topic` has the contract of hps_producer_topic, `send` that of
+/* Receives the records. `topic` has the contract of hps_producer_topic, and `send` that of
  * hps_producer_send. */
 struct hps_update_sink {
     void *ctx;
@@ -26,17 +26,16 @@ struct hps_update_writer_options {
     enum hps_update_form form;
     uint32_t key_bytes;     /* HCTR: size of a key, 8 or 4 */
     size_t batch_bytes;     /* HCTR, PACKED: maximum size of a record with several rows */
-    int64_t version;        /* version that applies the records; 0: every version */
+    int64_t version;        /* model version that applies the records; 0: every version */
     bool row_version_given; /* KEYED, HCTR: send row_version in a header */
     uint64_t row_version;
-    /* PACKED: make one record of all writes between two flushes. Needs a topic with one
-     * partition. */
+    /* PACKED: send all writes between two flushes as one record, called a unit. Needs a topic with
+     * one partition. */
     bool units;
-    /* Type to which rows are converted before they are sent. 0: rows are converted to FP32, which
-     * every table accepts, except INT8 rows, which are sent unchanged. If rows are sent in any
-     * other type than FP32, the table must have that type. */
+    /* Type to which rows are converted before they are sent. 0: INT8 rows are sent unchanged, other
+     * rows as FP32. A table accepts FP32 rows and rows of its own type. */
     enum hps_dtype row_dtype;
-    bool nan_allowed; /* allow NaN, Inf and values too large for 16-bit types */
+    bool nan_allowed; /* send NaN, Inf and values too large for 16-bit types, too */
 };
 
 /* Returns the type in which rows of type `given` are sent with these options. INVALID: the form is
