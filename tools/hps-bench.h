@@ -27,7 +27,7 @@ struct bench_table {
     struct hps_zipf zipf;
 };
 
-/* What the options say; constant while workers run. Strings are in argv. */
+/* The options, in the form that workers need. Constant while workers run. Strings are in argv. */
 struct bench_plan {
     struct hps_client_options connect;
     const char *model;
@@ -37,7 +37,7 @@ struct bench_plan {
     bool hashed;
     uint64_t duration_us; /* 0: run until n_requests */
     uint64_t n_requests;  /* 0: run until duration_us */
-    double rate;          /* requests per second over all workers; 0: as fast as possible */
+    double rate;          /* open loop: requests per second of all workers; 0: closed loop */
     uint64_t n_connections;
     uint64_t n_threads;
     uint64_t concurrency; /* calls in flight per connection */
@@ -46,10 +46,10 @@ struct bench_plan {
     uint32_t miss_policy;
     uint32_t max_wait_us;
     uint32_t output_type;
-    bool concat;              /* one matrix for all tables */
-    enum hps_pooling pooling; /* of every table; NONE: the fields below are unset */
+    bool concat;              /* replies have one matrix with the rows of all tables */
+    enum hps_pooling pooling; /* of every table; NONE: the next three fields are 0 */
     uint64_t n_bag_keys;      /* keys of a bag; the last bag of a table has the rest */
-    uint32_t *offsets;        /* [n_rows + 1] of the bags of every table, hps_free */
+    uint32_t *offsets;        /* [n_rows + 1] bags of a table, the same for all tables; hps_free */
     bool weighted;            /* every key has a weight */
     uint64_t n_rows;          /* rows of each table in a reply: one per key or bag */
     uint64_t seed;
@@ -69,7 +69,7 @@ struct bench_tier {
 struct bench_counts {
     uint64_t n_ok;
     uint64_t n_by_code[BENCH_CODES];
-    uint64_t n_unsent; /* due before the end of an open loop, but not sent */
+    uint64_t n_unsent; /* open loop: requests that were due but were not sent */
     uint64_t n_keys;
     uint64_t n_unique;
     uint64_t n_defaulted;
@@ -78,11 +78,11 @@ struct bench_counts {
     uint64_t n_rows_checked;
     uint64_t n_rows_wrong;
     struct bench_tier tiers[BENCH_TIERS_MAX];
-    char error_text[480]; /* of the first call that failed */
-    char wrong_text[320]; /* of the first wrong row */
+    char error_text[480]; /* error of the first call that failed */
+    char wrong_text[320]; /* difference in the first wrong row */
 };
 
-/* Shared by the main thread and the workers. */
+/* Progress, which workers count and the main thread reads, and the signals to start and stop. */
 struct bench_live {
     atomic_ullong requests_started;
     atomic_ullong requests_done;
@@ -91,11 +91,11 @@ struct bench_live {
     atomic_ullong errors;
     atomic_uint n_ready;    /* workers with open connections */
     atomic_uint n_running;  /* workers that have not ended */
-    atomic_ullong start_us; /* 0: not started */
+    atomic_ullong start_us; /* when the load begins, by hps_clock_us; 0: not yet */
     atomic_bool stop;
 };
 
-/* Buffers for the expected rows; see hps-bench_verify.c. */
+/* Buffers in which bench_verify computes the expected rows. */
 struct bench_check {
     uint32_t dim; /* capacity of the buffers, in values */
     float *row;   /* [dim] like the next three, which are in the same memory; hps_free frees all */
@@ -110,38 +110,42 @@ struct bench_worker {
     struct bench_live *live;
     unsigned index;
     pthread_t thread;
-    hps_status status; /* of connecting */
+    hps_status status; /* result of connecting to the server */
     struct hps_error err;
     struct bench_counts counts;
     struct hps_hist latency_us;
     struct hps_loop *loop;
     struct hps_client **clients;
     uint64_t n_clients;
-    struct bench_slot *slots;
+    struct bench_slot *slots; /* [n_slots] each makes one call at a time */
     uint64_t n_slots;
     uint64_t n_idle;
-    struct bench_slot *idle;
-    uint64_t n_due_taken; /* open loop: number of due starts so far */
-    uint64_t end_us;      /* 0: none */
+    struct bench_slot *idle; /* list of the n_idle slots without a call */
+    uint64_t n_due_taken;    /* number of requests that were started so far */
+    uint64_t end_us;         /* when to stop, by hps_clock_us; 0: no time limit */
     struct hps_random random;
     struct bench_check check;
 };
 
-/* Reads the command line and finds the tables. False: exit with *out_code; the error has been
- * printed. */
+/* Reads the command line and fills `out_plan`, also its tables. False: exit with *out_code; the
+ * error has been printed. */
 bool bench_options(int argc, char **argv, struct bench_plan *out_plan, int *out_code)
     HPS_MUST_CHECK;
 /* Body of a worker thread; `ctx` is its struct bench_worker. */
 void *bench_worker_run(void *ctx);
-/* Checks rows [row, row + result->row_count) of a query against base/rows/rowgen.h and counts them.
- * The result must have passed hps_client_lookup_check. */
+/* Checks rows [row, row + result->row_count) of a query against the rows that hps-gen writes
+ * (base/rows/rowgen.h). Adds to n_rows_checked and n_rows_wrong of the worker. The result must have
+ * passed hps_client_lookup_check. */
 void bench_verify(struct bench_worker *worker, const struct bench_table *table,
                   const struct hps_client_lookup_query *query, size_t row,
                   const struct hps_client_lookup_result *result);
 void bench_check_free(struct bench_check *check);
-/* Fills plan->tables from Admin/ListTables at `admin`, or from names and a number of rows. */
+/* Fills plan->tables with the tables that Admin/ListTables at `admin` reports. names:
+ * comma-separated, or "all". */
 hps_status bench_tables_ask(struct bench_plan *plan, const struct hps_client_options *admin,
                             const char *names, struct hps_error *err) HPS_MUST_CHECK;
+/* Fills plan->tables with the tables `names` (comma-separated), each with n_rows rows, without a
+ * call to the server. */
 hps_status bench_tables_given(struct bench_plan *plan, const char *names, uint64_t n_rows,
                               struct hps_error *err) HPS_MUST_CHECK;
 

@@ -18,22 +18,22 @@
 #include "client/update_writer.h"
 #include "client/wait.h"
 
-/* The command line. hps-publish_options.c owns strings and lists. */
+/* The options of the command line. Strings and lists stay valid while the program runs. */
 struct publish_options {
     struct hps_producer_options broker;
     const char *model;
-    const char *table;   /* NULL: all tables of the files, or lines name it */
-    const char *from;    /* NULL: not given, like the next two */
-    const char *diff[2]; /* old, new */
+    const char *table;   /* NULL: all tables of the input; lines then begin with TABLE */
+    const char *from;    /* NULL: option not given; so are diff[0] and deletes */
+    const char *diff[2]; /* old path, new path */
     const char *deletes;
-    bool lines; /* lines on standard input */
+    bool lines; /* read lines from standard input */
     enum hps_update_form form;
-    const char *form_word; /* "keyed" */
+    const char *form_word; /* `form` as text: "keyed", "hctr" or "packed" */
     uint32_t key_bytes;    /* HCTR: 8 or 4 */
     uint64_t batch_bytes;
     bool units;
-    enum hps_dtype row_dtype; /* 0: the default of the writer */
-    int64_t for_version;      /* 0: any */
+    enum hps_dtype row_dtype; /* 0: see struct hps_update_writer_options */
+    int64_t for_version;      /* version that applies the records; 0: every version */
     bool row_version_given;
     uint64_t row_version;
     uint64_t rate; /* rows and deletes per second; 0: no limit */
@@ -41,7 +41,7 @@ struct publish_options {
     bool dry_run;
     bool wait;
     uint64_t wait_us;
-    struct hps_arg_list servers; /* at least one */
+    struct hps_arg_list servers; /* addresses, at least one; used if `wait` is set */
     struct hps_client_options connect;
     bool json;
     bool show; /* show progress */
@@ -51,32 +51,39 @@ struct publish_options {
 bool publish_options_read(int argc, char **argv, struct publish_options *out_options, int *out_code)
     HPS_MUST_CHECK;
 
-struct publish; /* destination of rows, with pace, progress and counts */
+struct publish; /* the producer, the writer, the rate limit and the progress */
 
-/* Publish rows or deletes of one table. CANCELLED: the user has interrupted. */
+/* Publishes rows of one table, at the rate of the options. CANCELLED: the user has interrupted the
+ * program. */
 hps_status publish_rows(struct publish *publish, const char *table, uint32_t dim,
                         enum hps_dtype dtype, const hps_key *keys, const void *rows, size_t n,
                         struct hps_error *err) HPS_MUST_CHECK;
+/* Like publish_rows, for deletes. */
 hps_status publish_deletes(struct publish *publish, const char *table, const hps_key *keys,
                            size_t n, struct hps_error *err) HPS_MUST_CHECK;
-/* Sends the gathered rows; ends a unit. */
+/* Sends the rows and deletes that the writer has buffered. With `units`, this ends a unit: the rows
+ * and deletes since the last flush become one record. */
 hps_status publish_flush(struct publish *publish, struct hps_error *err) HPS_MUST_CHECK;
-/* Called while the input is idle: sends the gathered rows, but no part of a unit. */
+/* Called while no input is available. Without `units`, sends the buffered rows and deletes. Returns
+ * the error of the first record that failed, or CANCELLED as publish_rows. */
 hps_status publish_idle(struct publish *publish, struct hps_error *err) HPS_MUST_CHECK;
-/* Checks that rows of dim values of type dtype (0 and 0: deletes) can be sent as the options say,
- * and that all servers to wait for accept them. Call it for all tables before the first row;
- * publish_rows and publish_deletes call it too. INVALID: they do not; then send no more. */
+/* Checks that rows of `dim` values of type `dtype` can be sent with these options. With `wait`,
+ * also checks that all servers accept them. For deletes, `dim` and `dtype` are 0. Call it for all
+ * tables before the first row, so that a mistake is found before any row is sent. publish_rows and
+ * publish_deletes call it too. INVALID: the rows cannot be sent; the caller must then send no
+ * more. */
 hps_status publish_table(struct publish *publish, const char *table, uint32_t dim,
                          enum hps_dtype dtype, struct hps_error *err) HPS_MUST_CHECK;
-/* Adds to the expected number of rows, for progress. */
+/* Adds n_rows to the number of rows that the input has, for the progress line. Call it before the
+ * first row is sent. */
 void publish_expect(struct publish *publish, uint64_t n_rows);
 
 struct publish_input {
-    const char *table; /* the only table; NULL: all, or lines name it */
+    const char *table; /* the only table; NULL: as in struct publish_options */
     bool nan_allowed;
-    enum hps_dtype row_dtype; /* as in the options; BF16: uint16 files are read as BF16 */
-    bool units;               /* lines may be "commit" */
-    bool keys_only;           /* lines are `[TABLE] KEY`: keys to delete */
+    enum hps_dtype row_dtype; /* type of sent rows; if BF16, uint16 files are read as BF16 */
+    bool units;               /* a line may be "commit", which ends a unit */
+    bool keys_only;           /* each line is `[TABLE] KEY`, a key to delete */
 };
 
 /* Publishes every row of the files of a table, or of all tables in a model directory. */
@@ -87,11 +94,12 @@ hps_status publish_from(struct publish *publish, const struct publish_input *inp
 hps_status publish_diff(struct publish *publish, const struct publish_input *input,
                         const char *old_path, const char *new_path, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Publishes lines of a file descriptor: `[TABLE] KEY VALUE...`, `[TABLE] KEY null`, `commit`. Lines
- * have TABLE if input->table is NULL. */
+/* Publishes the lines of a file descriptor. `[TABLE] KEY VALUE...` is a row, `[TABLE] KEY null` a
+ * delete, and `commit` ends a unit. TABLE is present if input->table is NULL. */
 hps_status publish_lines(struct publish *publish, const struct publish_input *input, int fd,
                          struct hps_error *err) HPS_MUST_CHECK;
-/* Deletes keys: a .npy of integers of 32 or 64 bits, or lines `[TABLE] KEY`. */
+/* Publishes a delete for each key of a file: a .npy file of 32-bit or 64-bit integers, or lines
+ * `[TABLE] KEY`. */
 hps_status publish_deletes_file(struct publish *publish, const struct publish_input *input,
                                 const char *path, struct hps_error *err) HPS_MUST_CHECK;
 
@@ -99,57 +107,60 @@ hps_status publish_deletes_file(struct publish *publish, const struct publish_in
 
 enum { PUBLISH_SERVERS_MAX = 64 };
 
-/* The published records, as servers check them. */
+/* What the servers must apply: the records of this model and version. */
 struct publish_target {
     const char *model;
-    int64_t version; /* version of the records and of the wait; 0: the active one of each server */
-    uint32_t key_bytes; /* HCTR: 8 or 4; 0: another form */
+    int64_t version;    /* 0: the active version of each server */
+    uint32_t key_bytes; /* HCTR: size of a key, 8 or 4; other forms: 0 */
 };
 
-struct publish_servers;
+struct publish_servers; /* connections to the servers that must see the records */
 
-/* Connects to the servers. Errors as hps_client_open. */
+/* Connects to the servers. Returns the errors of hps_client_open. */
 hps_status publish_servers_open(const struct hps_client_options *options,
                                 const char *const *addresses, size_t n,
                                 const struct publish_target *target,
                                 struct publish_servers **out_servers, struct hps_error *err)
     HPS_MUST_CHECK;
 void publish_servers_close(struct publish_servers *servers); /* NULL has no effect */
-/* Before any record is sent: checks that all servers take updates for the version, with these keys.
+/* Checks that all servers apply updates to the version, and expect keys of key_bytes. Call it
+ * before the first record is sent.
  *
  * error   INVALID: a server does not; else the error of the call
  */
 hps_status publish_servers_begin(struct publish_servers *servers, struct hps_error *err)
     HPS_MUST_CHECK;
-/* The form of a table's rows; dim 0: deletes only. */
+/* The form of the rows of a table. For deletes without rows, dim is 0. */
 struct publish_rows_form {
     const char *table;
     uint32_t dim;
     enum hps_dtype dtype;
 };
 
-/* Before rows or deletes of a table are sent: checks that all servers accept them and read the
- * topic, which must exist.
+/* Checks that all servers accept these rows or deletes, and that all follow `topic`. The topic must
+ * exist. Call it before rows or deletes of the table are sent.
  *
- * error   INVALID: a server does not; else the error of the call
+ * error   INVALID: a server does not accept them or does not follow the topic; else the error of
+ *         the call
  */
 hps_status publish_servers_check(struct publish_servers *servers,
                                  const struct publish_rows_form *form, const char *topic,
                                  struct hps_error *err) HPS_MUST_CHECK;
 /* Whether publish_servers_check has succeeded for this form. */
 bool publish_servers_take(struct publish_servers *servers, const struct publish_rows_form *form);
-/* Published offsets of a partition. */
+/* A range of published records of a partition: offsets `first` to `last`, inclusive. */
 struct publish_range {
     const char *topic;
     uint32_t partition;
     int64_t first, last;
 };
 
-/* Waits until all records of ranges[n] are visible to lookups on every server. Ranges are ordered
- * by topic, partition and offset.
+/* Waits until all records of ranges[n] are visible to lookups on every server. Ranges must be
+ * sorted by topic, partition and offset.
  *
- * error   DEADLINE; PRECONDITION: they will not become visible; CANCELLED; else the error of the
- *         call
+ * unit    timeout_us: for all servers together
+ * error   DEADLINE: not visible in time; PRECONDITION: the records will not become visible;
+ *         CANCELLED: the user has interrupted the program; else the error of the call
  */
 hps_status publish_wait(struct publish_servers *servers, const struct publish_range *ranges,
                         size_t n, uint64_t timeout_us, struct hps_error *err) HPS_MUST_CHECK;

@@ -21,21 +21,21 @@ struct hpsctl_verb;
 struct hpsctl {
     struct hps_client_options connect;
     const char *output;  /* "table" or "json" */
-    uint64_t timeout_us; /* per call; 0: none */
+    uint64_t timeout_us; /* time limit of a call; 0: no limit */
     const struct hpsctl_verb *verb;
     struct hps_client *client; /* NULL before hpsctl_open */
-    char **words;              /* [n_words] after the verb; the number is checked */
+    char **words;              /* [n_words] words after the verb; the verb allows n_words */
     int n_words;
-    uint32_t choice; /* index of the first word among the verb's choices */
+    uint32_t choice; /* index of the verb's choice that the first word names */
 };
 
 struct hpsctl_verb {
     struct hps_command command;
-    bool lasts; /* no time limit unless one is given */
+    bool lasts; /* without --timeout, its calls have no time limit */
     int (*run)(struct hpsctl *ctl);
 };
 
-extern const struct hpsctl_verb hpsctl_verbs[]; /* ends with a NULL name */
+extern const struct hpsctl_verb hpsctl_verbs[]; /* the last item has a NULL name */
 extern const struct hps_arg hpsctl_global_args[];
 
 static inline bool hpsctl_json(const struct hpsctl *ctl)
@@ -43,29 +43,34 @@ static inline bool hpsctl_json(const struct hpsctl *ctl)
     return ctl->output[0] == 'j';
 }
 
-/* Prints "hpsctl: text". Returns the exit code for a failed call. */
+/* Prints "hpsctl: " and the text of a call's error. Returns the exit code for this error. */
 int hpsctl_fail(struct hpsctl *ctl, const struct hps_error *err);
-/* Prints an error in the words or options of the verb, as "given: expected". Returns TOOL_USAGE. */
+/* Prints an error in the words or options of the verb. The text says what was given and what is
+ * expected: `version "x": expected a whole number from 1`. Returns TOOL_USAGE. */
 int hpsctl_usage(const struct hpsctl *ctl, const char *fmt, ...) HPS_PRINTF(2, 3);
-/* Reports that there is no memory. Returns TOOL_REFUSED. */
+/* Prints that memory is exhausted. Returns TOOL_REFUSED. */
 int hpsctl_no_memory(void);
-/* Connects, unless that was done. hpsctl_call calls it, so that wrong words are reported without a
- * server. Returns TOOL_OK or the exit code. */
+/* Connects, unless the verb has connected already. hpsctl_call calls it. A verb that first checks
+ * its words thus reports wrong words without a server. Returns TOOL_OK, or the exit code after
+ * printing the error. */
 int hpsctl_open(struct hpsctl *ctl);
-/* Calls a method of Admin. Returns TOOL_OK and the reply (hps_message_free), or the exit code. The
- * strings of the reply are printable. For JSON output they are unchanged, because JSON escapes
- * them. */
+/* Calls a method of Admin. Returns TOOL_OK, or the exit code after printing the error. The caller
+ * frees the reply, *out_reply, with hps_message_free. Strings of the reply are printable
+ * (hps_message_plain). With JSON output they are unchanged, because JSON escapes them. */
 int hpsctl_call(struct hpsctl *ctl, const char *method, const ProtobufCMessage *request,
                 const ProtobufCMessageDescriptor *reply_type, void *out_reply);
-/* The same with unchanged strings, which may contain control sequences of a terminal. */
+/* Like hpsctl_call, but strings of the reply are always unchanged. They may contain control
+ * sequences of a terminal. */
 int hpsctl_call_raw(struct hpsctl *ctl, const char *method, const ProtobufCMessage *request,
                     const ProtobufCMessageDescriptor *reply_type, void *out_reply);
-/* hpsctl_call, then prints the reply: as JSON if selected, else with `print`. */
+/* Calls hpsctl_call and prints the reply: as JSON if --output is json, else with `print`. Returns
+ * the exit code. */
 int hpsctl_call_print(struct hpsctl *ctl, const char *method, const ProtobufCMessage *request,
                       const ProtobufCMessageDescriptor *reply_type,
                       int (*print)(struct hpsctl *ctl, const void *reply));
-/* Parse a version or a key of the command line. False: the error has been printed. */
+/* Parses a version of the command line. False: invalid; the error has been printed. */
 bool hpsctl_version_arg(const struct hpsctl *ctl, const char *text, int64_t *out_version);
+/* Parses a key of the command line. False: invalid; the error has been printed. */
 bool hpsctl_key_arg(const struct hpsctl *ctl, const char *text, uint64_t *out_key);
 
 /* ---- output ---------------------------------------------------------------------------------- */
@@ -77,32 +82,35 @@ struct hpsctl_table {
     const char *const *columns;
     unsigned n_columns;
     unsigned n_cells;
-    bool broken; /* no memory */
+    bool broken; /* a cell is missing: there was no memory for it */
 };
 
-/* `columns` ends with NULL; a name with a leading '>' is a column of numbers. */
+/* `columns` are the titles, and end with NULL. A title that begins with '>' is printed without the
+ * '>', and its column is aligned to the right. */
 void hpsctl_table_init(struct hpsctl_table *table, const char *const *columns);
+/* Adds a cell. An empty text is printed as "-". */
 void hpsctl_table_cell(struct hpsctl_table *table, const char *fmt, ...) HPS_PRINTF(2, 3);
-/* A number of rows, with a leading `~` if it is an estimate. */
+/* Adds a cell with a number of rows; "~" before the number marks an estimate. */
 void hpsctl_rows_cell(struct hpsctl_table *table, uint64_t n_rows, bool estimated);
 /* Prints and frees the table. Returns the exit code. */
 int hpsctl_table_print(struct hpsctl_table *table);
 
-/* Write "1.5 GiB" or "3 d 4 h" to `out`, which they return. */
+/* Write a size ("1.5 GiB"), a duration ("3 d 4 h") or a local time to `out`, and return `out`. */
 enum { HPSCTL_TEXT_BYTES = 40 };
 const char *hpsctl_bytes_text(uint64_t bytes, char out[HPSCTL_TEXT_BYTES]);
 const char *hpsctl_duration_text(uint64_t duration_s, char out[HPSCTL_TEXT_BYTES]);
 const char *hpsctl_time_text(int64_t unix_ms, char out[HPSCTL_TEXT_BYTES]);
-/* "98.2%"; "-" if both are 0. */
+/* Writes part / (part + rest) as a percentage ("98.2%") to `out`; "-" if both are 0. Returns
+ * `out`. */
 const char *hpsctl_share_text(uint64_t part, uint64_t rest, char out[HPSCTL_TEXT_BYTES]);
-/* The increase of a counter. After a restart of the server counters begin at 0: then it is
- * `now`. */
+/* The increase of a counter from `before` to `now`. If the counter has decreased, the server was
+ * restarted and counts from 0: the increase is then `now`. */
 uint64_t hpsctl_since(uint64_t now, uint64_t before);
-/* The hit rate of each tier since `before` (NULL: since the start of the server): "host 98.2%
- * rocksdb -". */
+/* Writes the hit rate of each tier since `before` to `out`: "host 98.2%  rocksdb -". If `before` is
+ * NULL, the rates are since the start of the server. */
 void hpsctl_hits_text(const Hps__V1__TableStats *now, const Hps__V1__TableStats *before, char *out,
                       size_t size);
-/* Prints the buffer and a newline to stdout, and frees it. Returns the exit code. */
+/* Prints the buffer and a newline to stdout, and frees the buffer. Returns the exit code. */
 int hpsctl_print_buf(struct hps_buf *buf);
 
 /* Prints a message as a line of JSON. Returns the exit code. */
@@ -110,37 +118,46 @@ int hpsctl_print_json(const ProtobufCMessage *message);
 
 /* ---- versions -------------------------------------------------------------------------------- */
 
-/* Cells of a table of a model: MODEL, VERSION, PLACE, TABLE, DIM, TYPE, ROWS. */
+/* Adds the cells of a model's table: MODEL, VERSION, PLACE (its position in the model), TABLE, DIM,
+ * TYPE and ROWS. */
 void hpsctl_table_cells(struct hpsctl_table *table, const Hps__V1__TableInfo *info);
-/* Prints the plan at the end of a dry run. */
+/* Prints the plan of a load: `progress` is the last message of a dry run. */
 void hpsctl_print_plan(const Hps__V1__LoadProgress *progress);
-/* Prints the changes of a version against `before`, table by table; prints nothing if n is 0. */
+/* Prints how the tables of `version` differ from the tables of version `before`. Prints nothing if
+ * n is 0. */
 void hpsctl_print_diffs(int64_t version, int64_t before, Hps__V1__TableDiff **diffs, size_t n);
-/* "dlrm: unloaded: version 1, 2"; prints nothing if n is 0. */
+/* Prints "MODEL: WHAT: version 1, 2" to `to`. Prints nothing if n is 0. */
 void hpsctl_print_versions(FILE *to, const char *model, const char *what, const int64_t *versions,
                            size_t n);
 
 /* ---- files of a load ------------------------------------------------------------------------- */
 
+/* The options of `hpsctl load` that name its files. Exactly one of the first three must be
+ * given. */
 struct hpsctl_load_from {
-    const char *directory;             /* NULL: not given, like the next three */
-    const struct hps_arg_list *tables; /* "NAME=PATH"; n 0: not given */
-    const char *config;                /* a configuration file */
-    const char *model;                 /* of its models[]; NULL: the model of the command line */
+    const char *directory;             /* NULL: option not given */
+    const struct hps_arg_list *tables; /* items "NAME=PATH"; n is 0: option not given */
+    const char *config;                /* a configuration file; NULL: option not given */
+    const char *model;                 /* entry of models[] in `config`; NULL: ctl->words[0] */
 };
 
+/* The files of a load, as a load request names them: a directory, tables, or a configuration
+ * entry. */
 struct hpsctl_load_files {
-    char *directory; /* NULL: see tables */
-    Hps__V1__TableSource *tables;
-    Hps__V1__TableSource **pointers; /* [n_tables] pointers to them */
-    size_t n_tables;
-    struct hps_buf config; /* instead of both: the entry of models[] as JSON; size 0: not used */
+    char *directory;                 /* NULL: not used */
+    Hps__V1__TableSource *tables;    /* [n_tables] */
+    Hps__V1__TableSource **pointers; /* [n_tables] pointers to the items of `tables` */
+    size_t n_tables;                 /* 0: not used */
+    struct hps_buf config;           /* an entry of models[] as JSON; size 0: not used */
 };
 
-/* Makes `path` absolute, because the server has another working directory. Does not check it: the
- * server may see other files than hpsctl does. owner: the caller; NULL: no memory. */
+/* Makes `path` absolute, because the server has another working directory. Does not check that the
+ * file exists, because the server may see other files than hpsctl.
+ *
+ * owner   the caller, hps_free; NULL: no memory
+ */
 char *hpsctl_absolute(const char *path);
-/* Returns TOOL_OK, or the exit code after printing the error. */
+/* Finds the files that `from` names. Returns TOOL_OK, or the exit code after printing the error. */
 int hpsctl_load_files_open(struct hpsctl *ctl, const struct hpsctl_load_from *from,
                            struct hpsctl_load_files *out_files);
 void hpsctl_load_files_free(struct hpsctl_load_files *files);
@@ -149,29 +166,30 @@ void hpsctl_load_files_free(struct hpsctl_load_files *files);
 
 struct hpsctl_keys {
     hps_key *keys;     /* [n_keys] */
-    float *weights;    /* [n_keys] 1, unless one was given */
+    float *weights;    /* [n_keys] 1 for a key without a weight */
     uint32_t *offsets; /* [n_bags + 1] bag b has keys [offsets[b], offsets[b + 1]) */
     size_t n_keys;
-    size_t n_bags; /* 0: no bags */
-    bool weighted; /* a weight was given */
+    size_t n_bags; /* 0: keys are not in bags */
+    bool weighted; /* the command line has at least one weight */
 };
 
-/* Reads the words from `first` on. Each is a key, or with `bags` a bag:
+/* Reads the words from index `first` on. Each word is a key, or with `bags` a bag of keys:
  * "KEY[:WEIGHT],KEY[:WEIGHT],...". Returns TOOL_OK, or the exit code after printing the error. */
 int hpsctl_keys_read(const struct hpsctl *ctl, int first, bool bags, struct hpsctl_keys *out_keys);
 void hpsctl_keys_free(struct hpsctl_keys *keys);
 
 struct hpsctl_rows_options {
-    uint64_t n_values; /* values shown of each row; 0: all, without a table */
-    bool as_stored;    /* show the type of the rows */
+    uint64_t n_values; /* values shown of each row; 0: all values, one line per row */
+    bool as_stored;    /* show the type in which the rows are stored */
 };
 
-/* Prints the reply to a query of this table alone. Returns the exit code. */
+/* Prints the rows of `result`, which must be the only result of `reply`. Returns the exit code. */
 int hpsctl_rows_print(const struct hpsctl *ctl, const struct hps_client_lookup_query *query,
                       const struct hps_client_lookup_reply *reply,
                       const struct hps_client_lookup_result *result,
                       const struct hpsctl_rows_options *options);
-/* The first values of a row, as many as fit. */
+/* Writes the first n_values values of a row to `out` (0: all values), or fewer if `size` is too
+ * small. */
 void hpsctl_row_text(const struct hps_client_lookup_result *result, uint32_t row, uint64_t n_values,
                      char *out, size_t size);
 

@@ -17,11 +17,11 @@
 
 enum tool_exit {
     TOOL_OK = 0,
-    TOOL_REFUSED = 1, /* rejected by the server, or failed here */
+    TOOL_REFUSED = 1, /* the server rejected the call, or it failed for another reason */
     TOOL_USAGE = 2,
     TOOL_UNREACHABLE = 3,
     TOOL_DEADLINE = 4,
-    TOOL_NEGATIVE = 5, /* the call succeeded; the answer is no */
+    TOOL_NEGATIVE = 5, /* the call succeeded, with a negative result: not ready, not found */
     TOOL_INTERRUPTED = 130,
 };
 
@@ -35,11 +35,11 @@ int tool_exit_of(hps_status status);
 
 #define TOOL_ADMIN_ADDRESS "unix:/run/hpsd/admin.sock"
 
-/* $HPSD_ADDR, or the admin listener of the service on this machine. */
+/* The address of the admin listener: $HPSD_ADDR, or TOOL_ADMIN_ADDRESS if it is unset or empty. */
 const char *tool_admin_address(void);
 
-/* Checks that a tool can connect to this form of address. INVALID names the option and the expected
- * form. */
+/* Checks that `address` has a form to which a tool can connect. INVALID: `err` names the option and
+ * the expected form. */
 hps_status tool_address_check(const char *option, const char *address, struct hps_error *err)
     HPS_MUST_CHECK;
 
@@ -49,15 +49,15 @@ extern const struct hps_arg tool_connect_args[];
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
-/* A line that is redrawn in place. */
+/* A line of text on a terminal that is redrawn in place. */
 struct tool_progress {
-    FILE *out;         /* NULL: not shown */
-    uint64_t shown_us; /* when it was last drawn; 0: never */
-    size_t columns;    /* of the shown line; 0: none is shown */
+    FILE *out;         /* NULL: progress is not shown */
+    uint64_t shown_us; /* when tool_progress_due last returned true; 0: never */
+    size_t columns;    /* length of the line on the terminal; 0: no line */
 };
 
-/* Whether to draw: it is shown, and at least `every_us` have passed since the last drawing. True
- * the first time. */
+/* Whether the caller should draw the line now: progress is shown, and this function has not
+ * returned true in the last `every_us`. */
 bool tool_progress_due(struct tool_progress *progress, uint64_t every_us);
 void tool_progress_draw(struct tool_progress *progress, const char *fmt, ...) HPS_PRINTF(2, 3);
 /* Ends the line, so that later output begins on a new one. */
@@ -65,10 +65,10 @@ void tool_progress_end(struct tool_progress *progress);
 
 /* ---- interrupts ------------------------------------------------------------------------------ */
 
-/* From now on the first SIGINT (and SIGTERM, if `term`) is recorded; the second one ends the
- * program. */
+/* From now on, SIGINT (and SIGTERM, if `term`) is recorded instead of ending the program. A second
+ * signal of the same kind ends the program. */
 void tool_interrupts_note(bool term);
-/* The recorded signal; 0: none. Any thread. */
+/* The signal that was recorded last; 0: no signal. Any thread. */
 int tool_interrupt(void);
 /* Whether a signal was recorded. Any thread. */
 bool tool_interrupted(void);
