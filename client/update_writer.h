@@ -33,7 +33,8 @@ struct hps_update_writer_options {
      * one partition. */
     bool units;
     /* Type to which rows are converted before they are sent. 0: INT8 rows are sent unchanged, other
-     * rows as FP32. A table accepts FP32 rows and rows of its own type. */
+     * rows as FP32. Every table accepts FP32 rows. Rows of another type
+     * must have the type of the table. */
     enum hps_dtype row_dtype;
     bool nan_allowed; /* send NaN, Inf and values too large for 16-bit types, too */
 };
@@ -72,7 +73,7 @@ void hps_update_writer_free(struct hps_update_writer *writer); /* drops unflushe
 hps_status hps_update_writer_rows(struct hps_update_writer *writer, const char *table, uint32_t dim,
                                   enum hps_dtype dtype, const hps_key *keys, const void *rows,
                                   size_t n, struct hps_error *err) HPS_MUST_CHECK;
-/* Writes deletes. The errors are those of hps_update_writer_rows. INVALID also if the form is HCTR,
+/* Writes deletes. Returns the errors of hps_update_writer_rows, and INVALID if the form is HCTR,
  * which has no deletes. */
 hps_status hps_update_writer_deletes(struct hps_update_writer *writer, const char *table,
                                      const hps_key *keys, size_t n, struct hps_error *err)
