@@ -39,29 +39,29 @@ hps_status hps_conn_connect(const char *address, struct hps_tls *tls, struct hps
 void hps_conn_free(struct hps_conn *conn);
 
 /* Attaches the connection to `loop`. The loop then calls on_ready(ctx, events) on its thread when
- * the connection may be ready for a wanted event. Until the handshake is finished, these are the
- * events that the handshake needs. After it, hps_conn_want sets them. Spurious calls are possible.
+ * the connection may be ready for a wanted event. The handshake selects the wanted
+ * events. After the handshake, hps_conn_want sets them. Spurious calls are possible.
  * If the handshake does not finish within `handshake_timeout_us` (0: no limit), on_ready is called
  * and hps_conn_handshake returns DEADLINE. */
 hps_status hps_conn_attach(struct hps_conn *conn, struct hps_loop *loop,
                            uint64_t handshake_timeout_us,
                            void (*on_ready)(void *ctx, unsigned events), void *ctx) HPS_MUST_CHECK;
 
-/* Continues the connect and the TLS handshake. OK: finished; later calls return OK too. A plain
- * accepted connection needs no handshake. AGAIN: call again from on_ready. Every other status ends
- * the connection, with the peer and the reason in `err`: UNAVAILABLE, DEADLINE, UNAUTHENTICATED
- * (certificates), CLOSED, EXHAUSTED or NO_MEMORY. */
+/* Continues the connect and the TLS handshake. OK: both are finished; later calls return OK too.
+ * For an accepted connection without TLS, the first call returns OK. AGAIN: call again from
+ * on_ready. Every other status ends the connection, with the peer and the reason in `err`:
+ * UNAVAILABLE, DEADLINE, UNAUTHENTICATED (certificates), CLOSED, EXHAUSTED or NO_MEMORY. */
 hps_status hps_conn_handshake(struct hps_conn *conn, struct hps_error *err) HPS_MUST_CHECK;
 
 /* Sets the events for which on_ready is called: HPS_LOOP_READ, HPS_LOOP_WRITE, both, or 0 for none.
- * With TLS, on_ready is also called while decrypted bytes are buffered. If TLS must write before it
- * can read, or read before it can write, the connection waits for that event of the socket instead.
- * Cheap if nothing changes. Call it only after the handshake. */
+ * Call it only after the handshake. Cheap if nothing changes. With TLS, on_ready is also called
+ * while decrypted bytes are buffered. If TLS must write before it can read, the connection waits
+ * until the socket is writable, and vice versa. */
 hps_status hps_conn_want(struct hps_conn *conn, unsigned events) HPS_MUST_CHECK;
 
 /* Reads up to `capacity` > 0 bytes. OK: *out_size > 0. AGAIN: no byte is available; wait for
- * HPS_LOOP_READ. CLOSED: the peer ended its side properly. IO: the connection was reset, or its TLS
- * stream was truncated. */
+ * HPS_LOOP_READ. CLOSED: the peer has sent all its bytes and closed the stream. IO: the connection
+ * was reset, or its TLS stream was truncated. */
 hps_status hps_conn_read(struct hps_conn *conn, void *data, size_t capacity, size_t *out_size)
     HPS_MUST_CHECK;
 /* Like hps_conn_read, into several buffers in order. With TLS, only the first buffer is filled. */

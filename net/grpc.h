@@ -43,12 +43,12 @@ struct hps_grpc_packed {
 struct hps_grpc_method {
     const char *path; /* "/hps.v1.ParameterServer/Lookup" */
     bool open;        /* every client may call the method; the guard is not called */
-    uint32_t roles;   /* bits, defined by the guard: roles that may call the method; 0: all */
+    uint32_t roles; /* bits, defined by the guard: roles that may call the method; 0: every role */
     /* True: the client sends any number of messages. False: exactly one, as in unary and
      * server-streaming calls. */
     bool client_streaming;
     size_t request_bytes_max; /* per message; 0: request_bytes_max of the server's limits */
-    bool no_body;             /* HTTP/1.1: requests with a body are rejected before it is read */
+    bool no_body; /* HTTP/1.1: a request with a body is rejected; the body is not read */
     /* Receives one complete message, which the loop thread has inflated. For methods with small
      * messages. `data` is valid during the callback only, unless hps_grpc_call_keep_message is
      * called. Without client_streaming, it is called at most once, after the half-close. */
@@ -95,7 +95,7 @@ struct hps_http_route {
     struct hps_grpc_method method; /* method.path: the pattern, for metrics and the audit log */
 };
 
-enum { HPS_HTTP_SEGMENTS_MAX = 8 }; /* in a pattern */
+enum { HPS_HTTP_SEGMENTS_MAX = 8 }; /* segments of a pattern */
 
 struct hps_grpc_limits {
     size_t request_bytes_max; /* maximum size of one message after inflation */
@@ -119,7 +119,7 @@ struct hps_grpc_limits {
     uint64_t reply_bytes_per_s_min;   /* minimum rate at which a client reads replies; 0: none */
     uint64_t request_bytes_per_s_min; /* minimum rate at which a client sends requests; 0: none */
     uint64_t idle_timeout_us;         /* time limit of a connection without calls; 0: no limit */
-    uint64_t age_max_us;              /* maximum age of a connection; 0: no limit */
+    uint64_t age_max_us;              /* age at which a connection is drained; 0: no limit */
     double age_jitter;                /* random change of age_max_us; 0.1: by up to +- 10 % */
     uint64_t keepalive_us;            /* silence after which the server sends PING; 0: never */
     uint64_t keepalive_timeout_us;    /* time limit of the reply to the PING; 0: no limit */
@@ -210,8 +210,8 @@ hps_status hps_grpc_server_add_http(struct hps_grpc_server *server,
 void hps_grpc_server_guard_set(struct hps_grpc_server *server, const struct hps_grpc_guard *guard);
 void hps_grpc_server_free(struct hps_grpc_server *server); /* all connections must have ended */
 
-/* The server connections of one loop. Create all loops of a server before the first of them runs,
- * and free them after all have stopped. */
+/* The server connections of one event loop. Create all loops of a server before the first of them
+ * runs. */
 struct hps_grpc_loop;
 hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *loop,
                              struct hps_grpc_loop **out_grpc_loop) HPS_MUST_CHECK;
@@ -234,11 +234,12 @@ void hps_grpc_loop_limits_set(struct hps_grpc_loop *grpc_loop,
  * drained. Loop thread. */
 void hps_grpc_loop_recheck(struct hps_grpc_loop *grpc_loop);
 /* Drains all connections: sends GOAWAY, refuses new streams after a round trip, and closes each
- * connection when its calls have ended. Calls `done(ctx)` on the loop thread when all are closed.
- * Loop thread. */
+ * connection when its calls have ended. An HTTP/2 connection that still has calls after 5 minutes
+ * is closed with them. Calls `done(ctx)` on the loop thread when all connections are closed. Loop
+ * thread. */
 void hps_grpc_loop_drain(struct hps_grpc_loop *grpc_loop, void (*done)(void *ctx), void *ctx);
-/* Closes all connections now and frees the loop. Loop thread, or any thread after the loop has
- * stopped. */
+/* Closes all connections now and frees the loop. All other loops of the server must have stopped.
+ * Call it on the loop thread, or on any thread if this loop has stopped too. */
 void hps_grpc_loop_free(struct hps_grpc_loop *grpc_loop);
 /* Reply bytes of all connections that are queued and not yet in the kernel. */
 size_t hps_grpc_loop_bytes_in_flight(const struct hps_grpc_loop *grpc_loop); /* any thread */
@@ -290,8 +291,8 @@ void hps_grpc_call_drop_message(struct hps_grpc_call *call);
 /* client_streaming: while a call is paused, no further message is delivered, and the client can
  * send at most one flow-control window more. May be called within on_message. Loop thread. */
 void hps_grpc_call_pause(struct hps_grpc_call *call, bool paused);
-/* Returns the plain bytes of a message. If it is compressed, they are inflated into `plain`;
- * otherwise *out_data is packed->data.
+/* Returns the bytes of a message. A compressed message is inflated into `plain`. Otherwise
+ * *out_data is packed->data.
  *
  * unit    size_max: bytes; the smaller of size_max and packed->size_max is the limit
  * thread  any

@@ -34,7 +34,7 @@ struct bench_plan {
     const char *method;
     bool stream;
     bool verify;
-    bool hashed;
+    bool hashed;          /* keys as written by hps-gen --hashed */
     uint64_t duration_us; /* 0: run until n_requests */
     uint64_t n_requests;  /* 0: run until duration_us */
     double rate;          /* open loop: requests per second of all workers; 0: closed loop */
@@ -52,8 +52,8 @@ struct bench_plan {
     uint32_t *offsets;        /* [n_rows + 1] bags of a table, the same for all tables; hps_free */
     bool weighted;            /* every key has a weight */
     uint64_t n_rows;          /* rows of each table in a reply: one per key or bag */
-    uint64_t seed;
-    uint64_t data_seed;
+    uint64_t seed;            /* of the random keys */
+    uint64_t data_seed;       /* --seed of hps-gen, for `verify` */
     struct bench_table *tables; /* [n_tables], hps_free */
     uint64_t n_tables;
     bool json;
