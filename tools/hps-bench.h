@@ -34,7 +34,7 @@ struct bench_plan {
     const char *method;
     bool stream;
     bool verify;
-    bool hashed;          /* keys as written by hps-gen --hashed */
+    bool hashed;          /* keys as written by hps-gen --keys hashed */
     uint64_t duration_us; /* 0: run until n_requests */
     uint64_t n_requests;  /* 0: run until duration_us */
     double rate;          /* open loop: requests per second of all workers; 0: closed loop */
