@@ -2,7 +2,7 @@
  *
  * Receives on a session: reads from the socket and gives the bytes to nghttp2. Its callbacks call
  * the owner's. Reads use one buffer of the loop. Within a large DATA frame they use the buffer that
- * the owner of the stream provides (on_room). A peer is cut off if it sends what no client sends.
+ * the owner of the stream provides (on_buffer). A peer is cut off if it sends what no client sends.
  * Loop thread of the connection.
  */
 #include "net/http2_internal.h"
