@@ -16,7 +16,7 @@ struct hps_breaker;
 
 struct hps_breaker_options {
     const char *tier; /* for the log; static text */
-    const char *node; /* node name for the log, borrowed; NULL: the breaker is for the tier */
+    const char *node; /* node name for the log, borrowed; NULL: the breaker is for the whole tier */
     /* Text that is logged as the reason when the breaker opens; borrowed. Its owner may change the
      * text before hps_breaker_leave. NULL or "": the text of the status is logged. */
     const char *reason;
@@ -53,9 +53,9 @@ void hps_breaker_free(struct hps_breaker *breaker); /* NULL: no effect */
 enum hps_breaker_pass hps_breaker_enter(struct hps_breaker *breaker) HPS_MUST_CHECK;
 /* Report the result of the call of the store, which took duration_us. `pass` is the result of
  * hps_breaker_enter. UNAVAILABLE is a failure. DEADLINE is a failure if the call took timeout_us or
- * longer. DEADLINE of a shorter call is neither failure nor success, and so is CANCELLED. After a
- * probe with such a result, the next call is a probe. Every other status is a success: damaged
- * rows, for example, do not make a store unreachable. */
+ * longer. DEADLINE of a shorter call and CANCELLED are neither failures nor successes; after a
+ * probe with such a result, the next call is a probe. Every other status is a success, since the
+ * store has responded. For example, damaged rows do not make a store unreachable. */
 void hps_breaker_leave(struct hps_breaker *breaker, enum hps_breaker_pass pass, hps_status status,
                        uint64_t duration_us);
 

@@ -2,7 +2,8 @@
  *
  * The interface of stores. A store holds *spaces*, one for each resident version of a model; a
  * space holds the tables of that version. All calls are synchronous, batched and thread-safe unless
- * stated otherwise. Only server/main.c names a concrete store.
+ * stated otherwise. A shared store divides the rows of a space into *shards*; each shard has its
+ * own log positions (store_log.h). Only server/main.c names a concrete store.
  *
  * Every store has the calls of `struct hps_store_ops`. Optional calls are grouped in sub-tables. A
  * store that lacks a sub-table has NULL there; otherwise it has all calls of the sub-table:
@@ -44,7 +45,7 @@ struct hps_space_id {
     int64_t version;
     const struct hps_table *tables;
     uint32_t n_tables;
-    /* Identifies the load that brought the rows; 0: not known. In a shared store, versions with the
+    /* Identifies the load of the version's rows. 0: not known. In a shared store, versions with the
      * same number and different load ids have separate rows. */
     uint64_t load_id;
 };
@@ -55,19 +56,21 @@ struct hps_call {
     struct hps_arena *scratch;
     uint64_t deadline_us; /* in time of hps_clock_us; 0: no deadline */
     /* Returns true if the caller no longer needs the result. Long calls of memory stores, such as
-     * bags (store_pool.h), check it at intervals, on any thread. NULL: never cancelled. */
+     * bags (store_pool.h), call this function at intervals, from any thread. NULL: the call is
+     * never cancelled. */
     bool (*cancelled)(const void *ctx);
     const void *cancelled_ctx;
-    /* For shared stores, where another daemon may have applied later updates than this one. True:
-     * return a row only if it is at positions that this version had (log->positions_set and
-     * log->apply) at some moment of the call. If updates were applied during the call, the rows may
-     * be of different moments. False: also return rows at positions later than the version's. */
+    /* For shared stores, to which other daemons may have applied later updates than this daemon.
+     * False: return rows of shards that are at the version's log positions or at later ones. True:
+     * return no rows of shards at later positions. Updates applied during the call move the
+     * version's positions, so rows may then be of different positions. */
     bool exact_position;
-    /* Set to true if some returned rows are at later positions than the version. May be NULL. */
+    /* The store sets *later to true if returned rows are at later log positions than the version.
+     * Otherwise it leaves *later unchanged. May be NULL. */
     bool *later;
 };
 
-/* Where a caller wants rows, and in which type: row i goes to rows + i * stride, as `dim` values of
+/* Destination and type of the rows of a call: row i goes to rows + i * stride, as `dim` values of
  * `dtype`. `dtype` is FP32, FP16, BF16 or the type of the table. Rows need no alignment. */
 struct hps_shape {
     uint8_t *rows;
@@ -108,21 +111,23 @@ static inline void hps_batch_found(struct hps_batch *batch, uint32_t i)
  * key. put and erase take it for each of their keys, even for keys that the store lacks. So an
  * update that comes after the check replaces or erases the row.
  *
- * A shared store has no such lock. A row is inserted only if its shard is at the version's
- * positions before `fresh` is called, and still is when the row is inserted. An update that comes
- * after the check either moves the shard's positions first, so that the row is not inserted, or
- * replaces or erases the inserted row. */
+ * A shared store has no such lock. Instead, it compares the shard's log positions with the
+ * version's positions twice: before it calls `fresh`, and again when it inserts the row. If they
+ * differ, the row is not inserted. An update after the first comparison has one of two effects. If
+ * it changes the shard before the insertion, it changes the shard's positions, and the row is not
+ * inserted. If it changes the shard after the insertion, it replaces or erases the inserted row. */
 struct hps_insert_guard {
     /* i: index into the `keys` passed to the insertion. The store may use any order of i. */
     bool (*fresh)(const void *ctx, uint32_t i);
     const void *ctx;
 };
 
-/* Result of an insertion, in rows. Rows of keys that the store had already are not counted. */
+/* Result of an insertion: numbers of rows. Rows of keys that the store had already are not
+ * counted. */
 struct hps_insert_report {
     uint32_t n_inserted;
     uint32_t n_no_capacity; /* not inserted: no space */
-    /* Not inserted: rejected by the guard, or their shard is not at the version's positions. */
+    /* Not inserted: rejected by the guard, or their shard is not at the version's log positions. */
     uint32_t n_stale;
     uint32_t n_evicted; /* rows of other keys, evicted to make space */
     uint32_t n_failed;  /* not inserted: their server failed; if all servers fail, the call fails */
@@ -144,7 +149,7 @@ struct hps_write {
 
 struct hps_store_usage {
     uint64_t n_rows; /* of the space */
-    /* n_rows is an estimate; several writes of a key may count more than once. */
+    /* n_rows is an estimate: a key that was written several times may be counted more than once. */
     bool rows_estimated;
     uint64_t used_bytes;     /* of the space */
     uint64_t capacity_bytes; /* of the whole store; 0: unlimited */
@@ -152,22 +157,24 @@ struct hps_store_usage {
     /* Rows lost since the space was opened: a row limit dropped them, and no store below has
      * them. */
     uint64_t n_rows_dropped;
-    /* Shards that a shared store with the only copy has lost. Lookups of their keys fail. */
+    /* For a shared store that has the only copy of the rows: shards that it has lost. Lookups of
+     * their keys fail. */
     uint32_t n_shards_lost;
 };
 
 /* Capabilities. A caller must decide by the capabilities of a store, never by its name. */
 enum {
-    HPS_STORE_DURABLE = 1,  /* outlives the process, holds the catalog; has `durable` */
+    /* The data outlives the process and includes the catalog; ops->durable is set. */
+    HPS_STORE_DURABLE = 1,
     HPS_STORE_BLOCKING = 2, /* get may block on I/O; do not call it on a loop thread */
     HPS_STORE_KEEPS = 4,    /* if put has no space for a new row, the key keeps its old row */
     /* Other daemons read and write the store, and it outlives them. It may lose acknowledged
      * writes. Rows change only through log->apply, since put and erase carry no positions. */
     HPS_STORE_SHARED = 8,
-    HPS_STORE_INSERTS = 16, /* insert works; otherwise it inserts no row */
-    HPS_STORE_SCANS = 32,   /* scan works; otherwise it returns UNIMPLEMENTED */
-    HPS_STORE_JOINS = 64,   /* get_many is one read for all tables */
-    HPS_STORE_SHAPES = 128, /* get converts rows as batch->shape says, if the caller sets it */
+    HPS_STORE_INSERTS = 16, /* insert can insert rows; without this, it inserts none */
+    HPS_STORE_SCANS = 32,   /* scan is supported; without this, it returns UNIMPLEMENTED */
+    HPS_STORE_JOINS = 64,   /* get_many reads all tables at once; without this, one after another */
+    HPS_STORE_SHAPES = 128, /* get converts rows to batch->shape, if the caller sets it */
 };
 
 struct hps_store;
@@ -212,9 +219,9 @@ struct hps_store_ops {
 
     /* Copy the rows that the space has (struct hps_batch). After an error the batch is consistent:
      * found keys stay found. The row of a missing key has undefined content.
-     * error   UNAVAILABLE: the caller skips this tier; DEADLINE: it skips all lower tiers, too;
-     *         ABORTED: only this store has the rows, and they are at later positions than
-     *         exact_position permits */
+     * error   UNAVAILABLE: the caller should query the next lower tier. DEADLINE: the caller should
+     *         query no lower tier either. ABORTED: only this store has the rows, and they are at
+     *         later log positions than exact_position permits */
     hps_status (*get)(struct hps_space *space, const struct hps_call *call,
                       const struct hps_table *table, struct hps_batch *batch);
     /* Same as get, for several tables. A store with HPS_STORE_JOINS reads all of them at once. */
@@ -222,8 +229,9 @@ struct hps_store_ops {
                            struct hps_part_batch *parts, uint32_t n_parts);
     /* Insert n rows that were found in a lower tier. The row of keys[i] is at rows + slots[i] *
      * row_bytes. If the store has a key already, its row stays. Rows that do not fit and rows that
-     * `guard` rejects are not inserted, which is no error. *out_report is always set. guard NULL:
-     * no row is rejected; only for the updater, which inserts new rows of its own batch. */
+     * `guard` rejects are not inserted, which is no error. *out_report is always set. Only the
+     * updater may pass NULL as guard, to insert new rows of its own batch; then no row is
+     * rejected. */
     hps_status (*insert)(struct hps_space *space, const struct hps_call *call,
                          const struct hps_table *table, const hps_key *keys, const uint32_t *slots,
                          const uint8_t *rows, uint32_t n, const struct hps_insert_guard *guard,
@@ -242,8 +250,9 @@ struct hps_store_ops {
     hps_status (*erase)(struct hps_space *space, const struct hps_call *call,
                         const struct hps_table *table, const hps_key *keys, uint32_t n);
 
-    /* Pass every row of a table to `fn`, in batches, in order of keys. Used to refill higher tiers
-     * after a start. `fn` may call functions of the space. A failure of `fn` ends the scan.
+    /* Pass every row of a table to `fn`, in batches, in ascending order of keys (unsigned). Used to
+     * refill higher tiers after a start. `fn` may call functions of the space. A failure of `fn`
+     * ends the scan.
      * error   DATA_LOSS: some rows are damaged; UNIMPLEMENTED: the store lacks HPS_STORE_SCANS */
     hps_status (*scan)(struct hps_space *space, const struct hps_table *table, hps_rows_fn fn,
                        void *ctx, struct hps_error *err);
@@ -256,9 +265,10 @@ struct hps_store {
 /* First member of the space struct of each store. */
 struct hps_space {
     struct hps_store *store;
-    /* True: the store may lack rows that the stores below have, so a miss proves nothing. A store
-     * that evicts sets it before it first drops a row or fails to put one. A caller must read it
-     * after the miss. A caller that refills an empty space may clear it first. */
+    /* True: the store may lack rows that lower stores have, so a miss does not prove that a key is
+     * unknown. A store that evicts sets this flag before it first drops a row or fails to put one.
+     * So a caller must read the flag after the miss. Before a refill inserts all rows again, it may
+     * clear the flag. */
     atomic_bool incomplete;
 };
 
@@ -266,7 +276,7 @@ struct hps_space {
  * capabilities. hps_stores_add calls it for each store. */
 void hps_store_check(const struct hps_store_ops *ops);
 
-/* Default implementations for stores. get_many: one get for each table. */
+/* Default implementations for stores. Implements get_many with one get for each table. */
 hps_status hps_store_get_each(struct hps_space *space, const struct hps_call *call,
                               struct hps_part_batch *parts, uint32_t n_parts);
 /* insert: inserts no row and counts all of them in n_no_capacity. */

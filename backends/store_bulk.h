@@ -17,7 +17,7 @@ struct hps_store_load;
  * all tables. */
 struct hps_store_bulk_ops {
     /* Begin to load an empty space.
-     * unit    rows_expected, bytes_expected: of all rows; 0: not known
+     * unit    rows_expected: number of all rows; bytes_expected: their total size; 0: not known
      * error   PRECONDITION: the space is not empty; EXHAUSTED: the rows cannot fit, and the text
      *         has the needed and the available bytes */
     hps_status (*begin)(struct hps_space *space, uint64_t rows_expected, uint64_t bytes_expected,

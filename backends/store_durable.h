@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A sub-table of a store (backends/store.h): a store that survives the process. It applies updates
- * atomically, keeps a small number of small records (catalog, positions of updates), lists the
- * spaces on its disk, and reports free space.
+ * A sub-table of a store (backends/store.h): a store that keeps its data on disk. It applies
+ * updates atomically, keeps a small number of small records (catalog, positions of updates), lists
+ * the spaces on its disk, and reports free space.
  */
 #ifndef HPS_BACKENDS_STORE_DURABLE_H
 #define HPS_BACKENDS_STORE_DURABLE_H
@@ -19,21 +19,24 @@ struct hps_record {
 
 enum { HPS_RECORD_KEY_BYTES_MAX = 1024 };
 
-/* Bit in the id of a hidden table, which belongs to the table with the remaining bits as id.
- * Updates keep row versions there (cache/update/versions.c). get and apply treat it as any other
- * table. Only the lowest store has hidden tables, so nothing is inserted into them. A scan of a
- * table does not return rows of its hidden table. */
+/* This bit is set in the id of a hidden table. The other bits are the id of the table that it
+ * belongs to. The hidden table has the row version of each key, a number that orders the updates of
+ * the key (cache/update/versions.c). get and apply treat it like any other table. Only the lowest
+ * store has hidden tables, so nothing is inserted into them. A scan of a table does not return rows
+ * of its hidden table. */
 #define HPS_TABLE_HIDDEN (UINT32_C(1) << 31)
 
-/* Receives a record of a scan. Any status but OK ends the scan and is returned. */
+/* Receives one record of a scan. Any status but OK ends the scan, which returns this status. */
 typedef hps_status (*hps_record_fn)(void *ctx, const void *key, size_t key_size, const void *value,
                                     size_t value_size);
-/* Receives a space of a list. Any status but OK ends the list and is returned. */
+/* Receives one space from space_list. Any status but OK ends space_list, which returns this
+ * status. */
 typedef hps_status (*hps_space_fn)(void *ctx, const char *model, int64_t version);
 
 struct hps_store_durable_ops {
-    /* Apply all writes and records to the space, or none of them, also after a crash. A killed
-     * process loses nothing. A power cut loses the writes since the last sync.
+    /* Apply all writes and records to the space, or none of them, even if the process crashes.
+     * After the call returned OK, a crash of the process loses nothing. A power cut loses the
+     * writes since the last sync.
      *
      * The records belong to the space; positions of updates are one example. Loads and scans of
      * rows do not see them. Dropping the space deletes them. A record replaces an earlier record
@@ -49,13 +52,13 @@ struct hps_store_durable_ops {
     hps_status (*space_record_scan)(struct hps_space *space, hps_record_fn fn, void *ctx,
                                     struct hps_error *err);
 
-    /* Write or delete a record of the store. OK: it is on disk. */
+    /* Write or delete a record of the store. OK: the change is on disk. */
     hps_status (*record_put)(struct hps_store *store, const void *key, size_t key_size,
                              const void *value, size_t value_size, struct hps_error *err);
     hps_status (*record_delete)(struct hps_store *store, const void *key, size_t key_size,
                                 struct hps_error *err);
-    /* Pass the store's records whose key begins with `prefix` ("": all) to `fn`, in byte order of
-     * their keys. Other records are not read, so damage to them does not matter. */
+    /* Pass the records of the store with keys that begin with `prefix` ("": all) to `fn`, in byte
+     * order of their keys. Other records are not read, so damage to them does not matter. */
     hps_status (*record_scan)(struct hps_store *store, const char *prefix, hps_record_fn fn,
                               void *ctx, struct hps_error *err);
 
@@ -64,7 +67,8 @@ struct hps_store_durable_ops {
                              struct hps_error *err);
     /* Bytes that loads and updates may still use before the minimum free space is reached. */
     uint64_t (*bytes_free)(struct hps_store *store);
-    /* Why the store refuses writes now, as static text for people. NULL: it accepts writes. */
+    /* The reason why the store refuses writes now, as static text for messages. NULL: the store
+     * accepts writes. */
     const char *(*writes_refused)(struct hps_store *store);
     /* Copy the current state of the store to `<dir>/hpsd`, with hard links if `dir` is on the same
      * file system. The copy is a store with `dir` as its path. Data in memory is written out first.

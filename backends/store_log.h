@@ -18,7 +18,7 @@ struct hps_log_position {
     int64_t start;      /* offset where the version's updates begin; -1: not known */
 };
 
-/* The id of a partition: `number` of `topic` in the cluster with the id `log`. Ids are stored in
+/* The id of partition `number` of `topic`. `log` is the id of the log's cluster. Ids are stored in
  * shared stores, so the hash must never change. */
 static inline uint64_t hps_log_partition(const char *log, const char *topic, int32_t number)
 {
@@ -37,15 +37,15 @@ struct hps_log_span {
     int64_t next;  /* offset */
 };
 
-/* All updates from the records of each span. For each key only the last write is included. */
+/* All updates in the records of the spans. For each key, only the last write is included. */
 struct hps_log_batch {
     const struct hps_write *writes; /* [n_writes] */
     const uint32_t *write_spans;    /* [n_writes] index of the span that the write comes from */
     uint32_t n_writes;
     const struct hps_log_span *spans; /* [n_spans] of different partitions */
     uint32_t n_spans;
-    /* Set if row versions decide which write of a key wins. In this case the store erases the keys
-     * instead of writing rows, which is correct in any order of batches. */
+    /* The store must erase the keys instead of writing their rows, which is correct in any order of
+     * batches. Set for versions with row versions (cache/update/update.h). */
     bool erase_only;
 };
 
@@ -62,7 +62,8 @@ struct hps_log_report {
 /* Calls for one space are made by one thread at a time. */
 struct hps_store_log_ops {
     /* Set the positions of the version to exactly positions[n]. To be called at the start and after
-     * a seek. Later gets return no rows at earlier positions. Does not access the servers.
+     * a seek. Later gets return no rows of shards at earlier positions. Does not access the
+     * servers.
      * error   NO_MEMORY */
     hps_status (*positions_set)(struct hps_space *space, const struct hps_log_position *positions,
                                 uint32_t n);
@@ -82,7 +83,7 @@ struct hps_store_log_ops {
      * shards that are at these positions or later, so every row that it returns has the batch's
      * updates. A batch may be applied again. Applying older batches again brings shards that are
      * behind up to date.
-     * call    deadline_us 0: the store's limit for writes
+     * call    deadline_us 0: only the store's own limit for writes applies
      * error   The version's positions have not changed; the caller applies the batch again.
      *         NO_MEMORY. Only if no other store has the rows: EXHAUSTED: a server is full;
      *         UNAVAILABLE: a shard was not reached; DATA_LOSS: a shard is behind */

@@ -31,8 +31,8 @@ struct hps_store_pool_ops {
     /* Pool each bag of [first, first + n) if the store has all its keys. This includes bags without
      * keys. The call writes the row of the bag to `out` and sets its bit in `whole`. It clears the
      * bits of the other bags in the range; their rows in `out` have undefined content. The values
-     * are the result of hps_row_sum_add for each key in order, then hps_row_sum_end. A row that is
-     * replaced at the same time counts with its old or its new values.
+     * are the result of hps_row_sum_add for each key in order, then hps_row_sum_end. If an update
+     * replaces a row during the call, the call adds the old or the new row.
      *
      * shape   first: a multiple of 32; n: a multiple of 32, unless the range includes the last bag
      * thread  any; several threads may pool different ranges of the same bags

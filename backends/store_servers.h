@@ -29,7 +29,7 @@ struct hps_store_server {
     char error[320];    /* why it is down, or its last failure; "": it has never failed */
 };
 
-/* Sums over all servers, and counts of rows and shards. */
+/* Numbers for the whole store, with all its servers and shards. */
 struct hps_store_shared_stats {
     const char *kind; /* static: "standalone", "cluster", "unknown" */
     uint32_t n_slots; /* hash slots that have a server */
@@ -44,7 +44,8 @@ struct hps_store_shared_stats {
      * lookup had exact_position. */
     uint64_t n_rows_ahead;
     uint64_t n_rows_inserted;
-    /* Rows that insert refused: stale, or their shard was not at the version's positions. */
+    /* Rows that insert refused. Their guard rejected them, or their shard was not at the version's
+     * log positions. */
     uint64_t n_rows_refused;
     uint64_t n_rows_evicted; /* by this daemon */
     /* Sums over all batches of updates (hps_log_report.n_gap and n_failed). */

@@ -18,7 +18,7 @@ enum hps_store_role {
     HPS_ROLE_COUNT
 };
 
-/* Initialize with {0}. The stores are borrowed. Immutable once other threads use it. */
+/* Initialize with {0}. The stores are borrowed. Must not change once other threads use it. */
 struct hps_stores {
     struct hps_store *items[HPS_ROLE_COUNT]; /* [n] in lookup order, at most one of each role */
     uint32_t n;
@@ -27,7 +27,7 @@ struct hps_stores {
 /* The role that follows from the store's capabilities. */
 enum hps_store_role hps_store_role(const struct hps_store *store);
 
-/* Insert a store at the place of its role, which must be free. Calls hps_store_check. */
+/* Add a store. No store with the same role may have been added. Calls hps_store_check. */
 void hps_stores_add(struct hps_stores *stores, struct hps_store *store);
 /* The store with this role, or NULL. */
 struct hps_store *hps_stores_find(const struct hps_stores *stores, enum hps_store_role role);
@@ -51,8 +51,8 @@ static inline struct hps_store *hps_stores_durable(const struct hps_stores *stor
     return hps_stores_find(stores, HPS_ROLE_DURABLE);
 }
 
-/* The shared store if it is the lowest one, so that only it has the rows and their updates;
- * otherwise NULL. */
+/* The shared store if it is the lowest one, and so has the only copy of the rows; otherwise
+ * NULL. */
 struct hps_store *hps_stores_shared_alone(const struct hps_stores *stores);
 
 #endif

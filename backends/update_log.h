@@ -2,8 +2,8 @@
  *
  * The interface of logs of updates: topics with numbered partitions, each a sequence of records
  * with offsets. `struct hps_update_log` is the configured source. Each updater thread opens its own
- * *consumer* and sets the offset at which it reads each partition; hpsd never reads positions from
- * the log. Only server/main.c names a concrete log.
+ * *consumer* and sets the offset at which it reads each partition; hpsd never reads committed
+ * positions from the log. Only server/main.c names a concrete log.
  *
  * Threads: a consumer belongs to one thread, which may block in the calls with a timeout. Only
  * `wake` may be called from other threads. Calls of the log itself are thread-safe.
@@ -14,7 +14,7 @@
  *
  *     topics ─▶ watch ─▶ offsets ─▶ assign ─▶ poll ─▶ … ─▶ GAP, GONE: stopped ─▶ (operator) assign
  *                 │                            └▶ DOWN … UP: the consumer reconnects by itself
- *                 └▶ heard: the leader's latest response with the end of the partition
+ *                 └▶ leader_response: the leader's latest response with the end of the partition
  *
  * A consumer cannot always recognize that a topic was recreated under its old name. GAP and GONE
  * report it if possible. But if the new topic has grown past the consumer's offset while the
@@ -24,8 +24,8 @@
  *
  * Delivered records prove nothing about freshness, and neither does a lack of records: the server
  * that has the partition may be unreachable. Only a response of the partition's leader to a request
- * of known time proves freshness (watch, heard). Every record logged before that request has an
- * offset below the end of the partition in the response.
+ * of known time proves freshness (watch, leader_response). Every record logged before that request
+ * has an offset below the end of the partition in the response.
  *
  * To apply back-pressure, the updater stops polling. Prefetch is bounded, and the log does not
  * expel slow consumers. To pause a partition, unassign it. To resume it or to seek, assign it at
@@ -75,7 +75,8 @@ struct hps_consumer_position {
     int64_t offset; /* of the next record to read */
 };
 
-/* A watched partition. Its consumer owns it and frees it when it is closed. */
+/* A watched partition. The consumer that made it owns it, and frees it when the consumer is
+ * closed. */
 struct hps_watch;
 
 /* A leader was silent between two answered requests if they were sent further apart than this. */
@@ -86,16 +87,16 @@ struct hps_leader_response {
     /* hps_clock_us when the newest answered request was sent; 0: no response yet. */
     uint64_t asked_us;
     int64_t asked_unix_ms; /* the same moment in wall-clock time */
-    /* hps_clock_us when the first answered request after the leader's last silence was sent. Does
-     * not depend on when the caller reads it. */
+    /* hps_clock_us when the first answered request after the leader's last silence was sent. If the
+     * leader was never silent, the first answered request of all. */
     uint64_t since_us;
     /* From the newest response: the offset after the last record, including records of open
      * transactions. */
     int64_t high;
-    /* Result of the newest request that ended: OK, or why there was no response (UNAVAILABLE,
-     * PERMISSION, NOT_FOUND, …). */
+    /* Result of the newest request that has ended: OK, or the reason why there was no response
+     * (PERMISSION, NOT_FOUND, …). UNAVAILABLE also if a request has had no response for 2 s. */
     hps_status status;
-    char text[160]; /* the reason for people; "" with OK */
+    char text[160]; /* `status` explained, for messages; "" if it is OK */
 };
 
 /* Result of recall: the record at an offset. */
@@ -117,7 +118,7 @@ enum hps_record_time {
 
 /* One record. All pointers are borrowed until the next poll, assign, unassign or close. */
 struct hps_consumer_record {
-    uint32_t tag; /* the tag that assign got for the partition */
+    uint32_t tag; /* the tag that the caller passed to `assign` for the partition */
     int32_t partition;
     const char *topic;
     int64_t offset;
@@ -132,15 +133,15 @@ struct hps_consumer_record {
 
 enum hps_consumer_event_kind {
     /* Events of a partition, identified by its tag. */
-    /* All records below `offset` were delivered. Reported again after further records. This proves
-     * nothing about freshness: see heard. */
+    /* All records below `offset` were delivered. Reported again after further records. The event
+     * proves nothing about freshness; only leader_response does. */
     HPS_CONSUMER_CAUGHT_UP,
     /* The log has records [low, high), so the assigned `offset` is not available. The partition was
      * unassigned. */
     HPS_CONSUMER_GAP,
-    /* The topic or partition does not exist, or the user may not see it (call offsets). The
-     * partition was unassigned. If it is listed again, it may belong to another topic with the same
-     * name. */
+    /* The topic or partition does not exist, or hpsd has no permission to see it; `offsets` returns
+     * which. The partition was unassigned. If `topics` lists the partition again later, it may
+     * belong to a recreated topic. */
     HPS_CONSUMER_GONE,
     /* The records from `offset` to `high` - 1 are unreadable: damaged, or larger than the limit for
      * inflating. They are skipped and reading continues. */
@@ -164,12 +165,12 @@ struct hps_consumer_event {
     int64_t low; /* -1: not known */
     int64_t high;
     hps_status status;
-    const char *text; /* for people; never NULL */
+    const char *text; /* text for messages; never NULL */
 };
 
-/* Result of a poll. The events happened after the records of the same poll, which stay valid. After
- * an event that unassigns a partition, no record with its tag comes until the partition is assigned
- * again. */
+/* Result of a poll. The events happened after the records of the same poll. These records stay
+ * valid. After an event that unassigns a partition, no record with its tag comes until the
+ * partition is assigned again. */
 struct hps_consumer_poll {
     const struct hps_consumer_record *records;
     uint32_t n_records;
@@ -185,7 +186,7 @@ struct hps_consumer_options {
     const char *group; /* group under which positions are committed; NULL: no commits */
     const char *model; /* model whose topics are read: hps_et.<model> and hps_et.<model>.<table> */
     const char *const
-        *filters;       /* [n_filters] base/rows/topic_filter.h; strings borrowed for the call */
+        *filters;       /* [n_filters] patterns (base/rows/topic_filter.h); borrowed for the call */
     uint32_t n_filters; /* 0: all topics of the model are read */
 };
 
@@ -232,12 +233,12 @@ struct hps_consumer_ops {
     /* Wait at most timeout_ms for records or events. Records of a partition come in offset order;
      * offsets may be missing (compaction, transactions). A result has at most records_max records,
      * and at most bytes_max bytes of keys and values, except that one larger record may come alone.
-     * An empty result with OK: the time has passed, or `wake` was called.
+     * If the result is empty and the status is OK, timeout_ms has passed or `wake` was called.
      * error   INTERNAL: the consumer is broken; close it and open another */
     hps_status (*poll)(struct hps_consumer *consumer, uint32_t timeout_ms, uint32_t records_max,
                        uint64_t bytes_max, struct hps_consumer_poll *out_poll,
                        struct hps_error *err);
-    /* Make the current poll return soon, or the next one if none is running. Any thread. */
+    /* Make the current poll return soon; if none is running, the next poll. Any thread. */
     void (*wake)(struct hps_consumer *consumer);
     /* Get the value of the record's last header with this name. *out_value may be NULL if the size
      * is 0. False: no such header. */
@@ -253,9 +254,10 @@ struct hps_consumer_ops {
     hps_status (*dead_letter)(struct hps_consumer *consumer, const char *topic,
                               const struct hps_consumer_record *record, const char *reason,
                               struct hps_error *err);
-    /* Wait until the log has acknowledged all dead letters. After an error, some dead letters since
-     * the previous flush may be lost, so the caller must send all of them again. After INVALID (too
-     * large for the topic), PERMISSION and NOT_FOUND, sending them again would fail, too. */
+    /* Wait until the log has acknowledged all dead letters. After an error, some dead letters sent
+     * since the previous flush may be lost, so the caller must send all of them again. INVALID (too
+     * large for the topic), PERMISSION and NOT_FOUND are unlikely to end: a retry usually fails,
+     * too. */
     hps_status (*dead_letter_flush)(struct hps_consumer *consumer, uint32_t timeout_ms,
                                     struct hps_error *err);
 };
