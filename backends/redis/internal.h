@@ -3,9 +3,10 @@
  * Shared by the files of the redis store.
  *
  * Threads: lookups and insertions run on any thread, updates (store_log.h) and loads on one thread
- * per space at a time. The thread `redis-leases` (leases.c) renews leases, sends samples of used
- * rows and counts rows. The lock of a space is held only to read or write memory, never during a
- * call of the cluster.
+ * per space at a time. The thread `redis-leases` (leases.c) renews leases, reports used rows to the
+ * servers and counts rows. A lease of a daemon prevents other daemons from deleting the rows of a
+ * version. The lock of a space is held only to read or write memory, never during a call of the
+ * cluster.
  */
 #ifndef HPS_BACKENDS_REDIS_INTERNAL_H
 #define HPS_BACKENDS_REDIS_INTERNAL_H
@@ -20,6 +21,8 @@
 #include "backends/store_log.h"
 #include "base/worker.h"
 
+/* REDIS_ASK_READS: initial value of redis_shard.ask. REDIS_TOUCHES_MAX: size of
+ * redis_space.touches. */
 enum { REDIS_DIGEST_BYTES = 20, REDIS_ASK_READS = 16, REDIS_TOUCHES_MAX = 4096 };
 
 /* Each shard stores the log positions of its rows and a digest of these positions. hpsd keeps the
@@ -41,23 +44,23 @@ enum { REDIS_DIGEST_BYTES = 20, REDIS_ASK_READS = 16, REDIS_TOUCHES_MAX = 4096 }
  * the reply may be older than the known state. */
 struct redis_shard_seen {
     uint32_t n_changes; /* changes of the known state of the shard */
-    uint32_t n_writes;  /* writes of this daemon, plus replies that report it missing */
+    uint32_t n_writes;  /* writes of this daemon, plus replies that report the shard missing */
 };
 
 /* State of one shard, from replies and from this daemon's own writes. */
 struct redis_shard {
-    struct hps_redis_name keys[2]; /* Redis keys of its rows and of their use counts */
+    struct hps_redis_name keys[2]; /* Redis keys of the shard's rows and of their use counts */
     uint16_t slot;                 /* hash slot of both keys */
     /* The state of the shard is known: `missing` is set, or digest and positions are valid. */
     bool known;
     bool missing;  /* the server does not have the shard */
     bool readable; /* known, and at or beyond the version's positions in every partition */
     bool exact;    /* known, and exactly at the version's positions */
-    /* How many of the next reads request the positions, too. Set when another daemon seems to
-     * write. */
+    /* Number of future reads of this shard that also request its positions. Set when another daemon
+     * seems to write to the shard. */
     uint8_t ask;
     uint8_t digest[REDIS_DIGEST_BYTES];
-    struct hps_redis_positions positions; /* if not known, the last known positions */
+    struct hps_redis_positions positions; /* the last known positions if `known` is false */
     uint64_t n_rows;
     struct redis_shard_seen seen;
 };
@@ -78,21 +81,22 @@ struct redis_space {
     uint32_t n_tables;
     uint64_t rows_max;            /* limit of rows of a shard; 0: no limit */
     struct hps_redis_name leases; /* Redis key of the leases */
-    uint16_t leases_slot;         /* its hash slot */
+    uint16_t leases_slot;         /* hash slot of `leases` */
     char *names;                  /* memory of all key names */
-    atomic_bool loaded;           /* a load has committed, so every shard has existed */
+    atomic_bool loaded;           /* a load was committed, so a shard without data has lost it */
     atomic_bool loading;          /* a load is running: gets find nothing until its commit */
     atomic_bool left;             /* log->leave was called: gets find nothing */
     /* hps_clock_us when the lease was last renewed; 0: never. Protected by the store's lock. */
     uint64_t lease_us;
-    _Atomic uint32_t n_sampled;    /* rows looked up, for choosing one in sample_every */
+    _Atomic uint32_t n_sampled;    /* number of rows looked up; selects one row in sample_every */
     struct hps_lock lock;          /* protects the fields below */
     uint32_t n_shards;             /* immutable */
     struct redis_shard *shards;    /* [n_shards]; names and slot are immutable */
     struct hps_redis_positions at; /* positions of the version */
     /* Shards that the leases thread found missing, if this store has the only copy of the rows. */
     uint32_t n_lost;
-    struct redis_touch *touches; /* [REDIS_TOUCHES_MAX] */
+    /* [REDIS_TOUCHES_MAX] uses of rows that were not sent to the servers yet. */
+    struct redis_touch *touches;
     uint32_t n_touches;
 };
 
@@ -101,7 +105,7 @@ struct redis {
     struct hps_redis_store_options options;
     char *member; /* name of this daemon in leases */
     struct hps_redis_cluster *cluster;
-    /* Protects spaces and stops; the leases thread holds it while it works on spaces. */
+    /* Protects `spaces` and `stops`. The leases thread holds this lock while it works on spaces. */
     struct hps_lock lock;
     struct redis_space *spaces;
     bool stops;                    /* the leases thread must end */
@@ -154,12 +158,14 @@ void redis_batch_run(struct redis *redis, struct redis_batch *batch, enum hps_re
  * Commands that timed out or were denied give UNAVAILABLE. */
 hps_status redis_batch_failure(const struct redis_batch *batch, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Set `err` to the reason why servers did not respond: the failure of a node that is down now, or
- * else the text of `first`. Returns the status of `first`, which must not be OK. */
+/* Set `err` to the reason why servers did not respond: the last failure of a node that is down. If
+ * no node is down, the reason is the text of `first`. Returns the status of `first`, which must not
+ * be OK. */
 hps_status redis_unanswered(struct redis *redis, const struct hps_error *first,
                             struct hps_error *err) HPS_MUST_CHECK;
 
-/* Append the command for one shard to `bytes`. If nothing is appended, the shard is skipped. */
+/* Append the command for one shard to `bytes`. If the function appends nothing, no command is sent
+ * for this shard. */
 typedef hps_status redis_shard_put_fn(void *ctx, struct hps_buf *bytes, uint32_t shard);
 /* Build a command for each shard with `put` and run all of them (redis_batch_run).
  *
@@ -208,17 +214,18 @@ void redis_shard_judge(const struct redis_space *space, struct redis_shard *shar
 hps_status redis_positions_put(struct redis_space *space, struct hps_buf *out_bytes) HPS_MUST_CHECK;
 /* The current counters of a shard. */
 struct redis_shard_seen redis_shard_seen(struct redis_space *space, uint32_t shard);
-/* Record the state in a reply, by rule 2 above: the digest and positions of the shard; digest_size
- * 0: the shard is missing. True: the known state is now this state or a newer one. */
+/* Record the digest and positions that a reply has for the shard, by rule 2 above. digest_size 0:
+ * the reply says that the shard is missing. True: the known state is now that of the reply or a
+ * newer one. */
 bool redis_shard_learn(struct redis_space *space, uint32_t at, struct redis_shard_seen seen,
                        const void *digest, size_t digest_size, const void *positions,
                        size_t positions_size);
-/* Same, with digest and positions in the values `first` and `first + 1` of a reply. Also false if
- * the reply does not have them. */
+/* Same as redis_shard_learn, with digest and positions from the values `first` and `first + 1` of a
+ * reply. Also false if the reply lacks these values. */
 bool redis_learn_values(struct redis_space *space, uint32_t at, struct redis_shard_seen seen,
                         const struct hps_redis_values *values, uint32_t first);
-/* Record that this daemon has applied the spans to the shard. That changed its digest from `from`
- * to `digest`. */
+/* Record that this daemon has applied the spans to the shard, which changed the shard's digest from
+ * `from` to `digest`. */
 void redis_shard_moved(struct redis_space *space, uint32_t at,
                        const uint8_t from[REDIS_DIGEST_BYTES],
                        const uint8_t digest[REDIS_DIGEST_BYTES], const struct hps_log_span *spans,
@@ -283,8 +290,9 @@ hps_status redis_log_behind(struct hps_space *space, const struct hps_call *call
 hps_status redis_log_reset(struct hps_space *space, const struct hps_call *call,
                            struct hps_log_report *out_report) HPS_MUST_CHECK;
 /* Empty each shard i whose which[i] is not 0; shape which[n_shards]. Afterwards which[i] is 1 if
- * the shard was emptied, 2 if it was left as it is because its state was not the known one, and 0
- * if it was not reached or not marked. Must not be called if this store has the only copy. */
+ * the shard was emptied. It is 2 if the shard was not emptied because its state on the server was
+ * not the known state. It is 0 if the server was not reached, or which[i] was 0. Must not be called
+ * if this store has the only copy. */
 hps_status redis_reset(struct redis_space *space, uint8_t *which, uint64_t deadline_us)
     HPS_MUST_CHECK;
 /* Create the shards that are known to be missing, without rows, at the version's positions. No
@@ -301,7 +309,7 @@ hps_status redis_put_field(struct hps_buf *bytes, const struct hps_table *table,
  * has the copied digest. If the guard does not see the marks of a batch (cache/version/stamps.h),
  * the digest was copied before that batch changed the shard. Then there are two cases. If the batch
  * changes the shard before the script runs, the digests differ and the script inserts nothing. If
- * it does so after the script, it replaces or erases the inserted rows. */
+ * the batch changes the shard after the script, it replaces or erases the inserted rows. */
 hps_status redis_insert(struct hps_space *space, const struct hps_call *call,
                         const struct hps_table *table, const hps_key *keys, const uint32_t *slots,
                         const uint8_t *rows, uint32_t n, const struct hps_insert_guard *guard,

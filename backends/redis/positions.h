@@ -30,7 +30,8 @@ struct hps_redis_positions {
     uint32_t capacity;
 };
 
-void hps_redis_positions_fini(struct hps_redis_positions *positions); /* leaves an empty set */
+/* Frees the memory of the set, which is then empty. */
+void hps_redis_positions_fini(struct hps_redis_positions *positions);
 void hps_redis_positions_clear(struct hps_redis_positions *positions);
 /* The position of a partition, valid until the set changes. NULL: the set lacks it. */
 const struct hps_redis_position *hps_redis_positions_find(
@@ -42,7 +43,7 @@ hps_status hps_redis_positions_copy(struct hps_redis_positions *to,
  * replaces the old start unless it is negative. NO_MEMORY */
 hps_status hps_redis_positions_raise(struct hps_redis_positions *positions, uint64_t partition,
                                      int64_t start, int64_t offset) HPS_MUST_CHECK;
-/* Replace the set by its stored form. INVALID: malformed; NO_MEMORY */
+/* Replace the set with the one whose stored form is in `data`. INVALID: malformed; NO_MEMORY */
 hps_status hps_redis_positions_decode(struct hps_redis_positions *positions, const void *data,
                                       size_t size) HPS_MUST_CHECK;
 /* Append the stored form of the set, or of spans, to `out`. */

@@ -19,9 +19,9 @@ enum hps_redis_evict {
 struct hps_redis_store_options {
     struct hps_redis_options redis;
     uint32_t n_shards;         /* per version; must be the same in all daemons */
-    uint32_t fields_max;       /* rows per command */
-    uint64_t write_timeout_us; /* limit for writes without an earlier deadline */
-    bool authoritative;        /* no store below has the rows, so shards are never emptied */
+    uint32_t fields_max;       /* maximum number of rows per command */
+    uint64_t write_timeout_us; /* longest duration of a write; an earlier deadline has priority */
+    bool authoritative;        /* the only copy of the rows: shards are never emptied */
     /* Name of this daemon, unique among the daemons that share Redis. NULL: "hpsd". */
     const char *member;
     uint64_t lease_ms; /* a lease expires this long after it was last renewed */

@@ -10,7 +10,7 @@
 
 enum hps_redis_script {
     HPS_REDIS_APPLY,  /* apply updates of the log to a shard, and set its positions */
-    HPS_REDIS_SHRINK, /* the same on a full server, where only deletes are allowed */
+    HPS_REDIS_SHRINK, /* as APPLY, on a full server, which allows only deletes */
     HPS_REDIS_INSERT, /* insert rows that were found in a lower tier, if the digest matches */
     HPS_REDIS_RESET,  /* empty a shard */
     HPS_REDIS_COMMIT, /* make loaded rows visible as a shard */

@@ -6,7 +6,7 @@
  *
  * Worker threads call the client and block, each on the connections that it has checked out. One
  * thread of the client opens connections, probes nodes that are down and requests the map of slots.
- * So a lookup waits for a connection at most as long as for a reply.
+ * So a slow connection attempt never blocks a worker longer than a slow reply would.
  */
 #ifndef HPS_BACKENDS_REDIS_CLIENT_CLIENT_H
 #define HPS_BACKENDS_REDIS_CLIENT_CLIENT_H
@@ -15,7 +15,7 @@
 #include "base/status.h"
 
 #define HPS_REDIS_SLOTS     16384
-#define HPS_REDIS_NODES_MAX 1024 /* at the same time */
+#define HPS_REDIS_NODES_MAX 1024 /* maximum number of nodes at one time */
 
 /* The slot of a key: CRC16 of the text in its first {}, or of the whole key if that text is missing
  * or empty. */
@@ -41,12 +41,12 @@ struct hps_redis_options {
     uint32_t failures_max; /* consecutive failures after which a node is down */
     uint64_t connect_timeout_us;
     uint64_t command_timeout_us;
-    uint64_t pause_us_first; /* until a node that is down is probed */
-    uint64_t pause_us_max;   /* the pause doubles up to this */
-    /* How long a resolved name is reused. Must be longer than pause_us_max. If a name is
-     * resolved too late for a probe, the next probe uses the result. */
+    uint64_t pause_us_first; /* from the failure of a node to its first probe */
+    uint64_t pause_us_max;   /* limit of the pause, which doubles after each failed probe */
+    /* How long a resolved host name is reused. Must be longer than pause_us_max: a name that is
+     * resolved too late for one probe is then still valid for the next. */
     uint64_t name_kept_us;
-    size_t reply_bytes_max; /* limit of undecoded bytes of a reply, so also of a single value */
+    size_t reply_bytes_max; /* limit of undecoded bytes of a reply, and so of one value */
 };
 
 #define HPS_REDIS_OPTIONS_DEFAULT                                           \
@@ -140,14 +140,15 @@ bool hps_redis_cluster_wait(struct hps_redis_cluster *cluster, uint64_t deadline
 /* One slot of each master, for commands without keys: *out_n slots, at most `capacity`. */
 void hps_redis_cluster_masters(struct hps_redis_cluster *cluster, uint16_t *out_slots,
                                uint32_t capacity, uint32_t *out_n);
-/* Write "ADDRESS: last failure", for people, of a node that is down or does not return the map of
+/* Write the text "ADDRESS: last failure" of a node that is down or does not return the map of
  * slots; "" if there is no such node. */
 void hps_redis_cluster_why(struct hps_redis_cluster *cluster, char *out_text, size_t size);
 
 struct hps_redis_node_stats {
-    char address[280]; /* as printed by hps_addr_print */
+    char address[280]; /* in the format of hps_addr_print */
     enum hps_redis_role role;
-    /* Usable for commands. False: its breaker is open, or it has no connection but needs one. */
+    /* The node is usable for commands. False: its breaker is open, or it has no connection although
+     * commands need one. */
     bool up;
     uint32_t n_slots; /* 0 for replicas and HPS_REDIS_ENTRY */
     uint32_t n_connections;
@@ -156,7 +157,7 @@ struct hps_redis_node_stats {
     uint64_t n_commands;
     uint64_t n_rows; /* rows in replies (hps_redis_rows), found or absent */
     uint64_t n_rows_found;
-    uint64_t n_errors; /* error replies, except NOSCRIPT: the client then loads a script */
+    uint64_t n_errors; /* error replies, except NOSCRIPT, after which the script is loaded */
     uint64_t n_timeouts;
     uint64_t n_broken;  /* connections that broke or could not be opened */
     uint64_t n_refused; /* commands not sent because the node was down */

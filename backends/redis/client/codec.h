@@ -36,7 +36,7 @@ enum hps_redis_type {
     HPS_REDIS_NIL,
     HPS_REDIS_INT,
     HPS_REDIS_TEXT,  /* a string, or a status like "OK" */
-    HPS_REDIS_ERROR, /* inside an array; an error outside of arrays sets the reply's status */
+    HPS_REDIS_ERROR, /* an error inside an array; any other error sets the reply's status */
     HPS_REDIS_ARRAY  /* its elements follow it; an element may be an array with its own elements */
 };
 
@@ -61,11 +61,11 @@ struct hps_redis_values {
  * error (EXHAUSTED), after which the connection is closed. Allocates nothing. */
 void hps_redis_values_init(struct hps_redis_values *values, uint32_t n_max, size_t text_max);
 void hps_redis_values_fini(struct hps_redis_values *values);
-/* Text of a TEXT or ERROR value with a NUL at its end; "" for other types. */
+/* The NUL-terminated text of a TEXT or ERROR value; "" for other types. */
 const char *hps_redis_values_text(const struct hps_redis_values *values, uint32_t i);
 /* The value of an INT, or of a TEXT that is a decimal number. False: neither. */
 bool hps_redis_values_i64(const struct hps_redis_values *values, uint32_t i, int64_t *out_number);
-/* Same for unsigned numbers. */
+/* Same as hps_redis_values_i64, for unsigned numbers. */
 bool hps_redis_values_u64(const struct hps_redis_values *values, uint32_t i, uint64_t *out_number);
 /* Index of the value after value i and all its elements. */
 uint32_t hps_redis_values_next(const struct hps_redis_values *values, uint32_t i);

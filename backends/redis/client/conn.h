@@ -16,15 +16,15 @@ struct hps_tls; /* net/tls.h */
 
 /* Start to connect to the next resolved address of `addr` (hps_sock_connect_next; `places` keeps
  * the progress). Takes a reference to `tls`; NULL: no TLS. reply_bytes_max: limit of undecoded
- * bytes. UNAVAILABLE: all remaining addresses refuse at once. */
+ * bytes. UNAVAILABLE: all remaining addresses refuse the connection immediately. */
 hps_status hps_redis_conn_open(const struct hps_addr *addr, struct hps_places *places,
                                struct hps_tls *tls, size_t reply_bytes_max,
                                struct hps_redis_conn **out_conn, struct hps_error *err)
     HPS_MUST_CHECK;
 void hps_redis_conn_close(struct hps_redis_conn *conn); /* NULL: no effect */
 
-/* Continue connecting and the TLS handshake. OK: done. AGAIN: poll for hps_redis_conn_events, then
- * call again. Any other status: failed; `err` has the reason. */
+/* Continue to connect, then do the TLS handshake. OK: both are complete. AGAIN: poll for
+ * hps_redis_conn_events, then call again. Any other status: failed; `err` has the reason. */
 hps_status hps_redis_conn_handshake(struct hps_redis_conn *conn, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Write as many bytes of `iov` as the socket accepts. OK: *out_size bytes were written. AGAIN: none

@@ -2,7 +2,8 @@
  *
  * Shared by the files of the Redis cluster client: client.c (opening, closing, status), node.c
  * (nodes, their connections, the map of slots), run.c (running commands, on workers) and
- * maintenance.c (the thread of the client). `lock` protects everything unless stated otherwise.
+ * maintenance.c (the thread of the client). `lock` of struct hps_redis_cluster protects all fields
+ * in this file, unless stated otherwise.
  */
 #ifndef HPS_BACKENDS_REDIS_CLIENT_INTERNAL_H
 #define HPS_BACKENDS_REDIS_CLIENT_INTERNAL_H
@@ -18,10 +19,11 @@
 
 #define HPS_REDIS_NOBODY (-1) /* in place of the index of a node: no node */
 
-/* A connection that is ready for commands, in the pool or checked out. */
+/* A connection that is ready for commands: either idle, in its node's pool, or checked out by a
+ * call. */
 struct hps_redis_link {
     struct hps_redis_conn *conn;
-    uint64_t generation; /* of its node when the connection was opened */
+    uint64_t generation; /* the node's generation when the connection was opened */
     uint64_t n_uses;
     uint64_t n_bytes_counted; /* received bytes that are already in the node's n_bytes_received */
 };
@@ -32,7 +34,8 @@ struct hps_redis_node {
     struct hps_breaker *breaker;  /* immutable */
     bool entry;                   /* a configured address */
     bool listed;                  /* in the map of slots */
-    uint64_t last_map;            /* cluster's n_maps when hps_redis_node_find last returned it */
+    /* cluster's n_maps when hps_redis_node_find last returned this node. */
+    uint64_t last_map;
     /* For a listed replica, the index of its master; HPS_REDIS_NOBODY: this node is a master. */
     int16_t master;
     uint32_t n_slots;
@@ -43,14 +46,15 @@ struct hps_redis_node {
     uint32_t n_making;    /* connections that are being opened */
     uint32_t n_waiting;   /* calls that wait for a connection */
     uint64_t generation;  /* links of an older generation are not reused */
-    uint64_t made_bad_us; /* last time that opening a connection failed */
-    uint64_t unnamed_us;  /* last failure to resolve its name; 0: the last try succeeded */
-    bool finding;         /* its name is being resolved */
+    uint64_t made_bad_us; /* hps_clock_us when opening a connection last failed; 0: never */
+    /* hps_clock_us of the last failure to resolve its name; 0: the last attempt succeeded. */
+    uint64_t unnamed_us;
+    bool finding; /* its name is being resolved */
     /* While n_making > 0, only the thread of maintenance.c uses `resolve` and `turn`, without the
      * lock. */
     struct hps_resolve *resolve; /* resolution in progress, or its result; NULL: not resolved */
-    /* Index of the resolved address to try first: the last address that worked, or the next one
-     * after it. */
+    /* Index of the resolved address to try first: the last address that worked. If the last address
+     * that worked now fails, the index of the next one. */
     uint32_t turn;
     struct hps_redis_node_stats stats;
     /* For each kind of error: when it was last logged; 0: never. */
@@ -77,7 +81,8 @@ struct hps_redis_cluster {
     int16_t refresh_hint; /* node to query first, or HPS_REDIS_NOBODY */
     uint64_t refresh_at_us;
     uint64_t refreshed_us; /* when the current map was received; 0: never */
-    /* Consecutive failures. One failure means that no candidate node returned a valid map. */
+    /* Consecutive requests of the map that failed because no candidate node returned a valid
+     * map. */
     uint32_t n_refreshes_failed;
 
     struct hps_worker thread; /* the thread of maintenance.c */
@@ -94,7 +99,8 @@ struct hps_redis_cluster {
  * adopted after the last call for this node. */
 int16_t hps_redis_node_find(struct hps_redis_cluster *cluster, const struct hps_addr *addr);
 void hps_redis_node_free(struct hps_redis_node *node);
-/* Check out an idle link that can be reused (hps_redis_conn_idle_ok). False: there is none. */
+/* Check out an idle link that can be reused (hps_redis_conn_idle_ok). False: the node has no such
+ * link. */
 bool hps_redis_node_checkout(struct hps_redis_node *node, struct hps_redis_link *out_link);
 /* Takes ownership of the link: returns it to the pool, or closes it if its generation is old or the
  * pool is full. */
@@ -108,16 +114,17 @@ void hps_redis_node_broke(struct hps_redis_cluster *cluster, struct hps_redis_no
 void hps_redis_node_add(struct hps_redis_cluster *cluster, struct hps_redis_node *node,
                         struct hps_redis_conn *conn, uint64_t generation);
 /* Report the result of a call of the node to its breaker. After a failure, `why` is stored as
- * stats.error, for people. */
+ * stats.error. */
 void hps_redis_node_account(struct hps_redis_cluster *cluster, struct hps_redis_node *node,
                             hps_status status, uint64_t duration_us, const char *why);
-/* Same, for the probe of a node that is down (hps_breaker_enter let it through). */
+/* Same as hps_redis_node_account, for the probe of a node that is down (hps_breaker_enter returned
+ * PROBE). */
 void hps_redis_node_probed(struct hps_redis_cluster *cluster, struct hps_redis_node *node,
                            hps_status status, const char *why);
 /* The server sent an error reply: count it and store it as `stats.error`. Log it, each kind of
  * error at most once a minute. */
 void hps_redis_node_refused(struct hps_redis_node *node, const char *error);
-/* Close the idle links now, and the checked-out links when they are checked in. */
+/* Close the node's idle links now, and its checked-out links when they are checked in. */
 void hps_redis_node_drop_links(struct hps_redis_node *node);
 
 /* A new map of slots. Fill it with hps_redis_map_begin and one hps_redis_map_tell for each range of
@@ -128,7 +135,8 @@ struct hps_redis_map {
     uint32_t n_slots;                    /* slots with a node */
     bool listed[HPS_REDIS_NODES_MAX];    /* as hps_redis_node.listed */
     int16_t master[HPS_REDIS_NODES_MAX]; /* as hps_redis_node.master */
-    int16_t reported;                    /* index of the last master passed to hps_redis_map_tell */
+    /* Last master passed to hps_redis_map_tell; owner of the replicas that follow. */
+    int16_t reported;
 };
 void hps_redis_map_begin(struct hps_redis_map *map, struct hps_redis_cluster *cluster);
 void hps_redis_map_tell(void *map, uint16_t first, uint16_t last, bool master,
@@ -150,7 +158,7 @@ hps_status hps_redis_maintenance_start(struct hps_redis_cluster *cluster, struct
     HPS_MUST_CHECK;
 /* Stop the thread and wait until it has ended. */
 void hps_redis_maintenance_stop(struct hps_redis_cluster *cluster);
-/* Make the thread look for work now. Any thread, with or without the lock. */
+/* Make the thread of maintenance.c look for work now. Any thread, with or without the lock. */
 void hps_redis_maintenance_wake(struct hps_redis_cluster *cluster);
 /* How many more connections the node needs. Caller must hold the lock. */
 uint32_t hps_redis_links_wanted(const struct hps_redis_cluster *cluster,

@@ -15,8 +15,8 @@ typedef void (*hps_redis_slots_fn)(void *ctx, uint16_t first, uint16_t last, boo
                                    const struct hps_addr *addr);
 
 /* Pass each entry of a CLUSTER SLOTS reply to `fn`. `asked` is the address of the node that sent
- * the reply; a node without a host in the reply is on the same host. IO: not a CLUSTER SLOTS reply;
- * `fn` was not called. */
+ * the reply; if the reply has a node without a host, the node is on the host of `asked`. IO: not a
+ * CLUSTER SLOTS reply; `fn` was not called. */
 hps_status hps_redis_slots_read(const struct hps_redis_values *values, const struct hps_addr *asked,
                                 hps_redis_slots_fn fn, void *ctx, struct hps_error *err)
     HPS_MUST_CHECK;
@@ -28,7 +28,7 @@ struct hps_redis_redirect {
 };
 
 /* Parse an error reply "MOVED 3999 127.0.0.1:6381" or "ASK …" of the node at `asked`. False:
- * another error. */
+ * `error` is another error. */
 bool hps_redis_redirect_read(const char *error, const struct hps_addr *asked,
                              struct hps_redis_redirect *out_redirect);
 
