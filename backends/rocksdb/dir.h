@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The directory of the persistent store: its owner, its lock, and the free space of its disk. One
- * process can write to it, or several can read it. This file does not use RocksDB. After the open,
- * calls are thread-safe.
+ * The directory of the persistent store. This file checks its owner, its lock and the free space of
+ * its disk. Either one process opens the directory for writing, or several open it for reading.
+ * This file does not use RocksDB. Calls are thread-safe once the directory is open.
  *
  * On disk: `<dir>/hpsd` is the database and `<dir>/hpsd.lock` the lock. `<dir>/hpsd.ballast`
  * reserves disk space. hpsd deletes it when other programs have filled the disk, so that versions
@@ -18,11 +18,12 @@
 #include "base/rows/dir.h"
 #include "base/status.h"
 
-enum { HPS_ROCKSDB_PATH_BYTES_MAX = 3900 }; /* of `dir`; leaves space for file names in PATH_MAX */
+/* Limit of `dir`: with a file name, it must fit PATH_MAX. */
+enum { HPS_ROCKSDB_PATH_BYTES_MAX = 3900 };
 
 enum {
     HPS_ROCKSDB_BALLAST_BYTES = 8 << 20, /* size of the ballast */
-    HPS_ROCKSDB_FLOOR_BYTES = 64 << 10   /* bytes that every write must leave free */
+    HPS_ROCKSDB_FLOOR_BYTES = 64 << 10   /* free bytes that even vital writes must leave */
 };
 
 struct hps_rocksdb_dir {
@@ -31,7 +32,7 @@ struct hps_rocksdb_dir {
     char *path;        /* of the database */
     bool read_only;
     int lock_fd;
-    uint64_t disk_free_min_bytes; /* the minimum free space of the guards below */
+    uint64_t disk_free_min_bytes; /* the minimum free space that the guard functions below check */
     struct hps_lock lock;         /* protects `ballast` and its file */
     bool ballast;                 /* the ballast exists */
 };
@@ -45,14 +46,14 @@ enum hps_rocksdb_dir_state {
 };
 
 /* Create `dir` if it does not exist (but not its parent, and not if read_only), take its lock, and
- * determine the minimum free space. disk_free_min_bytes 0: max(2 GiB, 5 % of the file system).
- * out_dir must be closed, also on failure.
+ * determine the minimum free space. disk_free_min_bytes 0: max(2 GiB, 5 % of the file system). The
+ * caller must close *out_dir, also on failure.
  * error   BUSY: another process has the lock; INVALID: the path is too long, or root would write
  *         into a directory of another user; NOT_FOUND, PERMISSION, EXHAUSTED, IO, NO_MEMORY */
 hps_status hps_rocksdb_dir_open(struct hps_rocksdb_dir *out_dir, const char *dir, bool read_only,
                                 uint64_t disk_free_min_bytes, struct hps_error *err) HPS_MUST_CHECK;
 void hps_rocksdb_dir_close(struct hps_rocksdb_dir *dir);
-/* Find out whether there is a database at dir->path. */
+/* Find out what kind of content is at dir->path. */
 hps_status hps_rocksdb_dir_look(const struct hps_rocksdb_dir *dir,
                                 enum hps_rocksdb_dir_state *out_state, struct hps_error *err)
     HPS_MUST_CHECK;
@@ -72,22 +73,23 @@ struct hps_rocksdb_dir_files {
 hps_status hps_rocksdb_dir_files(const struct hps_rocksdb_dir *dir, const char *suffix,
                                  struct hps_rocksdb_dir_files *out_files, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Whether files of the database can be read past the page cache (O_DIRECT). The database must
+/* Whether the file system supports reads that bypass the page cache (O_DIRECT). The database must
  * exist. */
 bool hps_rocksdb_dir_direct_works(const struct hps_rocksdb_dir *dir);
 
 /* Bytes that may be written before the minimum free space is reached. 0 if read-only. */
 uint64_t hps_rocksdb_dir_free_bytes(const struct hps_rocksdb_dir *dir);
-/* Check that a write of this size leaves the minimum free space. EXHAUSTED: it does not; the text
- * has the needed and the available bytes. */
+/* Check that a write of `bytes` leaves the minimum free space. EXHAUSTED: less would be left; the
+ * text has the needed and the available bytes. */
 hps_status hps_rocksdb_dir_guard(const struct hps_rocksdb_dir *dir, uint64_t bytes,
                                  struct hps_error *err) HPS_MUST_CHECK;
-/* Same, but the write must leave only a quarter of the minimum. For small writes, such as the end
- * of a load. */
+/* Same as hps_rocksdb_dir_guard, but the write must leave only a quarter of the minimum. For small
+ * writes, such as the end of a load. */
 hps_status hps_rocksdb_dir_guard_small(const struct hps_rocksdb_dir *dir, uint64_t bytes,
                                        struct hps_error *err) HPS_MUST_CHECK;
-/* Same, but the write must leave only HPS_ROCKSDB_FLOOR_BYTES. For writes that free space or keep
- * the catalog correct. If little space is left, the call deletes the ballast first. */
+/* Same as hps_rocksdb_dir_guard, but the write must leave only HPS_ROCKSDB_FLOOR_BYTES. For writes
+ * that free space or keep the catalog correct. If little space is left, the call deletes the
+ * ballast first. */
 hps_status hps_rocksdb_dir_guard_vital(struct hps_rocksdb_dir *dir, uint64_t bytes,
                                        struct hps_error *err) HPS_MUST_CHECK;
 /* Create the directory `to` if it does not exist, and check that there is space for a checkpoint in
@@ -97,12 +99,12 @@ hps_status hps_rocksdb_dir_guard_copy(const struct hps_rocksdb_dir *dir, const c
                                       uint64_t bytes_all, uint64_t bytes_new, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Create the ballast if it is missing and the free space is at least half of the minimum plus twice
- * the size of the ballast. A disk that is nearly full at the open also gets a ballast, because only
- * half of the minimum must be free. That half is left for memtables that RocksDB has yet to
- * write. */
+ * the size of the ballast. So a disk whose free space is already below the minimum can still get a
+ * ballast. The half of the minimum that stays free is for memtables that RocksDB has not written
+ * yet. */
 void hps_rocksdb_dir_ballast(struct hps_rocksdb_dir *dir);
 
-/* "<dir>/<name>"; the caller frees it (hps_free). NULL: no memory. */
+/* Returns "<dir>/<name>", which the caller frees (hps_free), or NULL if there is no memory. */
 char *hps_rocksdb_dir_join(const char *dir, const char *name);
 /* Remove a file or directory with everything in it. A missing path is no error. */
 hps_status hps_rocksdb_dir_remove_tree(const char *path, struct hps_error *err) HPS_MUST_CHECK;

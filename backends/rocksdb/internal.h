@@ -19,10 +19,11 @@
  *
  * dir.c and write_order.c are part of the store but do not use RocksDB.
  *
- * Threads: no other thread may use the store during open and close. In between, any number of
- * threads use it, and all of them may wait for the disk. The store's own threads are rocksdb-sync
- * (wal.c), the readers (read.c) and one for each load (load.c). Fields without a note are immutable
- * once the store is open. A *family* is a column family of RocksDB.
+ * Threads: only one thread may use the store while it is being opened or closed. In between, any
+ * number of threads may use it; their calls may wait for the disk. The store's own threads are
+ * rocksdb-sync (wal.c), the readers (read.c) and one for each load (load.c). Fields are immutable
+ * once the store is open, unless a comment says otherwise. A *family* is a column family of
+ * RocksDB.
  */
 #ifndef HPS_BACKENDS_ROCKSDB_INTERNAL_H
 #define HPS_BACKENDS_ROCKSDB_INTERNAL_H
@@ -47,9 +48,10 @@
 #define HPS_ROCKSDB_NO_LOG_DIR "/dev/null/none"
 
 enum {
-    HPS_ROCKSDB_KEY_BYTES = 12,       /* table u32, key u64, both big-endian */
-    HPS_ROCKSDB_ENTRY_BYTES = 24,     /* on disk per row: key and overhead of blocks, rounded up */
-    HPS_ROCKSDB_NAME_MAX_BYTES = 160, /* of a family, including the NUL */
+    HPS_ROCKSDB_KEY_BYTES = 12, /* table u32, key u64, both big-endian */
+    /* Bytes on disk per row for key and block overhead, rounded up. */
+    HPS_ROCKSDB_ENTRY_BYTES = 24,
+    HPS_ROCKSDB_NAME_MAX_BYTES = 160,    /* longest name of a family, including the NUL */
     HPS_ROCKSDB_RECORD_PREFIX_BYTES = 4, /* size of HPS_ROCKSDB_RECORD_TABLE in a key */
 };
 
@@ -59,8 +61,8 @@ enum {
 struct hps_rocksdb_family {
     char *name;
     rocksdb_column_family_handle_t *handle;
-    bool open;     /* a space handle exists */
-    bool leftover; /* a drop was begun and may have failed; the rows must not be used */
+    bool open;     /* a handle of the family's space is open */
+    bool leftover; /* a drop was begun and may have failed, so the rows must not be used */
     /* A compaction found damage. RocksDB no longer compacts the family after the next open. */
     bool damaged;
     bool flushed;   /* in store->dropped: every flush that ran at the drop has ended */
@@ -72,9 +74,11 @@ struct hps_rocksdb_family {
 enum hps_rocksdb_writes {
     HPS_WRITES_TAKEN = 1 << 0,      /* writes are accepted */
     HPS_WRITES_STOPPED = 1 << 1,    /* an error has stopped writes, until a write succeeds */
-    HPS_WRITES_RECOVERING = 1 << 2, /* as STOPPED, and RocksDB tries to recover */
-    HPS_WRITES_WAL_FULL = 1 << 3,   /* a write to the WAL failed on a full disk; no more are sent */
-    HPS_WRITES_WAL_LOST = 1 << 4,   /* as WAL_FULL, but a new WAL needs a new open */
+    HPS_WRITES_RECOVERING = 1 << 2, /* as STOPPED, while RocksDB tries to recover */
+    /* A write to the WAL failed on a full disk; hpsd sends RocksDB no further writes. */
+    HPS_WRITES_WAL_FULL = 1 << 3,
+    /* As WAL_FULL, and RocksDB starts no new WAL until the store is opened again. */
+    HPS_WRITES_WAL_LOST = 1 << 4,
 };
 
 /* A family in which a compaction found damage. */
@@ -89,7 +93,7 @@ struct hps_rocksdb_health {
     struct hps_lock lock;
     _Atomic(enum hps_rocksdb_writes) writes;
     uint64_t full_wal;         /* number of the WAL whose write failed on a full disk; 0: none */
-    atomic_bool needs_open;    /* an error has occurred that only a new open can end */
+    atomic_bool needs_open;    /* an error has occurred that only opening the store again can end */
     _Atomic uint64_t n_events; /* errors and recoveries reported by RocksDB */
     /* n_events when rocksdb-sync last saw a write succeed. Used by rocksdb-sync only. */
     uint64_t n_events_seen;
@@ -99,7 +103,7 @@ struct hps_rocksdb_health {
 struct hps_rocksdb_wal {
     uint32_t sync_ms;       /* interval of syncs; 0: each write is synced */
     atomic_bool dirty;      /* unsynced writes exist */
-    struct hps_rwlock gate; /* writes to the WAL hold it for reading, a sync for writing */
+    struct hps_rwlock gate; /* held for reading by writes to the WAL, for writing by a sync */
     struct hps_worker sync; /* rocksdb-sync */
     struct hps_lock lock;   /* protects woken and closing */
     struct hps_cond wake;   /* wakes rocksdb-sync */
@@ -128,10 +132,12 @@ struct hps_rocksdb {
     _Atomic uint64_t format; /* format number of the database */
     struct hps_lock lock;    /* protects the families and their flags */
     struct hps_rocksdb_family *families;
-    struct hps_rocksdb_family *dropped; /* dropped families with open handles, see spaces.c */
+    /* Dropped families whose handles are still open (spaces.c). */
+    struct hps_rocksdb_family *dropped;
 
-    struct hps_pool *readers; /* threads that share large gets; NULL: the caller reads alone */
-    uint64_t memory_bytes;    /* page cache available for the files */
+    /* Threads that share large gets; NULL: the calling thread reads all rows. */
+    struct hps_pool *readers;
+    uint64_t memory_bytes; /* page cache available for the files */
     uint32_t n_cpus;
     /* Reads wait for the disk: the files exceed memory_bytes, or reads are direct. Set by
      * hps_rocksdb_mode_review. */
@@ -186,7 +192,8 @@ hps_status hps_rocksdb_text_status(const char *text);
 /* Set err to "rocksdb: what: text", and return the status for `text`. Takes ownership of `text`,
  * which RocksDB allocated. */
 hps_status hps_rocksdb_fail_text(char *text, struct hps_error *err, const char *what);
-/* Same, for callers without an hps_error: logs `what` and `text`, except for DEADLINE. */
+/* Same as hps_rocksdb_fail_text, but writes `what` and `text` to the log instead of an hps_error.
+ * Does not log DEADLINE. */
 hps_status hps_rocksdb_log_text(char *text, const char *what);
 /* Set err, and return NO_MEMORY. */
 hps_status hps_rocksdb_fail_memory(struct hps_error *err);
@@ -216,8 +223,8 @@ void hps_rocksdb_mode_review(struct hps_rocksdb *store);
 
 /* ---- damaged.c ------------------------------------------------------------------------------- */
 
-/* Read the names of damaged families from disk. Returns them one per line; NULL: there are none, or
- * an error.
+/* Read the names of damaged families from disk. Returns the names, one per line. NULL: no family is
+ * damaged, or an error has occurred.
  *
  * owner   the caller frees the result (hps_free), also on failure
  * error   in *out_status, which is always set: NO_MEMORY, IO, PERMISSION */
@@ -238,7 +245,7 @@ void hps_rocksdb_damaged_mark(struct hps_rocksdb *store);
 /* ---- health.c -------------------------------------------------------------------------------- */
 
 void hps_rocksdb_health_init(struct hps_rocksdb_health *health);
-/* To be called after the database was closed, so that RocksDB reports nothing more. */
+/* To be called after the database was closed, because until then RocksDB may report events. */
 void hps_rocksdb_health_fini(struct hps_rocksdb_health *health);
 /* The listener's callback (listener.h); ctx is the store. RocksDB may call it from the start of the
  * open to the end of the close. */
@@ -248,20 +255,21 @@ hps_rocksdb_event_fn hps_rocksdb_health_event;
  * not started a new WAL since. */
 hps_status hps_rocksdb_wal_check(const struct hps_rocksdb *store, struct hps_error *err)
     HPS_MUST_CHECK;
-/* To be called before and after each write to the WAL. write_begin takes the gate for reading,
- * write_end releases it and reports the result of the write.
+/* To be called before and after each write to the WAL. write_begin acquires wal.gate for reading
+ * and returns health.n_events. write_end updates the health with the result of the write and
+ * releases the gate.
  *
  * begun   the result of write_begin
- * text    the error of the write, borrowed; NULL: it succeeded */
+ * text    the error of the write, borrowed; NULL: the write succeeded */
 uint64_t hps_rocksdb_write_begin(struct hps_rocksdb *store);
 void hps_rocksdb_write_end(struct hps_rocksdb *store, uint64_t begun, const char *text);
-/* Report a failed write of rocksdb-sync, which holds the gate exclusively. */
+/* Report a failed write of rocksdb-sync, which holds wal.gate for writing. */
 void hps_rocksdb_write_failed(struct hps_rocksdb *store, const char *text);
 
 /* Whether a write has succeeded since RocksDB last reported an event. For rocksdb-sync. */
 bool hps_rocksdb_health_settled(const struct hps_rocksdb *store);
-/* Same, but makes a write if that is needed to find out. For rocksdb-sync, which holds the gate
- * exclusively. */
+/* Same as hps_rocksdb_health_settled, but if RocksDB has reported an event since, attempts a write.
+ * For rocksdb-sync, which holds wal.gate for writing. */
 bool hps_rocksdb_takes_writes(struct hps_rocksdb *store);
 /* Ensure that the memtable of the default family is not empty. Only then does RocksDB start a new
  * WAL after a full disk (health.c). False: RocksDB accepts no writes now. */
@@ -271,7 +279,7 @@ bool hps_rocksdb_memory_keep(struct hps_rocksdb *store);
 
 /* To be called before the database is opened. */
 void hps_rocksdb_wal_init(struct hps_rocksdb_wal *wal, uint32_t sync_ms);
-/* To be called after the database was closed. Before that, RocksDB may call
+/* To be called after the database was closed, because until then RocksDB may call
  * hps_rocksdb_sync_wake. */
 void hps_rocksdb_wal_fini(struct hps_rocksdb_wal *wal);
 /* If there are many old WALs, write out all memtables, so that RocksDB deletes the WALs. Called at
@@ -300,15 +308,15 @@ void hps_rocksdb_family_free(struct hps_rocksdb_family *family);
 /* Free dropped families that no flush, compaction or write of RocksDB uses any more. True: some
  * dropped families are left. */
 bool hps_rocksdb_dropped_free(struct hps_rocksdb *store);
-/* Free all dropped families. If there are any, cancel RocksDB's background jobs first. Only as part
- * of the close. */
+/* Free all dropped families. If there are any, cancel RocksDB's background jobs first. To be called
+ * only when the store is closed. */
 void hps_rocksdb_dropped_close(struct hps_rocksdb *store);
 
 /* ---- database.c ------------------------------------------------------------------------------ */
 
-/* Open the database with all its families; create it if its place is absent or empty. This runs on
- * a new thread, and the caller waits for it. The directory must be open and the options created. On
- * failure some handles may be open, which the close of the store closes.
+/* Open the database with all its families; create it if its directory is absent or empty. This runs
+ * on a new thread, and the caller waits for it. The directory must be open and the options created.
+ * On failure some handles may be open; closing the store closes them.
  *
  * error   NEWER_FORMAT, DATA_LOSS (corrupt), PRECONDITION (not a database of hpsd), NOT_FOUND
  *         (read-only and no database), BUSY, EXHAUSTED, INVALID (read mode), NO_MEMORY, IO */

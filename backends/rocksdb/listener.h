@@ -75,12 +75,12 @@ extern "C" {
 /* Offer a callback to the next listener that RocksDB creates on this thread, from options in text
  * form. RocksDB calls `fn` with `ctx` until the database opened with these options is closed. */
 void hps_rocksdb_listener_offer(hps_rocksdb_event_fn *fn, void *ctx);
-/* End the offer. False: RocksDB has not created a listener since the offer. */
+/* Withdraw the offer. Returns whether RocksDB has created a listener since the offer. */
 bool hps_rocksdb_listener_made(void);
 
 /* Called when RocksDB throws an exception that it does not catch, such as std::system_error if a
- * thread cannot be started. The function must end the process. exception: the mangled name of the
- * exception's type, or "". */
+ * thread cannot be started. The function must end the process. exception: the mangled type name of
+ * the exception; "": not known. */
 typedef void hps_rocksdb_terminate_fn(const char *exception);
 /* Make `fn` the handler of std::terminate. */
 void hps_rocksdb_terminate_set(hps_rocksdb_terminate_fn *fn);

@@ -2,8 +2,8 @@
  *
  * The persistent store: RocksDB in `<path>/hpsd`, with one column family per (model, version).
  * Loads write sorted SST files and ingest them in one call. It is the lowest store, so `insert`
- * inserts nothing (hps_store_insert_none). Threads: as backends/store.h says; calls may wait for
- * the disk.
+ * inserts nothing (hps_store_insert_none). Calls are thread-safe (backends/store.h) and may wait
+ * for the disk.
  */
 #ifndef HPS_BACKENDS_ROCKSDB_ROCKSDB_H
 #define HPS_BACKENDS_ROCKSDB_ROCKSDB_H
@@ -12,11 +12,12 @@
 
 /* How rows are read from disk. */
 enum hps_rocksdb_read_mode {
-    /* The store chooses at the open: MMAP if the files and the rows to be loaded each fit
-     * memory_bytes, otherwise DIRECT, or BUFFERED if the file system lacks direct reads. */
+    /* The store chooses when it is opened. It chooses MMAP if the files and the rows to be loaded
+     * each fit memory_bytes. Otherwise it chooses DIRECT, or BUFFERED if the file system does not
+     * support direct reads. */
     HPS_ROCKSDB_READ_AUTO,
     HPS_ROCKSDB_READ_MMAP,     /* files are mapped; an unreadable disk sector ends the process */
-    HPS_ROCKSDB_READ_DIRECT,   /* past the page cache, by many threads */
+    HPS_ROCKSDB_READ_DIRECT,   /* read with O_DIRECT, bypassing the page cache, by many threads */
     HPS_ROCKSDB_READ_BUFFERED, /* through the page cache */
 };
 
@@ -27,14 +28,15 @@ struct hps_rocksdb_options {
     unsigned n_threads;
     uint32_t batch_keys_max; /* keys per multi-get and rows per write batch */
     bool read_only;
-    /* Free bytes that writes must leave; 0: max(2 GiB, 5 % of the file system). */
+    /* Free bytes of the file system that writes must leave; 0: max(2 GiB, 5 % of the file
+     * system). */
     uint64_t disk_free_min_bytes;
     uint64_t block_cache_bytes;
     enum hps_rocksdb_read_mode read_mode;
     /* Page cache available for the files. If the files are larger, reads wait for the disk, and
      * more threads share a large get. */
     uint64_t memory_bytes;
-    uint64_t load_bytes;  /* size of the configured tables to be loaded, for AUTO; 0: not known */
+    uint64_t load_bytes;  /* size of the tables to be loaded, only used by AUTO; 0: not known */
     uint32_t wal_sync_ms; /* interval of WAL syncs; 0: each write is synced before it returns */
 };
 
@@ -45,8 +47,8 @@ struct hps_rocksdb_options {
 enum { HPS_ROCKSDB_FORMAT = 2, HPS_ROCKSDB_FORMAT_FIRST = 1 };
 
 /* Open the store.
- * error   BUSY: another process has it open; NEWER_FORMAT; DATA_LOSS (corrupt); PRECONDITION (not a
- *         database of hpsd); IO */
+ * error   BUSY: another process has the store open; NEWER_FORMAT; DATA_LOSS (corrupt); PRECONDITION
+ *         (not a database of hpsd); IO */
 hps_status hps_rocksdb_open(const struct hps_rocksdb_options *options, struct hps_store **out_store,
                             struct hps_error *err) HPS_MUST_CHECK;
 
