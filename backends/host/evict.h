@@ -3,20 +3,21 @@
  * Eviction of one table: S3-FIFO (Yang et al., SOSP 2023) with the main queue replaced by a clock
  * hand over the buckets of the index. A new key is on probation until n further keys were added,
  * where n is a tenth of the number of rows. If readers have found the key at least twice by then,
- * it stays. Otherwise it is evicted. A key that is added again soon after its eviction skips
- * probation. A reader counts a hit by writing two bits in the bucket of the key. Used by the
- * table's writer only.
+ * the key stays in the table. Otherwise it is evicted. A key that is added again soon after its
+ * eviction skips probation. A reader counts a hit by writing two bits in the bucket of the key.
+ * Used by the table's writer only.
  */
 #ifndef HPS_BACKENDS_HOST_EVICT_H
 #define HPS_BACKENDS_HOST_EVICT_H
 
 #include "backends/host/index.h"
 
-/* Upper bound of the memory that eviction needs, per row of the table. */
+/* Upper bound of the memory that eviction needs, in bytes per row of the table. */
 enum { HPS_HOST_EVICT_ROW_BYTES = 3 };
 
 struct hps_host_evict {
-    bool on;             /* the table has been full; set by hps_host_evict_start */
+    /* The table has been full once, so it evicts; set by hps_host_evict_start. */
+    bool on;
     hps_key *ring;       /* keys on probation, the oldest at ring_head */
     uint64_t n_ring_max; /* capacity of ring */
     uint64_t ring_head;
@@ -25,13 +26,14 @@ struct hps_host_evict {
     uint64_t *ghosts;
     uint64_t n_ghosts;
     uint64_t hand; /* clock hand: a hash; its home (index.h) is the next bucket to check */
-    /* If the hand is at the last home: how many buckets after it were checked; otherwise 0. */
+    /* If the hand is at the last home: how many buckets after this home were checked. Otherwise
+     * 0. */
     unsigned tail;
     unsigned slot; /* next slot to check in the bucket of the hand */
 };
 
-/* Start to evict. To be called once, when the table, with space for n_rows, is full for the first
- * time. If there is no memory for ring and ghosts, only the clock is used. */
+/* Start to evict. To be called once, when the table is full for the first time. n_rows: the number
+ * of rows that fit the table. If there is no memory for ring and ghosts, only the clock is used. */
 void hps_host_evict_start(struct hps_host_evict *evict, uint64_t n_rows);
 void hps_host_evict_close(struct hps_host_evict *evict); /* frees all and zeroes `evict` */
 

@@ -17,9 +17,9 @@
  * have seen the erased key have left. Readers write only `heat`.
  *
  * Growing and shrinking. While the index changes its size, the new array `now` has a pointer `from`
- * to the old one. Keys move from the old array to the new one, a few buckets at a time, in order.
- * The home of a hash is the high half of hash * n_homes, which preserves the order of hashes. So
- * keys move from front to back in both arrays, and the old array returns its pages to the system
+ * to the old one. Keys move from the old array to the new one in bucket order, a few buckets at a
+ * time. The home of a hash is the high half of hash * n_homes, which preserves the order of hashes.
+ * So keys move from front to back in both arrays, and the old array returns its pages to the system
  * while the new one takes pages. A key is in `from` if its home there is at or after bucket
  * `moved`; any other key is in `now`. No key passes over this boundary: keys with a home before
  * `moved` are in buckets before it. Moved buckets of `from` stay readable until their readers have
@@ -41,7 +41,8 @@ enum {
     HPS_HOST_LIVE_ALL = 0x1f,
     HPS_HOST_MARK_SHIFT = 5,
     HPS_HOST_PASSED_SHIFT = 10,
-    /* Limit of the number of keys that passed over a bucket. Once it has this value, it stays. */
+    /* Limit of a bucket's count of keys that passed over it. A count that has reached the limit no
+     * longer changes. */
     HPS_HOST_PASSED_MAX = 63,
     HPS_HOST_HEAT_MAX = 3,
 };
@@ -61,11 +62,12 @@ struct hps_host_buckets {
     uint64_t n_homes;
     uint32_t generation; /* number of this array in its index, from 1 */
     struct hps_host_bucket *array;
-    struct hps_host_area area;     /* memory of a large array; a small array is on the heap */
-    size_t slack_bytes;            /* charged in addition to this array until `from` is freed */
+    struct hps_host_area area; /* memory of a large array; a small array is on the heap */
+    /* Bytes charged in addition to this array, for the rest of `from`. */
+    size_t slack_bytes;
     bool huge;                     /* `area` has huge pages */
-    struct hps_host_buckets *next; /* in the list of arrays to be freed */
-    uint64_t stamp;                /* the array is freed when this epoch stamp has passed */
+    struct hps_host_buckets *next; /* next array in the list of arrays to be freed */
+    uint64_t stamp;                /* a replaced array is freed once this epoch stamp has passed */
     _Atomic(struct hps_host_buckets *) from; /* the old array during a change of size, or NULL */
     _Atomic(uint64_t) moved;                 /* buckets of `from` already moved to this array */
 };
@@ -77,14 +79,15 @@ struct hps_host_index {
     uint64_t seed;
     uint64_t n_keys;
     uint64_t n_dead; /* slots of erased keys that are not reusable yet */
-    /* Number of keys that the index was opened or reserved for; 0 once it has had that many. */
+    /* Number of keys that the index was opened or reserved for. The index does not shrink before it
+     * has had that many keys; then this becomes 0. */
     uint64_t n_foretold;
     uint32_t generation;                /* of the newest array */
     struct hps_host_buckets *gone;      /* replaced arrays to be freed, the oldest first */
     struct hps_host_buckets *gone_last; /* the last one of that list */
     size_t given_back;                  /* bytes of `from` already returned to the system */
-    /* Bytes of `from` before this offset are returned once giving_stamp has passed; 0: nothing to
-     * return yet. */
+    /* The bytes of `from` before this offset are returned to the system once giving_stamp has
+     * passed. 0: no bytes can be returned yet. */
     size_t giving_to;
     uint64_t giving_stamp;
 };
@@ -207,11 +210,11 @@ uint64_t hps_host_index_bytes(uint64_t n_rows);
 hps_status hps_host_index_open(struct hps_host_index *index, struct hps_host_account *account,
                                struct hps_epoch *epoch, uint64_t seed, uint64_t n_rows)
     HPS_MUST_CHECK;
-/* No reader may be inside. No effect on a zeroed index. */
+/* No reader may use the index any more. No effect on a zeroed index. */
 void hps_host_index_close(struct hps_host_index *index);
 
-/* Begin to grow if the index is too small for n_rows keys. It does not shrink until it has had
- * that many keys. EXHAUSTED, NO_MEMORY. */
+/* Begin to grow if the index is too small for n_rows keys. Until the index has had that many keys,
+ * it does not shrink. EXHAUSTED, NO_MEMORY. */
 hps_status hps_host_index_reserve(struct hps_host_index *index, uint64_t n_rows) HPS_MUST_CHECK;
 /* Do one bounded step of pending work: move buckets to the new array, or return memory. True: there
  * are more buckets to move. */
@@ -220,8 +223,8 @@ bool hps_host_index_step(struct hps_host_index *index);
 /* Find a key. May also be called by readers. */
 struct hps_host_place hps_host_index_find(const struct hps_host_index *index, hps_key key);
 /* Ensure that there is a slot for one more key. The index grows when 4/5 of its slots are taken. If
- * there is no memory to grow, it can be filled to 17/20. EXHAUSTED, NO_MEMORY: the index is filled
- * to that limit. */
+ * there is no memory to grow, it can be filled to 17/20. EXHAUSTED, NO_MEMORY: 17/20 of the slots
+ * are taken. */
 hps_status hps_host_index_ensure_capacity(struct hps_host_index *index) HPS_MUST_CHECK;
 /* Add a key that is not in the index. A key that was erased recently gets its old slot. EXHAUSTED:
  * all slots from its home to the end of the array are taken. */
@@ -245,7 +248,7 @@ hps_status hps_host_index_widen(struct hps_host_index *index) HPS_MUST_CHECK;
 void hps_host_index_fit(struct hps_host_index *index);
 /* Remove all keys; readers find none from now on. hps_host_index_step returns the memory. */
 void hps_host_index_clear(struct hps_host_index *index);
-/* Whether replaced arrays wait to be freed. */
+/* Whether any replaced array is not freed yet. */
 bool hps_host_index_lingers(const struct hps_host_index *index);
 
 /* Whether the live slot at a place has a mark: its key is on probation. */

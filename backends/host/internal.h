@@ -34,14 +34,16 @@ struct host_space {
     int64_t version;
     uint32_t n_tables;
     struct hps_table *tables; /* [n_tables] copies; names are not used */
-    /* Writers of rows hold it for reading, a load for writing while it replaces `set`. */
+    /* Threads that write rows hold this lock for reading. A load holds it for writing while it
+     * replaces `set`. */
     struct hps_rwlock set_lock;
     _Atomic(struct host_set *) set;
 
     /* Protected by the store's lock: */
-    bool loading;                /* a load has begun and not ended */
-    bool active;                 /* see hps_store_limits_ops.space_active */
-    struct hps_store_load *load; /* the current load once it has its tables; else NULL */
+    bool loading; /* a load has begun and not ended */
+    bool active;  /* see hps_store_limits_ops.space_active */
+    /* The current load, once its tables have been created; otherwise NULL. */
+    struct hps_store_load *load;
     struct host_space *next;
 };
 
@@ -59,7 +61,8 @@ struct host_map {
 struct hps_store_load {
     struct host_space *space;
     struct host_set *set;
-    /* Rows of the load were removed to free memory for an active version, so the load fails. */
+    /* A table of this load was cleared to free memory for an active version, so the load must
+     * fail. */
     atomic_bool gave_way;
     bool any;       /* a row was added */
     uint32_t table; /* id of the table of the last added row */
@@ -105,13 +108,13 @@ hps_status host_reserve(struct hps_space *space, struct hps_error *err) HPS_MUST
 hps_status host_set_new(struct host_map *store, struct host_space *space,
                         const struct hps_table *tables, uint32_t n_tables, bool sized,
                         struct host_set **out_set) HPS_MUST_CHECK;
-/* No reader or writer may be inside. NULL: no effect. */
+/* No thread may use the set any more. No effect if set is NULL. */
 void host_set_free(struct host_set *set);
-/* How many of n_rows loaded rows a table keeps: at most rows_max if the store is lossy, else all.
- */
+/* How many of n_rows loaded rows a table keeps: at most rows_max if the store is lossy (table.h),
+ * otherwise all. */
 uint64_t host_rows_kept(const struct hps_host_shared *shared, uint64_t n_rows);
-/* Set `err` to say that there is no memory for `what`, which needs `bytes`. With `status` EXHAUSTED
- * the text has the needed bytes and the available bytes of the budget. Returns `status`. */
+/* Set `err` to a message that there is no memory for `what`. If `status` is EXHAUSTED, the message
+ * has the needed bytes, `bytes`, and the available bytes of the budget. Returns `status`. */
 hps_status host_fail_budget(struct host_map *store, hps_status status, const char *what,
                             uint64_t bytes, struct hps_error *err);
 
@@ -127,8 +130,8 @@ void host_load_abort(struct hps_store_load *load);
 
 /* ---- share.c --------------------------------------------------------------------------------- */
 
-/* Compute the quotas of the tables again. If the tables of active versions do not all fit the
- * budget, each of them gets a quota. Without quotas the first table used would take the whole
+/* Compute the quotas of the tables again. The tables of active versions have quotas only if they do
+ * not all fit the budget. Without quotas, the tables that are used first would take the whole
  * budget. Caller must hold the store's lock. */
 void host_shares_update(struct host_map *store);
 void host_space_active(struct hps_space *space, bool active);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lookups in one table of the host map. Keys are looked up in blocks, in two passes: the first pass
- * finds the rows, the second copies them. Kernels use the widest vectors of the CPU. Any thread,
- * inside an epoch.
+ * finds the rows, the second copies them. A *kernel* is an implementation of both passes for one
+ * vector width; the widest that the CPU supports is used. Any thread may look up keys, but only
+ * inside an epoch (base/epoch.h).
  */
 #ifndef HPS_BACKENDS_HOST_KERNEL_H
 #define HPS_BACKENDS_HOST_KERNEL_H
@@ -14,7 +15,8 @@
 enum {
     HPS_HOST_LINE_BYTES = 64,
     HPS_HOST_BLOCK_KEYS = 512, /* so that struct hps_host_block fits the L1 cache */
-    HPS_HOST_AHEAD = 48,       /* keys between prefetch and use: 24 to 64 measured the same */
+    /* A key is prefetched this many keys ahead; 24 to 64 are equally fast. */
+    HPS_HOST_AHEAD = 48,
 };
 
 /* What the first pass does with the place of a found key. */
@@ -34,7 +36,8 @@ struct hps_host_block {
      * the bucket where the key was found. */
     struct hps_host_bucket *buckets[HPS_HOST_BLOCK_KEYS];
     const uint8_t *rows[HPS_HOST_BLOCK_KEYS]; /* row of each key; NULL: not found */
-    uint8_t places[HPS_HOST_BLOCK_KEYS];      /* with HPS_HOST_NOTE_PLACE: slot in that bucket */
+    /* With HPS_HOST_NOTE_PLACE: slot of each key in its bucket. */
+    uint8_t places[HPS_HOST_BLOCK_KEYS];
 };
 
 /* Destination and type of rows. */
@@ -43,7 +46,7 @@ struct hps_host_out {
     size_t stride;
     hps_row_convert_fn convert; /* NULL: rows are copied as stored */
     uint32_t dim;
-    bool stream; /* write past the caches */
+    bool stream; /* write with non-temporal stores, which bypass the caches */
 };
 
 struct hps_host_lookup {
@@ -51,8 +54,8 @@ struct hps_host_lookup {
     const uint8_t *rows; /* the row with id n is at rows + n * stride */
     uint32_t row_bytes;
     uint32_t stride;
-    /* A prefetch touches the offsets 0, 64, … below fetch_bytes and the last byte of a row, and so
-     * all its cache lines. */
+    /* A prefetch touches the offsets 0, 64, … below fetch_bytes and the last byte of a row. These
+     * touch every cache line of the row. */
     uint32_t fetch_bytes;
     enum hps_host_note note;
     struct hps_host_out out;

@@ -16,11 +16,12 @@
 
 struct hps_host_gone {
     uint32_t row;
-    uint32_t generation; /* of the bucket array of `slot`; 0: no slot, as the row was replaced */
+    /* Generation of the bucket array with `slot`; 0: no slot, because the row was replaced. */
+    uint32_t generation;
     uint64_t slot;
 };
 
-/* Memory of an entry of the FIFO, in addition to its row. */
+/* Bytes of memory for one entry of the FIFO, in addition to its row. */
 enum { HPS_HOST_GONE_BYTES = sizeof(struct hps_host_gone) };
 
 struct hps_host_limbo_block;
@@ -40,9 +41,9 @@ void hps_host_limbo_close(struct hps_host_limbo *limbo);
 /* Append an entry. False: there is no memory for it. The caller must pop entries first, and wait
  * for readers if needed. */
 bool hps_host_limbo_push(struct hps_host_limbo *limbo, const struct hps_host_gone *gone);
-/* Entries are kept in blocks. The grace period of a block starts when the block is full; this call
- * starts it for the last block at once. It ends when all readers that may see the entries have
- * left. Only then can the entries be popped. */
+/* Start the grace period of the newest block of entries now, so that its entries can be popped
+ * earlier. Otherwise the grace period starts when the block is full. It ends when all readers that
+ * may see the block's entries have left. Only then can the entries be popped. */
 void hps_host_limbo_seal(struct hps_host_limbo *limbo);
 /* Pop the oldest entry. False: there is no entry, or readers may still see it. */
 bool hps_host_limbo_pop(struct hps_host_limbo *limbo, struct hps_host_gone *out_gone);

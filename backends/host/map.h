@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The host tier: rows in a hash map in CPU memory, with one byte budget for all its spaces.
- * Threads: as backends/store.h says. No call waits for a disk or a network.
+ * The host tier: rows in a hash map in CPU memory, with one byte budget for all its spaces. Calls
+ * are thread-safe (backends/store.h). No call waits for a disk or a network.
  */
 #ifndef HPS_BACKENDS_HOST_MAP_H
 #define HPS_BACKENDS_HOST_MAP_H
@@ -14,11 +14,11 @@ struct hps_host_map_options {
     /* Set if a store below has every row. If set, new rows evict rows that are used less. If not,
      * rows that do not fit are refused. */
     bool evicts;
-    /* Set if no store below has the rows, but tables may drop rows at rows_max. Loads and updates
-     * also evict in this mode. Rows that do not fit bytes_max are refused. Must not be set together
-     * with `evicts`. */
+    /* Set if no store below has the rows, but tables that have reached rows_max may evict rows,
+     * which are then lost. In this mode loads and updates also evict. Rows that do not fit
+     * bytes_max are refused. Must not be set together with `evicts`. */
     bool lossy;
-    uint64_t rows_max;   /* limit of each table; 0: only bytes_max limits it */
+    uint64_t rows_max;   /* maximum rows of each table; 0: only bytes_max limits the table */
     double target_ratio; /* a table that has reached rows_max evicts down to rows_max times this */
 };
 
@@ -30,8 +30,8 @@ hps_status hps_host_map_open_with(const struct hps_host_map_options *options,
 hps_status hps_host_map_open(uint64_t bytes_max, struct hps_store **out_store,
                              struct hps_error *err) HPS_MUST_CHECK;
 
-/* The epoch that readers enter while they copy rows. For tests, which stay in it to act as a slow
- * reader. */
+/* The epoch that readers enter while they copy rows. For tests, which stay in the epoch to act as a
+ * slow reader. */
 struct hps_epoch *hps_host_map_epoch(struct hps_store *store);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory of the host map: the byte budget that its tables share, and areas of address space. An
- * area is reserved once and gets pages from its start on. Accounts are thread-safe; an area is used
- * by its owner only.
+ * Memory of the host map: the byte budget that its tables share, and areas of address space. The
+ * address space of an area is reserved once; its memory becomes accessible from the start on, as
+ * needed. Accounts are thread-safe. An area must be used only by its owner.
  */
 #ifndef HPS_BACKENDS_HOST_PAGES_H
 #define HPS_BACKENDS_HOST_PAGES_H
@@ -27,7 +27,7 @@ struct hps_host_account {
     _Atomic(uint64_t) bytes_max; /* limit of this table; UINT64_MAX: only the budget limits it */
     _Atomic(uint64_t) used_bytes;
     _Atomic(uint64_t) huge_bytes; /* bytes in areas with huge pages */
-    bool starved; /* the last charge failed because of the budget; used by the owner's thread */
+    bool starved; /* the last charge failed because the budget was full; not thread-safe */
 };
 
 void hps_host_account_init(struct hps_host_account *account, struct hps_host_budget *budget);
@@ -43,19 +43,19 @@ uint64_t hps_host_available(const struct hps_host_budget *budget);
 struct hps_host_area {
     uint8_t *start;
     size_t bytes;     /* reserved */
-    size_t committed; /* accessible bytes from the start; new ones read as zeros */
+    size_t committed; /* accessible bytes from the start; newly accessible bytes are zero */
 };
 
 /* Reserve address space; `bytes` is rounded up to pages. False: the system has no such range. */
 bool hps_host_area_reserve(struct hps_host_area *area, size_t bytes);
-/* Make the first `bytes` accessible. False: the system refuses; nothing has changed. */
+/* Make the first `bytes` of the area accessible. False: the system refuses; nothing has changed. */
 bool hps_host_area_commit(struct hps_host_area *area, size_t bytes);
 /* Request huge pages (2 MB) for the whole area if `huge`, otherwise small pages. Returns whether
  * the area will have huge pages. */
 bool hps_host_area_advise(const struct hps_host_area *area, const struct hps_host_budget *budget,
                           bool huge);
-/* Merge the small pages of the 2 MB at offset `from`, a multiple of 2 MB, into one huge page now.
- * If the system cannot do it now, it may do it later. */
+/* Merge the small pages of the 2 MB at offset `from`, a multiple of 2 MB, into one huge page. If
+ * the system cannot merge them now, it may do so later. */
 void hps_host_area_collapse(const struct hps_host_area *area, size_t from);
 /* Return the complete pages in the byte range [from, to) to the system. They read as zeros
  * afterwards. */

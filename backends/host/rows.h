@@ -5,9 +5,9 @@
  * hps_host_row_at.
  *
  * Shrinking returns the end of the area to the system. It begins with a limit, which is a row id.
- * Free rows at or above the limit are put in a list of their own. The writer moves used rows from
- * there to rows below the limit (hps_host_rows_leaves). When no row at or above the limit is in
- * use, the area is cut at the limit.
+ * Free rows at or above the limit are kept in a separate list. The writer moves used rows at or
+ * above the limit to free rows below it (hps_host_rows_leaves). When no row at or above the limit
+ * is in use, the area is cut at the limit.
  */
 #ifndef HPS_BACKENDS_HOST_ROWS_H
 #define HPS_BACKENDS_HOST_ROWS_H
@@ -28,15 +28,15 @@ struct hps_host_rows {
     struct hps_host_account *account;
     struct hps_host_area area;
     uint32_t row_bytes;
-    uint32_t stride;      /* row_bytes, rounded up to a multiple of 16; of 4 if below 256 */
-    uint32_t extra_bytes; /* charged per row in addition, for data of the row outside the area */
+    uint32_t stride;      /* row_bytes rounded up, to a multiple of 4 below 256 and of 16 above */
+    uint32_t extra_bytes; /* also charged for each row, for data of the row outside the area */
     uint32_t step_shift;  /* log2 of the rows per step */
-    uint64_t n_max;       /* row ids that the area has space for */
+    uint64_t n_max;       /* number of row ids that the area has space for */
     uint64_t n_used;      /* row ids below this have been in use, and may be free again */
     uint64_t n_paid;      /* row ids below this are charged to the budget */
     uint64_t huge_bytes;  /* this area's part of account->huge_bytes */
-    /* Byte offset in the area: end of the pages that are no longer charged but not yet returned to
-     * the system. */
+    /* Byte offset in the area: pages before it, from the end of the charged rows on, have not been
+     * returned to the system yet. */
     size_t stale_end;
     bool huge;                      /* the area has huge pages */
     struct hps_host_free_rows free; /* free rows below the limit */
@@ -62,7 +62,8 @@ static inline uint64_t hps_host_rows_ready(const struct hps_host_rows *rows)
     return rows->free.n + rows->mixed.n + rows->out.n + (rows->n_paid - rows->n_used);
 }
 
-/* Whether this row must move or be freed to shrink the area. */
+/* Whether this row is at or above the limit, so that it must move or be freed to shrink the
+ * area. */
 static inline bool hps_host_rows_leaves(const struct hps_host_rows *rows, uint32_t row)
 {
     return row >= rows->limit;
@@ -81,7 +82,7 @@ static inline bool hps_host_rows_shrinking(const struct hps_host_rows *rows)
 
 /* Charge one more step. EXHAUSTED or NO_MEMORY. */
 hps_status hps_host_rows_grow(struct hps_host_rows *rows) HPS_MUST_CHECK;
-/* Take a row to write. hps_host_rows_ready must not be 0. */
+/* Return the id of a free row, which the caller may write. hps_host_rows_ready must not be 0. */
 uint32_t hps_host_rows_take(struct hps_host_rows *rows);
 /* Free a row that no reader can see any more. */
 void hps_host_rows_give(struct hps_host_rows *rows, uint32_t row);
@@ -97,7 +98,7 @@ bool hps_host_rows_shrink_step(struct hps_host_rows *rows);
 bool hps_host_rows_discard(struct hps_host_rows *rows);
 /* Stop shrinking and keep the memory. */
 void hps_host_rows_shrink_cancel(struct hps_host_rows *rows);
-/* Return all memory. No row may be in use, and no reader may still see one. */
+/* Return all memory. No row may be in use, and no reader may still see a row. */
 void hps_host_rows_clear(struct hps_host_rows *rows);
 
 static inline uint8_t *hps_host_row_at(const struct hps_host_rows *rows, uint32_t row)

@@ -15,10 +15,10 @@
 
 struct hps_host_table;
 
-/* Result of taking memory from another table. */
+/* Result of an attempt to free the memory of another table. */
 enum hps_host_way {
-    HPS_HOST_WAY_NONE,  /* no other table should lose its memory */
-    HPS_HOST_WAY_SOON,  /* memory will be free once readers or the writer of a table have left */
+    HPS_HOST_WAY_NONE,  /* no other table should or can be cleared now */
+    HPS_HOST_WAY_SOON,  /* memory will be free once readers or a writer have left another table */
     HPS_HOST_WAY_GIVEN, /* the memory of another table is free now */
 };
 
@@ -28,10 +28,12 @@ struct hps_host_shared {
     struct hps_epoch *epoch;
     uint64_t seed; /* secret, so that clients cannot choose keys of one bucket */
     const struct hps_host_kernel *kernel;
-    bool evicts;          /* may evict: a store below has every row, or `lossy` is set */
-    bool lossy;           /* no store below has the rows; evicts at rows_max, also in a put */
-    uint64_t rows_max;    /* limit per table, in addition to the budget */
-    uint64_t rows_target; /* a table that has reached rows_max evicts gradually down to this */
+    bool evicts; /* may evict, because a store below has every row or `lossy` is set */
+    /* No store below has the rows; tables evict at rows_max, also during a put. */
+    bool lossy;
+    uint64_t rows_max; /* limit of the rows of each table, in addition to the budget */
+    /* A table that has reached rows_max evicts rows gradually, down to this number. */
+    uint64_t rows_target;
     /* Clear another table, which share.c chooses, to free memory for `table`. The caller holds the
      * lock of `table`. */
     enum hps_host_way (*give_way)(struct hps_host_shared *shared,
@@ -46,9 +48,10 @@ struct hps_host_table {
     struct hps_host_rows rows;
     struct hps_host_limbo limbo;
     struct hps_host_evict evict;
-    uint64_t n_refused; /* times that the budget was full and no other table gave memory */
-    bool awaits;        /* memory will be free soon; do not evict a key now */
-    bool draining;      /* evicting from rows_max to rows_target */
+    uint64_t n_refused; /* times that the budget was full and no other table was cleared */
+    /* Memory will be free soon, so evicting a key now is unnecessary. */
+    bool awaits;
+    bool draining;                /* evicting from rows_max to rows_target */
     struct hps_host_cursor moved; /* progress of moving rows below the limit (rows.h) */
     atomic_bool clearing;         /* all rows were removed, but their memory is not free yet */
     uint64_t clearing_stamp;      /* that memory can be freed once this epoch stamp has passed */
@@ -56,7 +59,8 @@ struct hps_host_table {
     atomic_bool touched;          /* readers count hits, for eviction */
     atomic_bool *incomplete;      /* hps_space.incomplete of its space */
     _Atomic(uint64_t) n_rows;
-    _Atomic(uint64_t) n_dropped; /* of a lossy table: rows dropped because of rows_max, in total */
+    /* Total of rows that a lossy table has dropped because of rows_max. */
+    _Atomic(uint64_t) n_dropped;
     /* Rows evicted since evictions_take was last called, including rows removed by a clear. */
     _Atomic(uint64_t) n_evicted;
 };
@@ -74,7 +78,7 @@ uint64_t hps_host_table_bytes(const struct hps_host_shared *shared, uint32_t row
 hps_status hps_host_table_new(struct hps_host_shared *shared, uint32_t row_bytes, uint64_t n_rows,
                               bool sized, atomic_bool *incomplete,
                               struct hps_host_table **out_table) HPS_MUST_CHECK;
-/* No reader or writer may be inside. NULL: no effect. */
+/* No thread may use the table any more. No effect if table is NULL. */
 void hps_host_table_free(struct hps_host_table *table);
 
 /* The caller of the functions below must hold the lock, except for hps_host_table_reserve and
@@ -94,15 +98,16 @@ hps_status hps_host_table_insert(struct hps_host_table *table, hps_key key, cons
 void hps_host_table_erase(struct hps_host_table *table, hps_key key);
 bool hps_host_table_has(const struct hps_host_table *table, hps_key key);
 
-/* Prefetch index buckets for a loop that writes keys[n]. To be called before the write of each
- * keys[i]. */
+/* Prefetch index buckets for a loop that writes keys[n]. The loop calls this function before it
+ * writes keys[i]. */
 void hps_host_table_fetch(const struct hps_host_table *table, const hps_key *keys, uint32_t n,
                           uint32_t i);
 
 /* Remove all rows. Readers in an epoch may still see them. The table accepts no rows until
  * hps_host_table_clear_end has returned true. */
 void hps_host_table_clear(struct hps_host_table *table);
-/* Free the memory of the removed rows. False: readers may still see them; call again. */
+/* Free the memory of the rows that hps_host_table_clear removed. False: readers may still see these
+ * rows; call again later. */
 bool hps_host_table_clear_end(struct hps_host_table *table);
 
 /* Make the index large enough for n_rows. Takes the lock, and releases it between steps. */
