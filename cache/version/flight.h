@@ -2,7 +2,7 @@
  *
  * Single flight: lookups of one version that miss the same key at the same time fetch it once. The
  * first lookup *leads* the key and fetches it. Other lookups wait for the leader, and each gets a
- * copy of the row. But if an update has changed the key after the leader read its `since`, the
+ * copy of the row. But if an update has changed the key since the leader began (stamps.h), the
  * other lookups fetch the key themselves. A lookup fetches all keys that it leads before it waits
  * for other lookups, so lookups never wait in a circle. Thread-safe; no lock is held during a call
  * of a store.
@@ -38,9 +38,9 @@ enum hps_flight_state {
 struct hps_flight_caller {
     struct hps_lock lock;
     struct hps_cond changed;
-    uint32_t n_waiting;  /* keys in the state WAITS */
-    uint32_t n_promoted; /* keys that changed from WAITS to LEADS, less those reported to
-                            hps_flight_take_promoted */
+    uint32_t n_waiting; /* keys in the state WAITS */
+    /* Keys that changed from WAITS to LEADS and were not yet passed to hps_flight_take_promoted. */
+    uint32_t n_promoted;
 };
 
 /* One key of a lookup. The memory belongs to the lookup. It must stay valid until hps_flight_land
@@ -48,7 +48,7 @@ struct hps_flight_caller {
 struct hps_flight_key {
     /* set by the lookup before it joins */
     hps_key key;
-    uint8_t *row; /* [row_bytes] where the row is copied to */
+    uint8_t *row; /* [row_bytes] destination of the row */
     uint32_t row_bytes;
     uint32_t table_id;
     uint64_t since; /* hps_stamps_now, read before the lookup fetches any key (stamps.h) */
@@ -64,11 +64,11 @@ struct hps_flight_key {
 
 /* Returns NULL if there is no memory. */
 struct hps_flight *hps_flight_new(void);
-/* Call it after every key has landed or left. flight may be NULL. */
+/* Every key must have landed or left. No effect if flight is NULL. */
 void hps_flight_free(struct hps_flight *flight);
 
 void hps_flight_caller_begin(struct hps_flight_caller *caller);
-/* Call it after every key of the caller has landed or left. */
+/* Every key of the caller must have landed or left. */
 void hps_flight_caller_end(struct hps_flight_caller *caller);
 
 /* Share the fetch of a key. Returns LEADS, WAITS or ALONE. If it returns WAITS, key->state may have
@@ -76,9 +76,9 @@ void hps_flight_caller_end(struct hps_flight_caller *caller);
 enum hps_flight_state hps_flight_join(struct hps_flight *flight, struct hps_flight_caller *caller,
                                       const struct hps_stamps *stamps, struct hps_flight_key *key);
 
-/* The lookup of this caller has fetched a key: copy `row` to the lookups that wait for the key. row
- * NULL: no tier has the key. Only the leading lookup inserts the row into higher tiers; the waiting
- * ones do not. No effect if this caller does not lead the key. */
+/* Pass on the result of a fetch: copy `row` to the lookups that wait for the key. row NULL: no tier
+ * has the key. The caller also inserts the row into higher tiers; the waiting lookups do not. No
+ * effect if this caller does not lead the key. */
 void hps_flight_land(struct hps_flight *flight, const struct hps_flight_caller *caller,
                      uint32_t table_id, hps_key key, const uint8_t *row, uint8_t tier);
 
@@ -88,8 +88,8 @@ void hps_flight_leave(struct hps_flight *flight, struct hps_flight_key *key);
 /* Wait until no key of the caller is in the state WAITS, or until a key has changed from WAITS to
  * LEADS. Waits for at most max_us microseconds. Returns false if neither has happened. */
 bool hps_flight_wait(struct hps_flight_caller *caller, uint32_t max_us);
-/* The lookup has seen n more of its keys change from WAITS to LEADS. hps_flight_wait no longer
- * returns for them. */
+/* Report that the lookup has noticed the change of n more of its keys from WAITS to LEADS.
+ * hps_flight_wait no longer returns because of these n keys. */
 void hps_flight_take_promoted(struct hps_flight_caller *caller, uint32_t n);
 
 #endif

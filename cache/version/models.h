@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The model set: the resident versions of each model, and which one is active. Readers reach it as
- * one immutable snapshot through one pointer. A writer replaces that pointer, so a request sees
- * either the version before a switch or the one after it. Readers never wait. The catalog
+ * The model set: the resident versions of each model, and which one is active. Readers see the set
+ * as an immutable snapshot, to which one pointer leads. A writer replaces the pointer, so a request
+ * sees either the version before a switch or the version after it. Readers never wait. The catalog
  * (server/catalog) calls hps_models_add, _activate and _remove, one at a time.
  */
 #ifndef HPS_CACHE_VERSION_MODELS_H
@@ -19,7 +19,7 @@ void hps_models_free(struct hps_models *models); /* the set must be empty */
 /* Pin version `number` (0: the active one) of the model. Thread-safe.
  *
  * error   NOT_FOUND: unknown model or version, `err` names it. UNAVAILABLE: the model has no active
- *         version, or it is announced (hps_models_expect) and has no version yet
+ *         version, or the model is announced (hps_models_expect) and has no version yet
  */
 hps_status hps_models_pin(struct hps_models *models, const char *model, size_t model_size,
                           int64_t number, struct hps_version **out_version, struct hps_error *err)
@@ -38,11 +38,11 @@ hps_status hps_models_pin_label(struct hps_models *models, const char *model, si
  */
 size_t hps_models_pin_all(struct hps_models *models, const char *model, size_t model_size,
                           struct hps_version **out_versions, size_t n_max, int64_t *out_active);
-/* The name of the table at `place` in the model's order (hps_models_set_order), whether or not a
- * resident version has that table. Returns how many places the model has. Takes a lock: use it for
- * error texts. Thread-safe.
+/* Write the name of the table at index `place` of the model's order of tables
+ * (hps_models_set_order). The table need not exist in a resident version. Returns the number of
+ * tables in the order. For error messages only, because the call takes a lock. Thread-safe.
  *
- * shape   out_name[size] the name, truncated to fit; "": the model has no such place
+ * shape   out_name[size] the name, truncated to fit; "": the order has no such index
  */
 uint32_t hps_models_table_at(struct hps_models *models, const char *model, uint32_t place,
                              char *out_name, size_t size);
@@ -57,16 +57,17 @@ void hps_models_names(struct hps_models *models, bool (*fn)(void *ctx, const cha
  * number; NO_MEMORY */
 hps_status hps_models_add(struct hps_models *models, struct hps_version *version) HPS_MUST_CHECK;
 /* Announce a model that has no version yet. Requests for it then get UNAVAILABLE with the text
- * `why`, a whole sentence, instead of NOT_FOUND. `why` NULL ends the announcement; do this after
+ * `why`, a complete sentence, instead of NOT_FOUND. `why` NULL ends the announcement; do this after
  * hps_models_add has added the model's first version. Thread-safe. NO_MEMORY */
 hps_status hps_models_expect(struct hps_models *models, const char *model, const char *why)
     HPS_MUST_CHECK;
-/* Set the model's order of tables, names[n], which is copied. n = 0: remove the order; this needs
- * no memory. Thread-safe. NO_MEMORY: the old order stays. */
+/* Set the model's order of tables to names[n], which is copied. n 0 removes the order and cannot
+ * fail. Thread-safe. NO_MEMORY: the old order stays. */
 hps_status hps_models_set_order(struct hps_models *models, const char *model,
                                 const char *const *names, uint32_t n) HPS_MUST_CHECK;
-/* Make a resident version the active one; number 0: the model then has no active version. This and
- * hps_models_remove need no memory. One caller at a time. NOT_FOUND: no such resident version */
+/* Make a resident version the active one; number 0: the model then has no active version. This call
+ * and hps_models_remove cannot fail for lack of memory. One caller at a time. NOT_FOUND: no such
+ * resident version */
 hps_status hps_models_activate(struct hps_models *models, const char *model, int64_t number)
     HPS_MUST_CHECK;
 /* Take a version out of the set. After OK, hps_models_pin no longer finds it. One caller at a time.

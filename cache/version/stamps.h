@@ -6,9 +6,10 @@
  *
  * A version has one clock and 2^20 stripes; each key hashes to one stripe. The clock is odd while a
  * batch is being applied. A batch writes its odd time into the stripes of all its keys before it
- * changes any tier. A walk (cache/lookup/tiers.h) reads the clock *before* it reads rows; that
- * value is `since`. A row may be inserted only if the stripe of its key is less than `since`. A
- * smaller `since` is always safe: it only causes more rows to be refused.
+ * changes any tier. A *walk*, the search of one lookup through the tiers (cache/lookup/tiers.h),
+ * reads the clock *before* it reads rows; that value is `since`. A row may be inserted only if the
+ * stripe of its key is less than `since`. A value of `since` that is too small is always safe: it
+ * only causes more rows to be refused.
  *
  *     clock      2        3 (a batch) 4                 5 (a batch) 6
  *     walk 1     since=2 ── reads ──────── stripe 3: refused
@@ -19,26 +20,26 @@
  *
  * 1. Earlier updates. If the stripe is less than `since`, every batch that marked it had ended
  *    before the row was read. A batch ends after it has changed all tiers, or none. So the row has
- *    the updates of these batches. In a shared tier, lookups skip shards that lack them
- *    (store_log.h).
+ *    the updates of these batches. In a shared tier, lookups skip shards that lack any of these
+ *    updates (store_log.h).
  * 2. Later updates. The stripe is compared under the lock that an update of the key takes in that
  *    tier. A batch marks its stripes before it takes this lock, and takes it for each of its keys,
- *    also for keys that the tier lacks. So a mark that the comparison does not see belongs to a
- *    batch that takes the lock later, and then replaces or erases the row. For shared tiers, which
- *    have no such lock, see struct hps_insert_guard in backends/store.h.
+ *    also for keys that the tier lacks. So if the comparison does not see a mark, the batch of this
+ *    mark takes the lock later. It then replaces or erases the inserted row. For shared tiers,
+ *    which have no such lock, see struct hps_insert_guard in backends/store.h.
  *
  * A batch that fails half-way leaves the clock odd. The next batch uses the same odd time, so the
- * marks of both count until it ends. If it is a different batch, point 1 does not hold for the keys
- * of the failed one: cache/update/update.h says what holds then. Keys that share a stripe only
- * cause needless refusals.
+ * marks of both count until it ends. If the next batch is not a repetition of the failed one, point
+ * 1 does not hold for the keys of the failed batch; cache/update/update.h describes this case. If
+ * keys share a stripe, rows may be refused needlessly, which does no harm.
  *
  * A key whose stripe is less than `since` is *unchanged*. This answers two more questions. May a
  * lookup that begins now use a row, or a proof of absence, that was read after `since`? Yes, if the
  * key is unchanged. Do several rows belong to one state? Yes, if `since` was read before the first
  * row and, after the last row was read, all keys are unchanged.
  *
- * NULL stamps belong to a version without updates: nothing ever changes. Thread-safe, except that
- * only the version's updater calls begin, mark and end.
+ * For a version without updates, pass NULL as stamps: every key is then unchanged. Thread-safe,
+ * except that only the version's updater calls begin, mark and end.
  */
 #ifndef HPS_CACHE_VERSION_STAMPS_H
 #define HPS_CACHE_VERSION_STAMPS_H
@@ -50,13 +51,13 @@
 
 struct hps_stamps;
 
-/* Reserves address space for all stripes; a stripe takes memory once an update has marked it.
- * Returns NULL if there is no memory. */
+/* Reserves address space for all stripes; memory is allocated when updates mark stripes. Returns
+ * NULL if there is no memory. */
 struct hps_stamps *hps_stamps_new(void);
-void hps_stamps_free(struct hps_stamps *stamps); /* may be NULL */
+void hps_stamps_free(struct hps_stamps *stamps); /* no effect if NULL */
 
 /* The clock; read it before the rows. Odd: a batch is being applied, or has failed half-way. Even:
- * the reader sees all changes of the batches that ended before. If the clock is even and the same
+ * the reader sees all changes of the batches that have ended. If the clock is even and the same
  * before and after some rows are read, no batch changed these rows in between: a reader that sees a
  * row of a batch also sees the batch's odd clock and its marks. */
 uint64_t hps_stamps_now(const struct hps_stamps *stamps);

@@ -10,15 +10,15 @@
 #include "cache/version/version.h"
 
 enum {
-    HPS_CAP_ON_DEVICE = 1, /* not a store: a walk (cache/lookup/tiers.h) does not query this tier */
-    HPS_CAP_BLOCKS = 2,    /* calls may block: do not make them on an event-loop thread */
+    HPS_CAP_ON_DEVICE = 1, /* not a store: lookups query this tier asynchronously */
+    HPS_CAP_BLOCKS = 2,    /* calls may block, so an event-loop thread must not make them */
     HPS_CAP_SHARED = 4,    /* rows may have updates that this version does not have yet */
     HPS_CAP_LOWEST = 8,    /* authoritative: a key that this tier lacks is in no tier */
     HPS_CAP_COMPLETE = 16, /* while hps_version_host_complete is true, a key that this tier lacks
                               is in no tier */
     HPS_CAP_INSERTS = 32,  /* a lookup inserts rows that it finds in lower tiers into this tier */
-    HPS_CAP_BACKFILLED = 64 /* rows found in lower tiers are inserted into this tier later
-                               (hps_version_backfills) */
+    /* Rows found in lower tiers are inserted into this tier later, by the thread `backfill`. */
+    HPS_CAP_BACKFILLED = 64
 };
 
 struct hps_tier {
@@ -28,10 +28,10 @@ struct hps_tier {
     struct hps_breaker *breaker; /* borrowed from the version; NULL: the tier has no breaker */
 };
 
-/* List the tiers from the top. Returns their number. out_tiers: [HPS_TIERS_MAX], in ascending order
- * of kind. Thread-safe. */
+/* List the tiers from top to bottom, in ascending order of kind. Returns their number. out_tiers:
+ * [HPS_TIERS_MAX]. Thread-safe. */
 uint32_t hps_version_tiers(const struct hps_version *version, struct hps_tier *out_tiers);
-/* The number of tiers. Inline because it runs once per answer. */
+/* The number of tiers. Inline because it is called for every reply. */
 static inline uint32_t hps_version_n_tiers(const struct hps_version *version)
 {
     return version->n_tiers + (version->gpu != NULL ? 1 : 0);

@@ -10,7 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Parts of a lookup's time. The rest is the time that the network took. */
+/* Parts of a lookup's time. The time that is in none of them was spent receiving the request from
+ * the network. */
 enum hps_usage_part {
     HPS_USAGE_QUEUE,  /* waiting for admission or for a thread */
     HPS_USAGE_INPUT,  /* decoding the message */
@@ -27,9 +28,9 @@ struct hps_usage_lookup {
     uint64_t part_us[HPS_USAGE_PARTS];
 };
 
-struct hps_usage; /* the counters of one version; they live as long as their struct hps_usages */
+struct hps_usage; /* the counters of one version; freed by hps_usages_free */
 
-/* Count a lookup. Thread-safe; most threads write to cache lines of their own. */
+/* Count a lookup. Thread-safe, with little contention. */
 void hps_usage_add(struct hps_usage *usage, const struct hps_usage_lookup *lookup);
 
 struct hps_usage_sums {
@@ -44,13 +45,14 @@ struct hps_usage_sums {
  * Thread-safe. */
 void hps_usage_get(const struct hps_usage *usage, struct hps_usage_sums *out_sums);
 
-/* The counters of all versions, resident or not. Functions that take struct hps_usages are for
- * one thread at a time. */
+/* The counters of all versions, resident or not. Only one thread at a time may call the functions
+ * that take a struct hps_usages. */
 struct hps_usages;
 
 /* Returns NULL if there is no memory. */
 struct hps_usages *hps_usages_new(void);
-void hps_usages_free(struct hps_usages *usages); /* frees all its counters, too; may be NULL */
+/* Also frees all its struct hps_usage; no effect if NULL. */
+void hps_usages_free(struct hps_usages *usages);
 /* The counters of a version, created by the first call for it. Returns NULL if there is no
  * memory. */
 struct hps_usage *hps_usages_of(struct hps_usages *usages, const char *model, int64_t version);

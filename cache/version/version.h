@@ -59,9 +59,8 @@ struct hps_table_metrics {
 
 struct hps_hot;
 
-/* One load of a model. It has many fields because all modules that serve a version keep their state
- * of it here. Each module sets its fields before the version is published. Most are pointers to
- * opaque structs. */
+/* One loaded version of a model. All modules that serve a version keep their state of the version
+ * here. Each module sets its fields before the version is published. */
 struct hps_version {
     char *model;
     int64_t number;
@@ -70,17 +69,19 @@ struct hps_version {
     char *source;      /* directory from which the version was loaded */
     char *fingerprint; /* fingerprint of the source files */
     char *load_id;     /* hash of the loaded rows and of the positions where updates began; hex */
-    char *config;      /* the models[] entry that the load used, JSON; NULL: it used no entry */
-    char *configured;  /* hash of the models[] entry in ps.json at the time of the load; NULL: not
-                          known */
+    /* The models[] entry that the load used, as JSON; NULL: the load used no entry. */
+    char *config;
+    char *configured; /* hash of the models[] entry in ps.json at the time of the load; NULL: not
+                         known */
     uint64_t loaded_unix_ms;
     uint64_t duplicate_keys; /* rows of the source files that the load dropped, because another row
                                 has the same key */
 
     struct hps_table *tables;
     uint32_t n_tables;
-    /* The model's order of tables: a place means the same table in every version. hps_version_new
-     * sets the order of `tables`, hps_version_set_places changes it. */
+    /* The model's order of tables. A place is an index in this order, and selects the same table in
+     * every version. hps_version_new sets the order of `tables`; hps_version_set_places changes
+     * it. */
     uint32_t *places;   /* [n_tables] place of each table */
     uint32_t *by_place; /* [n_places] index of the table; UINT32_MAX: not in this version */
     uint32_t n_places;
@@ -94,7 +95,7 @@ struct hps_version {
     struct hps_space *tiers[HPS_TIERS_MAX];
     uint32_t n_tiers;
     /* Every row of this version has been put into the host map. As long as the map has lost no row,
-     * a key that it lacks is in no tier: see hps_version_host_complete. */
+     * a key that the map lacks is in no tier (hps_version_host_complete). */
     atomic_bool host_complete;
 
     /* The embedding caches on devices. Not one of `tiers`, because it is queried asynchronously.
@@ -102,55 +103,58 @@ struct hps_version {
      * with the spaces of `tiers`. */
     struct hps_gpu_space *gpu;
 
-    /* Rows found below a shared tier are inserted into it later. Set before the version is
-     * published. */
+    /* Rows that lookups find below a shared tier are inserted into the shared tier later. Set
+     * before the version is published. */
     bool shared_takes_missed;
     /* A shared tier has the only copy of the rows, and has lost updates that the log no longer has.
-     * Lookups in that tier fail. Written by the updater. */
+     * Lookups in that tier fail. Only the updater thread writes this flag. */
     atomic_bool shared_lost;
 
     /* [n_tiers] breaker of each tier's store; NULL: the store needs none. Borrowed. */
     struct hps_breaker *breakers[HPS_TIERS_MAX];
 
-    /* When updates last changed a key. A tier that gets rows from a lower tier compares it under
-     * its lock (stamps.h). NULL: the rows never change. */
+    /* When updates last changed each key. A tier compares the stamp of a key, under the tier's
+     * lock, before a row from a lower tier is inserted (stamps.h). NULL: the rows never change. */
     struct hps_stamps *stamps;
-    struct hps_absent *absent;   /* keys known to be in no tier; NULL: not remembered */
-    struct hps_fetched *fetched; /* rows that insertion jobs fetched; NULL: not remembered */
+    /* Keys known to be in no tier; NULL: such keys are not remembered. */
+    struct hps_absent *absent;
+    /* Keys of rows that insertion jobs fetched; NULL: they are not remembered. */
+    struct hps_fetched *fetched;
     struct hps_flight *flight;   /* keys being fetched; NULL: lookups share no fetches */
     struct hps_updates *updates; /* state of cache/update/update.h; NULL: the rows never change */
-    void (*updates_free)(struct hps_updates *updates); /* frees `updates`; set with it */
+    /* Frees `updates`; set together with `updates`. */
+    void (*updates_free)(struct hps_updates *updates);
     /* update_rows_total{op}; NULL: not counted */
     struct hps_metric *update_rows_put, *update_rows_deleted, *update_rows_older;
     /* Counters of the version's lookups (cache/version/usage.h), which outlive the version; NULL:
      * not counted. Set before the version is published. */
     struct hps_usage *usage;
-    bool row_versions; /* each update of a key has a row version, and the update with the highest
-                          one counts; set before hps_update_open */
+    /* Each update of a key has a row version, and the update with the highest row version has an
+     * effect (cache/update/update.h); set before hps_update_open. */
+    bool row_versions;
     /* From the model's configuration, set before the version is published. gpu_warms: a warm-up
      * fills the embedding caches with hot rows. gpu_whole: a load inserts all rows of a table into
      * its embedding cache, if the cache can hold them all. */
     bool gpu_warms, gpu_whole;
     uint32_t batch_samples_max; /* max_batch_size for KServe; 0: not configured */
 
-    /* The policies for lookups that name no policy. In a new version both are MODEL (0), which then
-     * means exact lookups, and the default row for unknown keys. */
+    /* The policies for lookups that name no policy. In a new version both are MODEL (0), which here
+     * means EXACT and DEFAULT_ROW. */
     _Atomic enum hps_miss_policy miss_policy;
     _Atomic enum hps_unknown_policy unknown_policy;
     /* For HPS_MISS_THRESHOLD. cache_tier: the tier whose hit rate is compared with the threshold:
-     * the gpu, or the host map if it replaces the gpu (async_without_gpu). If the version lacks
-     * that tier, lookups wait for all missing rows. hit_rate_threshold: 0 to 1; at this rate or
+     * the gpu, or the host map if it replaces the gpu (async_without_gpu). If the version lacks the
+     * cache tier, lookups wait for all missing rows. hit_rate_threshold: 0 to 1; at this rate or
      * above, lookups do not wait for missing rows. */
     _Atomic enum hps_tier_kind cache_tier;
     _Atomic double hit_rate_threshold;
-    /* Recent insertions found no capacity in the cache tier, and, if the cache tier is a gpu, none
-     * in the host map either. While this is set, lookups under HPS_MISS_THRESHOLD wait for missing
-     * rows. If they did not wait, they would always get the default row for the keys that do not
-     * fit. */
+    /* The cache tier is full: recent insertions found no capacity in it. If it is a gpu, the host
+     * map is full, too. While this is set, lookups with HPS_MISS_THRESHOLD wait for missing rows.
+     * Without waiting, they would always get the default row for keys that do not fit. */
     atomic_bool cache_full;
 
-    /* Each shard counts the pins that some threads have taken and released. A pin may be counted
-     * as taken in one shard and as released in another. */
+    /* Counts of pins, in shards, so that few threads write to the same cache line. A pin may be
+     * counted as taken in one shard and as released in another. */
     struct {
         _Atomic uint64_t n_taken;
         _Atomic uint64_t n_given;            /* released */
@@ -180,19 +184,21 @@ unsigned hps_version_shard(void);
  * hps_models_pin. Thread-safe. */
 void hps_version_pin(struct hps_version *version);
 void hps_version_unpin(struct hps_version *version);
-/* Whether no pin is held. The result lasts only if the version is no longer in the model set. */
+/* Whether no pin is held. The result stays true only if the version is no longer in the model set;
+ * otherwise a new pin may be taken at any time. */
 bool hps_version_idle(const struct hps_version *version);
 
 /* Whether a key that the host map lacks is in no tier. A miss in the map proves that the key is in
  * no tier only if this returns true both before and after the map was queried. */
 bool hps_version_host_complete(const struct hps_version *version);
-/* Whether rows found below this tier, which is shared, are inserted into it later. */
+/* Whether rows that lookups find below this tier are inserted into this tier later. True only for a
+ * shared tier. */
 bool hps_version_backfills(const struct hps_version *version, uint32_t tier);
 /* Make a version with a copy of the model's name and n_tables zeroed tables. The caller sets the
  * names and default rows of the tables; hps_version_free frees them. Returns NULL if there is no
  * memory. */
 struct hps_version *hps_version_new(const char *model, int64_t number, uint32_t n_tables);
-/* The version's spaces must have been closed or dropped. version may be NULL. */
+/* The version's spaces must have been closed or dropped. No effect if version is NULL. */
 void hps_version_free(struct hps_version *version);
 
 #endif
