@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared by the files of the update path. For the version's updater thread, unless stated
- * otherwise.
+ * Shared by the files of the update path. Only the version's updater thread may call these
+ * functions, unless stated otherwise.
  */
 #ifndef HPS_CACHE_UPDATE_INTERNAL_H
 #define HPS_CACHE_UPDATE_INTERNAL_H
@@ -14,11 +14,13 @@ struct update_position {
     struct update_position *next;
     struct hps_record record; /* points into `bytes` */
     size_t name_size;         /* size of the key that the source gave */
-    uint8_t bytes[];          /* prefix, the key that the source gave, value */
+    /* Prefix of the record's key, the key that the source gave, the value. */
+    uint8_t bytes[];
 };
 
 struct hps_updates {
-    atomic_bool busy;                        /* hps_update_apply runs; detects a second updater */
+    /* hps_update_apply is running; an assertion checks that no second thread calls it. */
+    atomic_bool busy;
     _Atomic uint64_t sequence;               /* see hps_update_sequence */
     _Atomic int64_t event_time_ms, as_of_ms; /* see hps_update_times_set */
     _Atomic uint64_t as_of_us;               /* when as_of_ms last changed, hps_clock_us */
@@ -52,10 +54,10 @@ void update_turn_end(struct hps_updates *updates);
 
 /* ---- reading one tier ------------------------------------------------------------------------ */
 
-/* Read the rows that one tier has of the batch's keys. There is no deadline: updaters wait for
- * their stores.
+/* Read the rows that one tier has of the batch's keys. Without a deadline, because an updater must
+ * wait until its stores have replied.
  *
- * error   the errors of `get` in struct hps_store_ops; keys answered before stay answered
+ * error   the errors of `get` in struct hps_store_ops; keys found before an error stay found
  */
 static inline hps_status update_read_tier(struct hps_space *space, const struct hps_table *table,
                                           struct hps_batch *batch)
@@ -68,11 +70,12 @@ static inline hps_status update_read_tier(struct hps_space *space, const struct 
 /* ---- plan.c: the writes of a batch ----------------------------------------------------------- */
 
 struct update_plan {
-    /* [n_writes + n_version_writes]. First the writes of rows and deletes; each key of a table
-     * occurs once in all of them. Then the writes of row versions, for the durable store only. */
+    /* [n_writes + n_version_writes]. The first n_writes write or delete rows; each key of a table
+     * occurs in only one of them. The others write row versions, only to the durable store. */
     struct hps_write *writes;
-    void **owned;    /* for each of `writes`, memory that update_plan_free frees; NULL: the write
-                        borrows from the batch */
+    /* For each of `writes`, memory that update_plan_free frees; NULL: the write uses memory of the
+     * batch. */
+    void **owned;
     uint32_t *spans; /* [n_writes] index of the batch's span from which each write comes */
     uint32_t n_writes;
     uint32_t n_version_writes;
@@ -82,8 +85,8 @@ struct update_plan {
 };
 
 /* Check a batch and keep the last write of each key. With `compare`, keep the write with the
- * highest row version instead; leave the key out if a higher version is stored. INVALID, NO_MEMORY;
- * with `compare` also errors of the durable store. */
+ * highest row version instead; leave the key out if a higher row version is stored. INVALID,
+ * NO_MEMORY; with `compare` also errors of the durable store. */
 hps_status update_plan_make(const struct hps_version *version, const struct hps_update_batch *batch,
                             bool compare, struct update_plan *out_plan, struct hps_error *err)
     HPS_MUST_CHECK;
@@ -105,7 +108,7 @@ hps_status update_shared_write(struct hps_version *version, struct hps_space *sp
 hps_status update_versions_open(const struct hps_version *version, struct hps_updates *updates,
                                 struct hps_error *err) HPS_MUST_CHECK;
 /* For each key of a part, set lost[i] to 1 if the durable store has a higher row version of keys[i]
- * than the part. Keys whose lost[i] is set before the call are not read.
+ * than the part. A key whose lost[i] is 1 before the call is skipped.
  *
  * shape   lost: [part->n]; out_n_older: how many keys this call has set
  * error   NO_MEMORY, or an error of the store
@@ -120,13 +123,16 @@ enum { UPDATE_ROWS_KEY_BYTES = 16 }; /* size of a record's key, "update/rows/" a
 
 /* The row counts after a batch. */
 struct update_rows {
-    int64_t *changed; /* [n_tables] rows_changed after the batch; NULL: the batch has no writes */
-    bool *touched;    /* [n_tables] the batch writes to the table */
-    char (*keys)[UPDATE_ROWS_KEY_BYTES]; /* [n_writes] memory for keys of records */
+    /* [n_tables] the values of hps_updates.rows_changed after the batch; NULL: the batch has no
+     * writes. */
+    int64_t *changed;
+    bool *touched; /* [n_tables] the batch writes to the table */
+    /* [n_writes] memory for the keys of the records that store the counts. */
+    char (*keys)[UPDATE_ROWS_KEY_BYTES];
     uint32_t n_tables;
 };
 
-/* Set out_rows to the counts before the batch. NO_MEMORY */
+/* Initialize *out_rows with the counts before the batch. NO_MEMORY */
 hps_status update_rows_make(const struct hps_version *version, const struct update_plan *plan,
                             struct update_rows *out_rows) HPS_MUST_CHECK;
 /* Count a write that adds n keys to its table or, if it is a delete, removes n keys. */

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Applies batches of updates: the only way in which rows of a resident version change. A batch has
- * rows, deletes, and positions: where its source (such as Kafka) is after the batch. Rows and
- * deletes are applied from the lowest tier up. Then the positions become the version's published
- * state:
+ * rows, deletes, and positions: how far its source (such as Kafka) has been read after the batch.
+ * Rows and deletes are applied from the lowest tier up. Then the positions become the version's
+ * published state:
  *
  *     check ─▶ last write per key ─▶ stamps ─▶ durable store: rows + deletes + positions, at once
  *           ─▶ tiers above, bottom-up, the gpu last ─▶ stamps ─▶ positions and sequence published
  *
  * A shared tier gets each batch together with the log positions before and after it (store_log.h:
- * apply). A shard that lacks earlier batches is not read. It catches up when these batches are
- * applied to it again (hps_update_replay).
+ * apply). Lookups do not read a shard that lacks earlier batches. The shard catches up when these
+ * batches are applied to it again (hps_update_replay).
  *
  * Guarantees:
  * - An insertion never brings back an older row. hps_update_apply marks the stamps of all keys
  *   before it changes any tier, then changes the tiers from the lowest up. Every insertion of a row
- *   that was read from a tier compares the stamps (stamps.h). There is one exception, for keys of a
- *   half-applied batch: see below.
+ *   that was read from a tier compares the stamps (stamps.h). Keys of a half-applied batch are the
+ *   only exception, described below.
  * - Batches of a version are applied in order, by one thread. If several partitions have records
  *   of one key, the order of these records is not defined, unless the version has row versions.
  * - If hps_version.row_versions is set, each update of a key has a number, its *row version*. The
@@ -26,31 +26,31 @@
  * - For one key, a lookup finds the row before the batch or the row after it, never a mixture. A
  *   lookup that begins after the batch is published finds the row after it.
  * - A lookup may find some keys of a batch with new rows and others with old rows. If the stamps
- *   show that no batch has changed any of its keys since the lookup began, its rows have all
- *   changes of each batch or none. A lookup whose keys change again and again may hold updates back
- *   (hps_update_hold).
- * - A batch that fails with INVALID, or that the durable store did not take, has changed nothing.
- *   After any other failure it may be *half-applied*: some tiers have it, others do not. After any
- *   failure nothing is published. Apply the same batch again before any other one. Updates contain
- *   whole rows, so applying them twice gives the same result.
+ *   show that no batch has changed any key of the lookup since the lookup began, its rows have all
+ *   changes of each batch or none. A lookup whose keys change again and again may delay updates for
+ *   a short time (hps_update_hold).
+ * - A batch that fails with INVALID, or that the durable store refuses, has changed nothing. After
+ *   any other failure it may be *half-applied*: some tiers have its changes, others do not. A
+ *   failed batch is never published. Apply the same batch again before any other one. Updates
+ *   contain whole rows, so applying them twice gives the same result.
  * - If the caller gives up a half-applied batch and applies another one, for example after a seek,
  *   tiers that lack the first batch keep the old rows of its keys. Insertions may copy these rows
  *   upward, although a lower tier has newer ones, until a later update of each key. For all other
  *   keys, insertions still never bring back an older row.
- * - If a host map above a durable store cannot take a row, it drops the older row of that key;
- *   this never fails. If a shard of a shared tier cannot take a batch, lookups no longer read the
- *   shard until it has caught up.
+ * - If a host map above a durable store cannot take a row, it drops the older row of that key
+ *   instead, which never fails. If a shard of a shared tier cannot take a batch, lookups no longer
+ *   read the shard until it has caught up.
  * - A host map without a store below it undoes a batch if a row does not fit. When hps_update_apply
  *   returns, all keys have their old rows again. Before that, lookups may find rows of the failed
- *   batch. There is one exception, in a map that does not evict: all new keys may fit, and only the
- *   memory of replaced rows is still in use by readers. The batch then stays half-applied. Applying
- *   it again continues it.
+ *   batch. There is one exception, in a map that does not evict. If all new keys fit, but readers
+ *   still use the memory of replaced rows, the batch stays half-applied. The caller must apply it
+ *   again to complete it.
  * - After a crash, the rows of the durable store match the stored positions.
- * - If the lowest tier is shared, a batch is published once all shards of that tier have it. If it
- *   fails, some shards may have it; applying it again completes it.
+ * - If the lowest tier is shared, a batch is published once all shards of that tier have it. If the
+ *   batch fails, some shards may have it; the caller must apply the batch again to complete it.
  *
- * One thread per version at a time calls hps_update_apply, which may block. The thread holds a pin
- * of the version, so that an unload waits for the batch.
+ * At most one thread at a time may call hps_update_apply for a version. The call may block. The
+ * thread must hold a pin of the version, so that an unload waits for the batch.
  */
 #ifndef HPS_CACHE_UPDATE_UPDATE_H
 #define HPS_CACHE_UPDATE_UPDATE_H
@@ -63,37 +63,41 @@
 struct hps_update_part {
     uint32_t table_id;   /* index in the version */
     uint32_t row_bytes;  /* size of each row; not used for deletes */
-    uint32_t source;     /* a number for the caller; the functions below do not read it */
+    uint32_t source;     /* a number for the caller's own use; these functions do not read it */
     uint32_t n;          /* number of keys */
     const hps_key *keys; /* [n] */
     const uint8_t *rows; /* [n][row_bytes] in the table's type; NULL: the keys are deleted */
-    const uint64_t *row_versions; /* [n] for a version with row versions; else not used */
+    /* [n] row version of each update; only used if the version has row versions. */
+    const uint64_t *row_versions;
 };
 
 struct hps_update_batch {
     /* [n_parts] in order: if a key occurs in several parts, its write in the last one counts */
     const struct hps_update_part *parts;
     uint32_t n_parts;
-    /* [n_positions] where the source of updates is after this batch. Keys and values are bytes that
-     * only the source understands; a position replaces the earlier one with the same key. */
+    /* [n_positions] how far the source of updates has been read after this batch. Only the source
+     * interprets their keys and values. A position replaces an earlier one with the same key. */
     const struct hps_record *positions;
     uint32_t n_positions;
-    bool nan_allowed; /* rows may have NaN and Inf; otherwise they make the batch INVALID */
+    bool nan_allowed; /* rows may have NaN and Inf; if false, such values make the batch INVALID */
     /* For a version with a shared tier: the parts have all updates of the log records in these
      * spans. If n_spans is 0, n_parts must be 0. */
     const struct hps_log_span *spans; /* [n_spans] of different partitions */
     uint32_t n_spans;
     const uint32_t *part_spans; /* [n_parts] index of the span from which each part comes */
-    /* The version has skipped records, so its rows differ from the rows that the log would give.
-     * This and later batches do not change the shared tier, and lookups find nothing there, until
-     * positions_set (store_log.h) is called. Not allowed if that tier is the lowest. */
+    /* The version has skipped records of the log, so its rows differ from the rows of other
+     * daemons. This and later batches do not change the shared tier, and lookups find no rows
+     * there, until positions_set (store_log.h) is called. Not allowed if the shared tier is the
+     * lowest. */
     bool apart;
 };
 
 enum {
-    HPS_UPDATE_KEYS_MAX = 1 << 26,           /* most keys of one batch */
-    HPS_UPDATE_HOLD_US_MAX = 100 * 1000,     /* longest wait of a batch for a hold to end */
-    HPS_UPDATE_HOLD_WAIT_US_MAX = 500 * 1000 /* longest wait of a hold for a batch to end */
+    HPS_UPDATE_KEYS_MAX = 1 << 26, /* maximum number of keys of one batch */
+    /* How long a batch waits for a hold to end (hps_update_hold). */
+    HPS_UPDATE_HOLD_US_MAX = 100 * 1000,
+    /* How long hps_update_hold waits for the current batch to end. */
+    HPS_UPDATE_HOLD_WAIT_US_MAX = 500 * 1000
 };
 
 /* Prepare a version for updates: make its stamps, and read the stored positions and sequence. Call
@@ -114,17 +118,17 @@ hps_status hps_update_check(const struct hps_version *version, const struct hps_
  *
  * owner   everything is borrowed for the call
  * error   INVALID, NO_MEMORY. EXHAUSTED: there is no space on the disk, or in a host map without a
- *         store below it; pause, then apply the same batch again. PRECONDITION: a tier takes no
- *         updates. DATA_LOSS: a host map without a store below it could not undo a failed batch
- *         and has lost rows. Other errors of the stores
+ *         store below it; pause, then apply the same batch again. PRECONDITION: a tier does not
+ *         accept updates. DATA_LOSS: a host map without a store below it could not undo a failed
+ *         batch and has lost rows. Other errors of the stores
  */
 hps_status hps_update_apply(struct hps_version *version, const struct hps_update_batch *batch,
                             struct hps_error *err) HPS_MUST_CHECK;
 
-/* The version's space in the shared tier; NULL: it has no shared tier. The updater thread may call
- * the store's `log` functions for this space between batches. */
+/* The version's space in the shared tier; NULL: the version has no shared tier. The updater thread
+ * may call the store's `log` functions for this space between batches. */
 struct hps_space *hps_update_shared(const struct hps_version *version);
-/* Whether the version has a shared tier and it is the lowest one. */
+/* Whether the lowest tier of the version is shared. */
 bool hps_update_shared_alone(const struct hps_version *version);
 /* Return the sum of the shared tier's reports since the last call, and reset it. Updater thread. */
 void hps_update_shared_take(struct hps_version *version, struct hps_log_report *out_report);
@@ -169,8 +173,8 @@ void hps_update_times_set(struct hps_version *version, int64_t event_time_ms, in
 int64_t hps_update_event_time_ms(const struct hps_version *version); /* thread-safe */
 int64_t hps_update_as_of_ms(const struct hps_version *version);      /* thread-safe */
 /* How old the oldest update may be that the version lacks: the time since as_of_ms, in ms. Returns
- * -1 if as_of_ms is not known. If the wall clock was set back, the result is at least the time for
- * which as_of_ms has not changed. Thread-safe. */
+ * -1 if as_of_ms is not known. If the wall clock was set back, the result is at least the time
+ * since as_of_ms last changed, measured with the monotonic clock. Thread-safe. */
 int64_t hps_update_age_ms(const struct hps_version *version);
 /* Call fn with the key and value of each published position, in no order. fn must not call
  * functions of this header. Stops at the first status of fn that is not OK, and returns it.
@@ -178,6 +182,7 @@ int64_t hps_update_age_ms(const struct hps_version *version);
 hps_status hps_update_positions(struct hps_version *version, hps_record_fn fn, void *ctx)
     HPS_MUST_CHECK;
 
-void hps_updates_free(struct hps_updates *updates); /* for version->updates_free; may be NULL */
+/* For version->updates_free; no effect if NULL. */
+void hps_updates_free(struct hps_updates *updates);
 
 #endif
