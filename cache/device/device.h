@@ -5,28 +5,28 @@
  *
  * - CUDA (cuda.cu), in builds that have it;
  * - simulated (sim/sim.h), a separate library that only hpsd-sim and test programs link. Each
- *   stream is a thread, and kernels run as fibers from the same source (simt.h).
- *   ThreadSanitizer sees no order between two streams except that of events, so it reports a
- * missing event as a data race. A random delay before each piece of work can be configured.
- *   AddressSanitizer reports a store outside of an allocation.
+ *   stream is a thread. The threads of a kernel run as fibers, from the same source as on a GPU
+ *   (simt.h). ThreadSanitizer sees no order between two streams except that of events, so it
+ *   reports a missing event as a data race. A random delay before each step of a stream can be
+ *   configured. AddressSanitizer reports a store outside of an allocation.
  *
  * A *stream* is a queue of work (copies, fills, launches of kernels) that the device does in order.
- * Only *events* order the work of two streams. The host sees the results of work after a later
- * event of the stream has completed (hps_event_done). Alternatively, it can wait for a flag that a
- * kernel raises (hps_flag_load). Before the host overwrites memory that the work reads, it must
- * also wait for an event or a flag.
+ * Only *events* order the work of two streams. The host sees the results of work once an event that
+ * was recorded after the work has completed (hps_event_done). Alternatively, the host can wait for
+ * a flag that a kernel raises (hps_flag_load). Before the host overwrites memory that the work
+ * reads, it must also wait for an event or a flag.
  *
- * Threads: calls that open, close, allocate, free, register or unregister are made by one thread at
- * a time. Do not make them while lookups run, because a driver may stop the device for them. Other
- * calls: one thread at a time per stream.
+ * Threads: only one thread at a time may open, close, allocate, free, register or unregister. Do
+ * not do this while lookups run, because a driver may stop the device for these calls. For all
+ * other calls, only one thread at a time may use a stream and the events recorded on it.
  *
  * Errors: `err` has the text of the driver. NO_MEMORY: too little memory of the device or the host.
  * DATA_LOSS: the device is lost, until the process ends. It is lost after an error from which the
  * driver cannot recover, or after hps_device_give_up or hps_device_sim_fail. From then on every
  * call for this device that returns a status returns DATA_LOSS, and events never complete. Memory
- * can still be freed: the call waits until the device cannot write to it. If the driver cannot
- * guarantee that, the memory is leaked. On a simulated device, incorrect use, such as a copy past
- * the end of an allocation, ends the process with a message.
+ * of a lost device can still be freed. If the device may still write to the memory, the CUDA driver
+ * leaks it, and the simulated device waits. On a simulated device, incorrect use, such as a copy
+ * past the end of an allocation, ends the process with a message.
  */
 #ifndef HPS_CACHE_DEVICE_DEVICE_H
 #define HPS_CACHE_DEVICE_DEVICE_H
@@ -40,7 +40,7 @@
 struct hps_stream_q;
 struct hps_event;
 
-/* An address in the memory of a device, or of host memory as the device addresses it. 0: no
+/* The address of device memory, or the address at which the device accesses host memory. 0 is no
  * address. */
 typedef uint64_t hps_devptr;
 
@@ -89,7 +89,8 @@ hps_status hps_device_count(const struct hps_device_driver *driver, int *out_n,
 hps_status hps_device_open(const struct hps_device_driver *driver, int index,
                            const struct hps_kernel *const *kernels, size_t n_kernels,
                            struct hps_device **out_device, struct hps_error *err) HPS_MUST_CHECK;
-/* Close a device. All its streams and events must have been freed. No effect if NULL. */
+/* Close a device. All its streams, events, allocations and registrations must have been freed. No
+ * effect if NULL. */
 void hps_device_close(struct hps_device *device);
 const struct hps_device_info *hps_device_info(const struct hps_device *device);
 /* Whether the device is lost. Any thread. */
@@ -112,9 +113,10 @@ void hps_device_free(struct hps_device *device, hps_devptr ptr); /* no effect if
 hps_status hps_device_host_alloc(struct hps_device *device, size_t size, void **out_host,
                                  hps_devptr *out_ptr, struct hps_error *err) HPS_MUST_CHECK;
 void hps_device_host_free(struct hps_device *device, void *host); /* no effect if NULL */
-/* Register the caller's memory, so that copies, and kernels at *out_ptr, can access it. It must
- * stay until it is unregistered. Several devices may register the same memory, each once, with the
- * same address and size. INVALID: the memory overlaps other registered memory. */
+/* Register the caller's memory, so that the device can access it: copies at `host`, kernels at
+ * *out_ptr. The memory must stay allocated until it is unregistered. Several devices may register
+ * the same memory, each device once, with the same address and size. INVALID: the memory overlaps
+ * other registered memory. */
 hps_status hps_device_host_register(struct hps_device *device, void *host, size_t size,
                                     hps_devptr *out_ptr, struct hps_error *err) HPS_MUST_CHECK;
 void hps_device_host_unregister(struct hps_device *device, void *host); /* no effect if NULL */
@@ -141,8 +143,8 @@ hps_status hps_stream_q_wait(struct hps_stream_q *stream, struct hps_event *even
  * the caller. AGAIN: not yet. DATA_LOSS: the device is lost. An event that was never recorded is
  * complete. Does not block. */
 hps_status hps_event_done(struct hps_event *event) HPS_MUST_CHECK;
-/* Wait until hps_event_done would return OK, or the device is lost. Use it only while starting and
- * stopping. */
+/* Wait until the last record of the event has completed (OK), or the device is lost (DATA_LOSS).
+ * Use it only while starting and stopping, because it blocks. */
 hps_status hps_event_wait(struct hps_event *event) HPS_MUST_CHECK;
 
 /* ---- work ------------------------------------------------------------------------------------ */
@@ -171,8 +173,8 @@ struct hps_kernel {
     const void *(*cuda)(void); /* returns the __global__ function; NULL in builds without CUDA */
 };
 
-/* Use these in a .c file: they define `const struct hps_kernel kernel`. threads (block_threads)
- * must be the same as in HPS_KERNEL (simt.h). */
+/* These macros define `const struct hps_kernel kernel`; use them in a .c file. `threads` must be
+ * the number of threads that HPS_KERNEL (simt.h) has for this kernel. */
 #if defined(HPS_CUDA)
 #define HPS_KERNEL_DEFINE_AS(kernel, args_type, threads, shared_bytes, sim)                  \
     const void *kernel##_cuda(void);                                                         \
@@ -191,7 +193,7 @@ hps_status hps_launch(struct hps_stream_q *stream, const struct hps_kernel *kern
                       uint32_t n_blocks, const void *args) HPS_MUST_CHECK;
 
 /* Read a flag in host memory, to which a kernel stores a value by hps_flag_raise (simt.h). Once the
- * caller reads that value, it sees everything that the kernel did before. */
+ * caller reads that value, it sees everything that the kernel did before it stored the value. */
 static inline uint32_t hps_flag_load(const uint32_t *flag)
 {
     return __atomic_load_n(flag, __ATOMIC_ACQUIRE);

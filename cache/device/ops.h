@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The functions that each kind of device (CUDA, simulated) implements for the functions of
- * device.h. Before device.c calls them, it checks the arguments. It calls functions that return a
- * status only while the device is not lost. Included by C and CUDA C++.
+ * The operations that each kind of device (CUDA, simulated) implements. device.c implements
+ * device.h: it checks the arguments of a call, then calls an operation. It calls operations that
+ * return a status only while the device is not lost. Included by C and CUDA C++.
  */
 #ifndef HPS_CACHE_DEVICE_OPS_H
 #define HPS_CACHE_DEVICE_OPS_H
@@ -11,7 +11,7 @@
 
 enum hps_copy_kind { HPS_COPY_TO_DEVICE, HPS_COPY_TO_HOST, HPS_COPY_ON_DEVICE };
 
-/* A function without a comment does what the function of a similar name in device.h does. */
+/* An operation without a comment does the same as the function of a similar name in device.h. */
 struct hps_device_ops {
     void (*close)(struct hps_device *);
     hps_status (*alloc)(struct hps_device *, size_t size, hps_devptr *out_ptr, struct hps_error *);
@@ -19,17 +19,17 @@ struct hps_device_ops {
     hps_status (*host_alloc)(struct hps_device *, size_t size, void **out_host, hps_devptr *out_ptr,
                              struct hps_error *);
     void (*host_free)(struct hps_device *, void *host);
-    /* Register host memory for the process: called when the first device registers the memory, and
-     * after the last one has unregistered it. */
+    /* Register host memory for the whole process. device.c calls host_register when the first
+     * device registers the memory, and host_unregister when the last device unregisters it. */
     hps_status (*host_register)(struct hps_device *, void *host, size_t size, struct hps_error *);
     void (*host_unregister)(struct hps_device *, void *host);
-    /* Map registered host memory for this device. */
+    /* Map registered host memory into the address space of this device, and end the mapping. */
     hps_status (*host_map)(struct hps_device *, void *host, size_t size, hps_devptr *out_ptr,
                            struct hps_error *);
     void (*host_unmap)(struct hps_device *, void *host);
     bool (*quiet)(struct hps_device *);
-    void (*lost)(struct hps_device *); /* the device has been marked lost: wake threads that wait
-                                          for it; NULL: no thread waits */
+    void (*lost)(struct hps_device *); /* called after the device was marked lost: wakes threads
+                                          that wait for the device; NULL if no thread can wait */
 
     hps_status (*stream_new)(struct hps_device *, const char *name, bool low_priority,
                              struct hps_stream_q **out_stream, struct hps_error *);

@@ -13,21 +13,22 @@
  *         }
  *     }
  *
- * A kernel hps_add, for example, is in three files. kernels.cuh has the source above. kernels.cu
+ * Four files take part in a kernel such as hps_add. kernels.cuh has the source above. kernels.cu
  * includes kernels.cuh for nvcc, and sim/kernels.c includes it for the simulated device. kernels.c
  * has `HPS_KERNEL_DEFINE(hps_add, struct add_args, 256, 0);`.
  *
- * A *lane* is one of the 32 threads of a warp. Rules for a source that works on both:
+ * A *lane* is one of the 32 threads of a warp. Rules for kernel source, so that it works on a GPU
+ * and on the simulated device:
  * - No templates, overloads or classes. Structs have an explicit layout (no padding, types of
  *   fixed width).
  * - All 32 lanes of a warp must make each call of hps_ballot, hps_any, hps_shuffle_* and
  *   hps_warp_barrier, all at the same place in the source. All threads of a block must make each
- *   call of hps_block_barrier, also at the same place. A thread must not return before the other
- *   threads have made the last of these calls. If a kernel breaks this rule, a GPU may hang, and
+ *   call of hps_block_barrier, also at the same place. So no thread may return while other threads
+ *   of its warp or block still make such calls. If a kernel breaks this rule, a GPU may hang, and
  *   the simulator ends the process with a message.
  * - Ballots and shuffles do not order memory. A barrier orders the memory accesses of its threads.
- *   An atomic orders them as its argument `order` says. The start and the end of a launch order
- *   the accesses of all threads.
+ *   An atomic orders the accesses of its thread as its argument `order` says. The start and the end
+ *   of a launch order the accesses of all threads.
  * - Blocks run in any order. Some may begin only after others have ended.
  * - No thread may write to memory during a launch in which hps_load_* reads it. Addresses must be
  *   aligned to the size of the access.
@@ -53,8 +54,8 @@ struct __align__(16) hps_quad
 };
 
 /* Declares a kernel; its body follows in braces. args: the name of the pointer to the kernel's
- * argument. threads: threads per block. min_blocks: the least number of blocks that must run on a
- * multiprocessor at the same time; it limits the registers. */
+ * argument. threads: threads per block. min_blocks: the least number of blocks that must fit on a
+ * multiprocessor at the same time; the compiler limits the registers per thread accordingly. */
 #define HPS_KERNEL(kernel, args_type, args, threads, min_blocks)                 \
     static __device__ __forceinline__ void kernel##_body(const args_type *args); \
     static __global__ void __launch_bounds__(threads, min_blocks)                \
@@ -73,7 +74,7 @@ struct __align__(16) hps_quad
     extern __shared__ __align__(16) unsigned char hps_shared_memory[]; \
     type *name = (type *)hps_shared_memory
 
-/* ---- where a thread is ----------------------------------------------------------------------- */
+/* ---- indices of a thread --------------------------------------------------------------------- */
 
 HPS_DEVICE_CODE uint32_t hps_thread(void)
 {
@@ -314,14 +315,14 @@ struct hps_quad {
     }                                                            \
     static void kernel##_body(const args_type *args)
 
-/* For a kernel of a test. Use it instead of HPS_KERNEL_DEFINE in a .c file that has included the
- * .cuh file, whose body it uses for the simulated device. */
+/* Defines a kernel of a test, in place of HPS_KERNEL_DEFINE. Use it in a .c file that includes the
+ * kernel's .cuh file, because the simulated device runs the body in that file. */
 #define HPS_KERNEL_DEFINE_WITH_SIM(kernel, args_type, threads, shared_bytes) \
     HPS_KERNEL_DEFINE_AS(kernel, args_type, threads, shared_bytes, kernel##_sim)
 
 #define HPS_SHARED(type, name) type *name = (type *)hps_simt_here->shared
 
-/* ---- where a thread is ----------------------------------------------------------------------- */
+/* ---- indices of a thread --------------------------------------------------------------------- */
 
 HPS_DEVICE_CODE uint32_t hps_thread(void)
 {
@@ -426,7 +427,8 @@ HPS_DEVICE_CODE void hps_atomic_store_u8(uint8_t *to, uint8_t value)
  * this call, it also sees all writes that the thread made before the call. */
 HPS_DEVICE_CODE void hps_fence_system(void)
 {
-#if !defined(HPS_TSAN) /* it does not support fences; the release store of the flag suffices */
+#if !defined(HPS_TSAN) /* ThreadSanitizer does not support fences; the release store of the flag \
+                          suffices */
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 #endif
 }
@@ -437,11 +439,11 @@ HPS_DEVICE_CODE void hps_flag_raise(uint32_t *flag, uint32_t value)
     hps_fence_system();
     __atomic_store_n(flag, value, __ATOMIC_RELEASE);
 }
-/* Call it after this thread has read *ticket by a relaxed or releasing atomic operation. Other
- * threads must have released that value, or an earlier one, by atomic operations on *ticket. What
- * they did before becomes visible to this thread, and to threads that pass a later barrier with it.
- * On the simulated device this is an acquiring load, because ThreadSanitizer does not support
- * fences. */
+/* Make visible to this thread the writes that other threads made before releasing atomic operations
+ * on *ticket. This thread must already have read, by a relaxed or releasing atomic operation on
+ * *ticket, the value of those operations or a later one. Threads that pass a later barrier with
+ * this thread also see these writes. On the simulated device this function is an acquiring load,
+ * because ThreadSanitizer does not support fences. */
 HPS_DEVICE_CODE void hps_fence_acquire(const uint32_t *ticket)
 {
     (void)__atomic_load_n(ticket, __ATOMIC_ACQUIRE);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What simt.h needs for the simulated device, implemented in sim/simt.c. A kernel runs on the
- * thread of its stream, with a fiber for each thread of a block. The arguments `file` and `line`
- * are the place of the call in the kernel, for messages.
+ * The functions that simt.h uses on the simulated device, implemented in sim/simt.c. A kernel runs
+ * on the thread of its stream, with a fiber for each thread of a block. The arguments `file` and
+ * `line` say where the kernel makes the call, for messages.
  */
 #ifndef HPS_CACHE_DEVICE_SIMT_RUN_H
 #define HPS_CACHE_DEVICE_SIMT_RUN_H
 
 #include "cache/device/device.h"
 
-/* The running kernel thread. */
+/* The kernel thread that is running. */
 struct hps_simt_thread {
     uint32_t thread;        /* index in its block */
     uint32_t block;         /* index of its block in the launch */
@@ -32,14 +32,15 @@ struct hps_simt_meeting {
     uint64_t values[32]; /* the value of each lane */
 };
 /* Wait until all lanes of the warp have made the same call. Ends the process with a message if they
- * make different calls. All kinds of calls use this function, for speed: a CPU predicts that a
- * return goes back to the last call, and each switch between lanes defeats that prediction. */
+ * make different calls. For speed, ballots, shuffles and warp barriers share this one function. A
+ * switch between lanes makes the CPU mispredict the next returns, unless all lanes switch at the
+ * same place in the code. */
 const struct hps_simt_meeting *hps_simt_meet(bool vote, uint64_t value, enum hps_simt_call call,
                                              const char *file, int line);
 void hps_simt_warp_barrier(const char *file, int line);
 void hps_simt_block_barrier(const char *file, int line);
-/* End the process with a message. hps_simt_misaligned: an access of `bytes` bytes is not aligned.
- * hps_simt_far_lane: `lane` is greater than 31. */
+/* These two end the process with a message. hps_simt_misaligned: the address of an access of
+ * `bytes` bytes is not aligned. hps_simt_far_lane: `lane` is greater than 31. */
 void hps_simt_misaligned(const void *address, unsigned bytes) __attribute__((noreturn, cold));
 void hps_simt_far_lane(uint32_t lane, const char *file, int line) __attribute__((noreturn, cold));
 

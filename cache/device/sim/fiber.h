@@ -30,17 +30,18 @@ hps_status hps_fiber_of_thread(struct hps_fiber **out_fiber) HPS_MUST_CHECK;
  * lines. NO_MEMORY */
 hps_status hps_fiber_new(size_t stack_bytes, unsigned index, void (*run)(void *arg), void *arg,
                          struct hps_fiber **out_fiber) HPS_MUST_CHECK;
-/* Not for the running fiber. No effect if NULL. */
+/* Free a fiber that is not running. No effect if NULL. */
 void hps_fiber_free(struct hps_fiber *fiber);
 #if defined(HPS_TSAN)
-/* HPS_ORDER_RELEASE(address) for the ThreadSanitizer thread of `fiber`. Called by the running
- * fiber, `self`. */
+/* Like HPS_ORDER_RELEASE(address) (sanitize.h), but ThreadSanitizer attributes it to `fiber`. The
+ * running fiber, `self`, calls it. */
 void hps_fiber_release(const struct hps_fiber *self, const struct hps_fiber *fiber,
                        uint64_t *address);
 #endif
 /* Switch from the running fiber `from` to `to`. Returns when a fiber switches back to `from`. */
 #if defined(HPS_FIBER_BARE)
-/* The first member of struct hps_fiber is its saved stack pointer. */
+/* Save the stack pointer in *from_sp, and switch to the stack pointer to_sp. The first member of
+ * struct hps_fiber is its saved stack pointer. */
 void hps_fiber_swap(void **from_sp, void *to_sp);
 static inline void hps_fiber_switch(struct hps_fiber *from, struct hps_fiber *to)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Locks and wake-ups of the simulated device, implemented with futexes. With pthread locks,
+ * Locks and wake-ups of the simulated device, implemented with futexes. From pthread locks,
  * ThreadSanitizer would conclude that they order the memory accesses of host and streams; only
- * events may do that. Include it only in files that are compiled without ThreadSanitizer. Any
- * thread. Waiting takes no CPU time.
+ * events may do that. Include this file only in files that are compiled without ThreadSanitizer.
+ * Any thread. Waiting takes no CPU time.
  */
 #ifndef HPS_CACHE_DEVICE_SIM_LOCK_H
 #define HPS_CACHE_DEVICE_SIM_LOCK_H
@@ -51,9 +51,10 @@ static inline void hps_sim_unlock(struct hps_sim_lock *lock)
 
 /* ---- a pulse: wakes all waiting threads after a change --------------------------------------- */
 
-/* To wait for a condition, repeat: call hps_sim_pulse, check the condition, and if it is false,
- * pass the result of hps_sim_pulse to hps_sim_pulse_wait. A thread that changes the condition must
- * call hps_sim_pulse_beat afterwards. */
+/* Each call of hps_sim_pulse_beat is a *beat*, which wakes all waiting threads. To wait for a
+ * condition, a thread repeats three steps: it calls hps_sim_pulse, checks the condition, and if it
+ * is false, passes the result of hps_sim_pulse to hps_sim_pulse_wait. A thread that makes the
+ * condition true must call hps_sim_pulse_beat afterwards. */
 struct hps_sim_pulse {
     uint32_t beats;     /* number of beats so far */
     uint32_t n_waiting; /* threads in hps_sim_pulse_wait */

@@ -31,15 +31,15 @@ struct hps_sim_memory {
 /* Allocate memory of the kind HPS_SIM_DEVICE or HPS_SIM_HOST. NO_MEMORY */
 hps_status hps_sim_memory_new(struct hps_sim_memory *memory, enum hps_sim_memory_kind kind,
                               size_t size, void **out_ptr, struct hps_error *err) HPS_MUST_CHECK;
-/* Register host memory of the caller. INVALID: a part of it is already registered or allocated
- * here; NO_MEMORY. */
+/* Register host memory of the caller. INVALID: `memory` already has an allocation or registered
+ * area that overlaps it; NO_MEMORY. */
 hps_status hps_sim_memory_register(struct hps_sim_memory *memory, void *host, size_t size,
                                    struct hps_error *err) HPS_MUST_CHECK;
-/* Free an allocation, or end a registration. Aborts unless one of this kind begins at ptr, or if
- * its guard bytes have changed. */
+/* Free an allocation, or end a registration. Aborts if no allocation or registered area of this
+ * kind begins at ptr, or if the guard bytes of the allocation have changed. */
 void hps_sim_memory_free(struct hps_sim_memory *memory, enum hps_sim_memory_kind kind, void *ptr);
-/* Aborts unless the `size` bytes at ptr are within one allocation or registered area. If `host` is
- * true, it must be host memory. what: the name of the operation, for the message. */
+/* Aborts if the `size` bytes at ptr are not all within one allocation or registered area, or if
+ * `host` is true and they are device memory. what: the name of the operation, for the message. */
 void hps_sim_memory_check(struct hps_sim_memory *memory, const void *ptr, size_t size, bool host,
                           const char *what);
 /* Aborts if anything is still allocated or registered. */

@@ -19,7 +19,8 @@ struct hps_device_sim_config {
                          counted from 1; 0: never */
     uint64_t hang_at; /* the driver hangs (hps_device_sim_driver_hang) at the piece of work with
                          this number, counted from 1; 0: never */
-    /* The driver's stall_us_max. 0: 60 s, because a busy CPU may delay the device. */
+    /* stall_us_max of the driver (struct hps_device_driver). 0: 60 s, because a busy CPU may delay
+     * the device. */
     uint64_t stall_us;
 };
 
@@ -41,18 +42,18 @@ hps_status hps_sim_config_parse(const char *name, const char *text,
 
 /* ---- faults that tests inject ---------------------------------------------------------------- */
 
-/* Make the device fail: it is lost instead of doing the n-th piece of work from now on. n = 0: it
- * is lost now. Any thread. */
+/* Make the device fail. It is lost when it would do the n-th piece of work from now on, and does
+ * not do this piece. n = 0: the device is lost at once. Any thread. */
 void hps_device_sim_fail(struct hps_device *device, uint64_t n);
 /* From a call with `held` true until a call with `held` false, no stream begins a step, so that
  * work stays in flight. Any thread. */
 void hps_device_sim_hold(struct hps_device *device, bool held);
-/* From a call with `hung` true until a call with `hung` false, work that has begun does not end.
- * Even if the device is lost, that work may still write to memory. Any thread. */
+/* From a call with `hung` true until a call with `hung` false, a copy, fill or launch that has
+ * begun does not end. It may still write to memory after the device is lost. Any thread. */
 void hps_device_sim_hang(struct hps_device *device, bool hung);
-/* From a call with `hung` true until a call with `hung` false, these calls of the driver do not
- * return: calls that queue work, wait for or check an event, free memory or a stream, unregister
- * memory, or close the device. Any thread. */
+/* From a call with `hung` true until a call with `hung` false, the following calls do not return:
+ * calls that queue work, wait for or check an event, free memory or a stream, unregister memory, or
+ * close the device. Any thread. */
 void hps_device_sim_driver_hang(struct hps_device *device, bool hung);
 /* The address of device memory in this process. */
 void *hps_device_sim_host(struct hps_device *device, hps_devptr ptr);
