@@ -14,14 +14,15 @@
  * A *part* is some keys of one range. A lookup has many parts, of any ranges, in one launch. The
  * kernel does not write to the cache. It stores the rows of cached keys at their destination, and
  * one bit per key: hit or miss. Changes (insertions, updates, erasures) are staged while lookups
- * run, and applied in stream order. A lookup submitted after stage has returned sees them, an
- * earlier one does not, and none sees half a row. So the device needs no locks, versions or epochs.
+ * run. The device applies them between two lookups. A lookup that is submitted after
+ * hps_embed_stage has returned sees its changes; an earlier lookup does not. No lookup sees half a
+ * row. So the kernels need no locks.
  *
  * If the device is lost, every call that returns a status returns DATA_LOSS until the cache is
  * closed, except hps_embed_region_free. Releasing, freeing and closing still work.
  *
- * Thread: all calls for one cache on one thread, the device's thread. Only open, close, and making
- * or freeing a host region may block or allocate device memory.
+ * Thread: all calls for one cache must be made by one thread, the device's thread. Only open,
+ * close, and making or freeing a host region may block or allocate device memory.
  */
 #ifndef HPS_CACHE_EMBED_CACHE_H
 #define HPS_CACHE_EMBED_CACHE_H
@@ -55,12 +56,12 @@ struct hps_embed_cache_config {
     uint32_t n_batches;    /* most lookups in flight; default 4 */
     uint32_t batch_keys_max;  /* most keys of a lookup; default 65,536 */
     uint32_t batch_parts_max; /* most parts of a lookup; default 4,096 */
-    /* Decides how the rows of a lookup get to host memory. If they take up to this size together,
-     * the kernel stores them there. Otherwise the kernel gathers them in device memory, and a copy
-     * engine copies them to the host. Rows with gaps between them are always stored by the kernel.
-     * Default 65,536 bytes. */
+    /* If the rows that a lookup returns to host memory take at most this size together, the kernel
+     * stores them there. Otherwise the kernel gathers the rows in device memory, and a copy engine
+     * copies them to the host. Rows with gaps between them are always stored by the kernel. Default
+     * 65,536 bytes. */
     uint32_t mapped_bytes_max;
-    uint32_t sample_rate; /* sketches count 1 / sample_rate of the keys; default 8; tests use 1 */
+    uint32_t sample_rate; /* sketches count 1 of sample_rate keys; default 8; tests use 1 */
 };
 
 /* Open a cache, and allocate all memory that it uses until it is closed. NO_MEMORY: the device has
@@ -78,10 +79,11 @@ void hps_embed_cache_close(struct hps_embed_cache *cache);
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
 struct hps_embed_range_config {
-    uint32_t row_bytes; /* 1 to HPS_EMBED_ROW_BYTES_MAX. A row takes a multiple of 16 bytes. Rows of
-                           such a size are copied fastest, rows of no multiple of 4 slowest */
+    uint32_t row_bytes; /* 1 to HPS_EMBED_ROW_BYTES_MAX. The cache pads rows to a multiple of 16
+                           bytes. Copies are fastest if row_bytes is a multiple of 16, and slowest
+                           if it is not a multiple of 4 */
     uint64_t n_rows;    /* rows of the table */
-    uint64_t bytes_max; /* the most that the range may take of the arena. It takes less if all rows
+    uint64_t bytes_max; /* maximum size of the range in the arena. The range is smaller if all rows
                            of the table need less */
 };
 
@@ -103,8 +105,8 @@ hps_status hps_embed_range_new(struct hps_embed_cache *cache,
                                struct hps_embed_range **out_range, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Whether changes of the range can be staged. The memory of a new range is cleared first, in
- * pieces; hps_embed_advance queues the next piece. Until all is cleared, lookups in the range miss
- * every key. */
+ * pieces; hps_embed_advance queues the next piece. Until all memory is cleared, lookups in the
+ * range miss every key. */
 bool hps_embed_range_ready(const struct hps_embed_range *range);
 /* From now on lookups in the range miss every key, and its changes are ignored. Its memory is
  * released when no work in flight uses the range any more. */
@@ -116,13 +118,13 @@ void hps_embed_range_free(struct hps_embed_range *range);
 struct hps_embed_range_usage {
     uint64_t bytes;   /* memory of the range; 0 once it is retired and its memory is released */
     uint64_t n_slots; /* slots in sets and spills */
-    /* n_rows, n_inserted, n_evicted, n_erased and n_refused lag: they do not include changes that
-     * are staged and not yet seen to be applied. */
+    /* n_rows, n_inserted, n_evicted, n_erased and n_refused include a change only after the calling
+     * thread has noticed that the device applied it (hps_embed_advance). */
     uint64_t n_rows;     /* resident rows */
     uint64_t n_inserted; /* rows inserted */
     uint64_t n_evicted;  /* rows evicted by insertions */
     uint64_t n_erased;   /* rows erased by HPS_EMBED_ERASE */
-    /* insertions for which no resident row with fewer lookups could be evicted */
+    /* insertions rejected because set and spill had only rows with at least as many lookups */
     uint64_t n_refused;
     uint64_t n_stale;      /* insertions that the guard of hps_embed_stage rejected; 0 in hpsd */
     double resident_share; /* n_rows divided by the rows of the table; at most 1 */
@@ -143,9 +145,9 @@ void hps_embed_cache_usage(const struct hps_embed_cache *cache,
 /* ---- regions: destinations of rows ----------------------------------------------------------- */
 
 /* Memory to which lookups write rows: host memory, which is registered with the driver, or device
- * memory. The memory is the caller's, is aligned to 16 bytes, and must stay until the region is
- * freed. Each part of a lookup holds a reference to its region until the device has written its
- * rows. */
+ * memory. The caller owns the memory, which must be aligned to 16 bytes and stay allocated until
+ * the region is freed. Each part of a lookup holds a reference to its region until the device has
+ * written the rows of the part. */
 struct hps_embed_region;
 hps_status hps_embed_region_host(struct hps_embed_cache *cache, void *memory, size_t size,
                                  struct hps_embed_region **out_region, struct hps_error *err)
@@ -153,10 +155,10 @@ hps_status hps_embed_region_host(struct hps_embed_cache *cache, void *memory, si
 hps_status hps_embed_region_device(struct hps_embed_cache *cache, hps_devptr memory, size_t size,
                                    struct hps_embed_region **out_region, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Free a region. OK: it is freed. AGAIN: lookups still write to it, even if their tickets were
- * released; call again later. After the loss of the device, AGAIN means that the device may still
- * write to the memory. If a kernel hangs, every call returns AGAIN, and the memory must never be
- * reused. If region is NULL, returns OK and has no effect. */
+/* Free a region. OK: the region is freed. AGAIN: lookups still write to the region, even if their
+ * tickets were released; call again later. After the loss of the device, AGAIN means that the
+ * device may still write to the memory. If a kernel hangs, every call returns AGAIN, and the memory
+ * must never be reused. If region is NULL, returns OK and has no effect. */
 hps_status hps_embed_region_free(struct hps_embed_region *region) HPS_MUST_CHECK;
 
 /* ---- lookups --------------------------------------------------------------------------------- */
@@ -177,26 +179,27 @@ struct hps_embed_shape {
 
 /* Keys of one range. The row of keys[i] goes to region + offset + i * stride if it is cached. With
  * pooling, the row of bag b goes to region + offset + b * stride if the bag has keys and all are
- * cached. The content of the other rows' places is undefined afterwards: overwrite it before
- * another user reads it. Bytes between rows are not written. */
+ * cached. The content of the places of all other rows is undefined afterwards: overwrite them
+ * before the memory is sent to a client. Bytes between rows are not written. */
 struct hps_embed_part {
     struct hps_embed_range *range;
     const uint8_t *keys; /* [n] int64 LE, any alignment; duplicates are allowed */
     uint32_t n;          /* number of keys */
     struct hps_embed_region *region;
     uint64_t offset;
-    uint32_t stride; /* bytes; 0: the size of a row */
-    /* NULL: rows as stored, without pooling; offset and stride may then be any number. With a
-     * shape, offset and stride must be multiples of the size of a value. */
+    uint32_t stride; /* bytes from one row to the next, at least the size of a row; 0: the size of a
+                        row */
+    /* NULL: rows as stored, without pooling; offset and stride need no alignment. With a shape,
+     * offset and stride must be multiples of the size of a value. */
     const struct hps_embed_shape *shape;
 };
 
 /* Begin a lookup of all parts: one launch, and a second one if any part has pooling.
  *
  * owner   parts, keys and shapes are borrowed for the call; the caller owns the ticket
- * error   AGAIN: too much work is in flight: poll, then retry. INVALID: the parts have more keys or
- *         bytes than a batch takes, or are too many: split the lookup. DATA_LOSS: the device is
- *         lost
+ * error   AGAIN: too much work is in flight; poll, then retry. INVALID: there are more than
+ *         batch_parts_max parts or batch_keys_max keys, or the rows do not fit into gather_bytes;
+ *         split the lookup. DATA_LOSS: the device is lost
  */
 hps_status hps_embed_submit(struct hps_embed_cache *cache, const struct hps_embed_part *parts,
                             uint32_t n_parts, struct hps_embed_ticket **out_ticket) HPS_MUST_CHECK;
@@ -204,8 +207,9 @@ hps_status hps_embed_submit(struct hps_embed_cache *cache, const struct hps_embe
  * lost, possibly because it made no progress for timeout_us; the content of the regions is
  * undefined. */
 hps_status hps_embed_poll(struct hps_embed_ticket *ticket) HPS_MUST_CHECK;
-/* After poll has returned OK: bit i % 32 of word i / 32 is set if keys[i] of the part was cached.
- * Bits after the last key are 0. Valid until the ticket is released. */
+/* The hit bits of a part, once hps_embed_poll has returned OK. Bit i % 32 of word i / 32 is set if
+ * keys[i] of the part was cached. Bits after the last key are 0. Valid until the ticket is
+ * released. */
 const uint32_t *hps_embed_hits(const struct hps_embed_ticket *ticket, uint32_t part);
 /* End the caller's use of a ticket, at any time. Does not wait. If the lookup is unfinished, its
  * regions stay referenced until it ends. No effect if NULL. */
@@ -215,10 +219,10 @@ void hps_embed_release(struct hps_embed_ticket *ticket);
 
 enum hps_embed_op {
     /* Insert rows found in lower tiers. No effect on a key that is resident. If set and spill are
-     * full, the row replaces the resident row with the fewest lookups, unless its own key has no
-     * more lookups than that. */
+     * full, the new row replaces their row with the fewest lookups. It is not inserted if its own
+     * key does not have more lookups than that row. */
     HPS_EMBED_INSERT,
-    /* Like INSERT, but if set and spill are full, the row always replaces the resident row with the
+    /* Like INSERT, but if set and spill are full, the new row always replaces their row with the
      * fewest lookups. */
     HPS_EMBED_INSERT_WANTED,
     HPS_EMBED_UPDATE, /* replace the rows of keys that are resident; no effect on other keys */
@@ -226,29 +230,30 @@ enum hps_embed_op {
 };
 
 /* Stage changes: a lookup submitted later sees them. The next hps_embed_submit or hps_embed_advance
- * queues them on the device. Keys and rows are copied. If a key is given twice, its last change
- * counts. For insertions, guard->fresh is called for each key during this call, and keys for which
- * it returns false are left out; guard NULL: no key is left out. Only tests pass a guard. The gpu
- * tier passes NULL, because it calls the guard when it queues the insertion (cache/gpu/tier.h).
+ * queues them on the device. Keys and rows are copied. If a key occurs several times in one call,
+ * only its last change is applied. For insertions, guard->fresh is called for each key during this
+ * call, and keys for which it returns false are not inserted. If guard is NULL, all keys are
+ * inserted. Only tests pass a guard. The gpu tier passes NULL, because it calls the guard when it
+ * queues the insertion (cache/gpu/tier.h).
  *
  * shape   rows: [n][row_bytes]; out_n_taken: how many keys were taken, from the front. If it is
  *         less than n, the caller must stage the other keys later
- * error   AGAIN: no key was taken, because the cache is full of changes or the range is not ready;
- *         DATA_LOSS: the device is lost
+ * error   AGAIN: no key was taken, because there is no memory for more changes now, or the range is
+ *         not ready; DATA_LOSS: the device is lost
  */
 hps_status hps_embed_stage(struct hps_embed_cache *cache, struct hps_embed_range *range,
                            enum hps_embed_op op, const hps_key *keys, const uint8_t *rows,
                            uint32_t n, const struct hps_insert_guard *guard, uint32_t *out_n_taken)
     HPS_MUST_CHECK;
 
-/* Size in bytes of the rows that are staged and not yet seen to be applied. */
+/* Size in bytes of the rows that are staged, and not yet known to be applied. */
 uint64_t hps_embed_staged_bytes(const struct hps_embed_cache *cache);
 
 /* Notice completed work (lookups, changes, clearing) and queue the staged changes on the device.
- * Cheap; the thread calls it again and again while hps_embed_idle is false. */
+ * Does not block. Call it again and again while hps_embed_idle returns false. */
 void hps_embed_advance(struct hps_embed_cache *cache);
-/* Whether the thread may sleep: nothing is in flight or staged, and no retired range still has
- * memory. Also true after a loss. */
+/* Whether the thread may sleep: no work is in flight or staged, and no retired range still has
+ * memory. Also true after the loss of the device. */
 bool hps_embed_idle(const struct hps_embed_cache *cache);
 /* Whether the device is lost, as noticed so far. */
 bool hps_embed_lost(const struct hps_embed_cache *cache);

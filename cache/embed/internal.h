@@ -10,7 +10,7 @@
  *     stage.c    changes: taking them from the caller
  *     slice.c    changes: sorting and applying them
  *
- * Four streams of the device. Only events order the work of two streams:
+ * The cache has four streams. Only events order the work of two streams:
  *
  *     in      clears new ranges, copies rows and records of slices to the device, piece by piece
  *     work    runs lookups and applies slices; waits for `in` before it applies a slice
@@ -34,8 +34,9 @@ enum {
      * microseconds, and changes can run between two pieces. */
     HPS_EMBED_PIECE_CLEAR_BYTES = 8 << 20,
     /* A sketch is halved when, per slot of its range, WINDOW_KEYS keys were looked up and at least
-     * WINDOW_COUNTED of them were counted. 40 keys usually give 0.7 to 1.8 percentage points more
-     * hit rate than 10. With a sample rate of 8, they cost no hit rate when the hot keys change. */
+     * WINDOW_COUNTED of them were counted. With 40 instead of 10 for WINDOW_KEYS, the hit rate is
+     * usually 0.7 to 1.8 percentage points higher. With a sample rate of 8, it is not lower after
+     * the hot keys have changed. */
     HPS_EMBED_WINDOW_KEYS = 40,
     HPS_EMBED_WINDOW_COUNTED = 10,
 };
@@ -55,10 +56,10 @@ struct hps_embed_range {
     struct hps_embed_range_usage usage;
     struct hps_embed_desc desc; /* the description of the range for the device */
     uint64_t offset;            /* offset of the range in the arena */
-    uint64_t n_cleared; /* bytes whose clearing is queued on `in`; the range is ready when these are
-                           all bytes that must be cleared */
-    uint64_t n_counted; /* keys that the sketch counted since it was last halved */
-    uint64_t slice;     /* number of the last slice that has changes of the range */
+    uint64_t n_cleared;   /* bytes whose clearing is queued on `in`; the range is ready when these
+                             are all bytes that need clearing */
+    uint64_t n_counted;   /* keys that the sketch counted since it was last halved */
+    uint64_t slice;       /* number of the last slice that has changes of the range */
     uint32_t slice_index; /* index of the range in that slice */
     uint32_t n_uses;      /* lookups and slices in flight, or being filled, that use the range */
     bool live;            /* may have rows: a slice for it has been queued on the device */
@@ -86,8 +87,8 @@ struct hps_embed_use {
     uint32_t first_tile; /* index of its first tile (kernels.h) */
 };
 
-/* A slot for one lookup, reused for later lookups. All host memory of it that kernels access is one
- * block (struct hps_embed_block). */
+/* The state of one lookup, reused for later lookups. The host memory of a ticket that kernels
+ * access is one allocation (struct hps_embed_block). */
 struct hps_embed_ticket {
     struct hps_embed_cache *cache;
     uint8_t *host;          /* the block */
@@ -101,13 +102,14 @@ struct hps_embed_ticket {
     uint32_t n_bags;    /* bags that have keys */
     uint32_t bag_lanes; /* lanes per bag of the pool kernel: enough for the widest row */
     uint32_t sequence;  /* the value to which the last kernel sets the flag */
-    /* positions of the ticket's piece of the gather ring; equal: no part gathers its rows */
+    /* the ticket's piece of the gather ring, from gather_begin to gather_end; if they are equal, no
+     * part gathers its rows */
     uint64_t gather_begin;
     uint64_t gather_end;
     hps_status result;
     bool held;    /* the caller has not released the ticket */
     bool running; /* on the device, or not yet seen to have ended */
-    bool watches; /* its keys are counted */
+    bool watches; /* a sample of its keys is being counted on `watch` */
 };
 
 /* ---- slices ---------------------------------------------------------------------------------- */
@@ -142,8 +144,8 @@ struct hps_embed_stage {
 /* The changes of the slice that is being filled. */
 struct hps_embed_intake {
     struct hps_embed_entry *entries; /* [SLICE_ROWS_MAX] in the order staged */
-    uint64_t *order, *order_other;   /* [SLICE_ROWS_MAX] hps_embed_order of each entry; the second
-                                        array is for sorting */
+    uint64_t *order, *order_other;   /* [SLICE_ROWS_MAX] hps_embed_order of each entry; order_other
+                                        is scratch memory for sorting */
     uint32_t *seen;                  /* [SEEN] hash set of the keys of one hps_embed_stage call */
     uint8_t *repeated; /* [SLICE_ROWS_MAX] 1: the key occurs again later in the same call */
 };
@@ -201,8 +203,8 @@ uint64_t hps_embed_begins(struct hps_embed_cache *cache);
 void hps_embed_given(struct hps_embed_cache *cache, uint64_t began_us);
 /* Whether an event has completed. Marks the device lost if the driver reports an error. */
 bool hps_embed_ended(struct hps_embed_cache *cache, struct hps_event *event);
-/* Call it for each check of an event that has not completed: marks the device lost after an error
- * of the driver or a time-out. */
+/* Check an event for which the caller waits. Marks the device lost if the driver reports an error,
+ * or if no work has ended for timeout_us. */
 void hps_embed_check(struct hps_embed_cache *cache, struct hps_event *event);
 
 /* ---- range.c --------------------------------------------------------------------------------- */
@@ -218,8 +220,8 @@ struct hps_embed_layout {
 };
 /* The size in bytes of the index of a range: sets, spills and marks. */
 uint64_t hps_embed_index_bytes(uint32_t n_sets);
-/* Find the layout with the most sets, at most n_sets_max, that fits into bytes_max.
- * out_layout->n_sets is 0 if not even the smallest one fits. */
+/* Find the layout with the most sets, at most n_sets_max, that fits into bytes_max. If even the
+ * smallest layout does not fit, out_layout->n_sets is 0. */
 void hps_embed_layout(uint32_t row_bytes, uint64_t bytes_max, uint64_t n_sets_max,
                       struct hps_embed_layout *out_layout);
 /* Initialize a descriptor for n_sets sets at the address `sets`, and choose the markers of empty
@@ -229,7 +231,7 @@ void hps_embed_desc_init(struct hps_embed_desc *desc, uint64_t sets, uint32_t n_
 /* Queue the clearing of a whole range: afterwards all its slots are empty. */
 hps_status hps_embed_clear(struct hps_stream_q *stream, const struct hps_embed_desc *desc)
     HPS_MUST_CHECK;
-/* If the pieces of ranges that were being cleared have ended, queue the next ones. */
+/* If the device has cleared all pieces that were queued, queue the next pieces. */
 void hps_embed_ranges_advance(struct hps_embed_cache *cache);
 /* Take and release a reference to a range, for a lookup or a slice. */
 void hps_embed_range_use(struct hps_embed_range *range);
@@ -237,9 +239,9 @@ void hps_embed_range_unuse(struct hps_embed_range *range);
 
 /* ---- pack.c ---------------------------------------------------------------------------------- */
 
-/* Offsets of the arrays in the block of a ticket: host memory that kernels access. The arrays have
- * the same names in the arguments of the kernels. At offset 0 is the flag, which the last kernel
- * sets to the ticket's sequence number. */
+/* Offsets of the arrays in the host memory of a ticket that kernels access. The arrays have the
+ * same names in the arguments of the kernels. At offset 0 is the flag, which the last kernel sets
+ * to the ticket's sequence number. */
 struct hps_embed_block {
     size_t parts, tiles, hits, bags, keys, weights, end;
 };
@@ -248,8 +250,8 @@ struct hps_embed_block hps_embed_block_of(const struct hps_embed_cache_config *c
 /* The size of a lookup. */
 struct hps_embed_plan {
     uint64_t n_keys;
-    uint64_t gather_bytes; /* gather buffer that it needs; 0: the kernel stores all rows at their
-                              destination */
+    uint64_t gather_bytes; /* memory of the gather buffer that the lookup needs; 0: the kernel
+                              stores all rows at their destination */
 };
 /* Compute the size of a lookup. INVALID: it has more keys, parts or bytes than a batch takes. */
 hps_status hps_embed_plan(const struct hps_embed_cache *cache, const struct hps_embed_part *parts,
@@ -275,11 +277,12 @@ size_t hps_embed_slice_bytes(void);
 hps_status hps_embed_slice_close(struct hps_embed_cache *cache) HPS_MUST_CHECK;
 /* The slice that is being filled; opens a new one if needed. NULL: all slices are in flight. */
 struct hps_embed_slice *hps_embed_slice_open(struct hps_embed_cache *cache);
-/* Notice slices that have been applied: update the usage of their ranges, and release the ranges
- * and the rows. */
+/* Notice slices that have been applied: update the usage of their ranges, and release these ranges
+ * and the slices' part of the staging ring. */
 void hps_embed_slices_advance(struct hps_embed_cache *cache);
-/* The sort key of a change. range: its index in the slice. set: the set of its key; changes of one
- * block become neighbours. number: index of the change in the order staged. */
+/* The sort key of a change. range: the index of the range in the slice. set: the set of the key.
+ * number: the index of the change in the order staged. Sorting makes changes of one block of sets
+ * neighbours. */
 enum { HPS_EMBED_ORDER_NUMBER_BITS = 14 };
 static inline uint64_t hps_embed_order(uint32_t range, uint32_t set, uint32_t number)
 {

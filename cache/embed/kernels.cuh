@@ -27,9 +27,9 @@ enum { UNROLL = 4 }; /* rows that a lane loads at one time; with 8, registers ar
 
 /* ---- lookup ---------------------------------------------------------------------------------- */
 
-/* Lane i passes a key and its set. Returns to lane i the way of its key in the set;
- * HPS_EMBED_KERNEL_WAYS: not found. Four lanes read one set, 16 bytes each, so a warp reads 8 sets
- * at a time. All 32 sets are loaded before the first is compared. */
+/* Find keys in their sets. Lane i passes key i and its set, and gets the way of the key in the set,
+ * or HPS_EMBED_KERNEL_WAYS if the set does not have it. Four lanes read one set, 16 bytes each, so
+ * a warp reads 8 sets at a time. All 32 sets are loaded before the first is compared. */
 HPS_DEVICE_CODE uint32_t embed_find(uint64_t sets, uint64_t key, uint32_t set)
 {
     uint32_t lane = hps_lane();
@@ -56,9 +56,9 @@ HPS_DEVICE_CODE uint32_t embed_find(uint64_t sets, uint64_t key, uint32_t set)
     return way;
 }
 
-/* Find keys that missed in their set, in the spills. Returns to lane i the slot of its key;
- * EMBED_NO_SLOT: not found, or `missed` is false. Reads a spill only if a set of a missed key is
- * marked. */
+/* Find keys in the spills that are not in their set. Lane i gets the slot of key i, or
+ * EMBED_NO_SLOT if the spill does not have it or `missed` is false. Reads a spill only if the set
+ * of a missed key is marked. */
 HPS_DEVICE_CODE uint64_t embed_find_spilled(uint64_t sets, uint32_t n_sets, uint64_t key,
                                             uint32_t set, bool missed)
 {
@@ -86,7 +86,7 @@ HPS_DEVICE_CODE uint64_t embed_find_spilled(uint64_t sets, uint32_t n_sets, uint
     return slot;
 }
 
-/* The rows of one tile that hit, and where to copy them. */
+/* The rows of the cached keys of one tile, and their destination. */
 struct embed_copy {
     uint64_t rows;
     uint64_t out; /* destination of the tile's first row */
@@ -107,8 +107,9 @@ HPS_DEVICE_CODE void embed_store_byte(void *to, uint8_t value)
     *(uint8_t *)to = value;
 }
 
-/* The source and destination addresses of the rows that one lane copies; source 0: no row. Lane i
- * has the slot of key i. The whole warp takes part, and `lanes` neighbouring lanes copy one row. */
+/* Compute the source and destination addresses of the rows that one lane copies; source 0: no row.
+ * Lane i has the slot of key i. The whole warp takes part, and `lanes` neighbouring lanes copy one
+ * row. */
 HPS_DEVICE_CODE void embed_copy_rows(const struct embed_copy *copy, uint64_t slot, uint32_t base,
                                      uint64_t *from, uint64_t *to)
 {
@@ -124,7 +125,7 @@ HPS_DEVICE_CODE void embed_copy_rows(const struct embed_copy *copy, uint64_t slo
     }
 }
 
-/* Copy the rows that hit, in units of one width. */
+/* Copy the rows of the cached keys, in units of one size. */
 #define EMBED_COPY(name, unit, zero, load, store)                                          \
     HPS_DEVICE_CODE void name(const struct embed_copy *copy, uint64_t slot)                \
     {                                                                                      \
@@ -153,7 +154,7 @@ EMBED_COPY(embed_copy_quads, struct hps_quad, {0}, EMBED_LOAD_ROW, hps_store_qua
 EMBED_COPY(embed_copy_words, uint32_t, 0, hps_load_u32, hps_store_u32)
 EMBED_COPY(embed_copy_bytes, uint8_t, 0, embed_load_byte, embed_store_byte)
 
-/* Convert the rows that hit from the type `stored` to the type `wanted`. */
+/* Convert the rows of the cached keys from the type `stored` to the type `wanted`. */
 HPS_DEVICE_CODE void embed_convert(const struct embed_copy *copy, uint64_t slot, uint32_t stored,
                                    uint32_t wanted)
 {
@@ -190,8 +191,8 @@ HPS_DEVICE_CODE void embed_convert(const struct embed_copy *copy, uint64_t slot,
     }
 }
 
-/* Store the addresses of the rows that hit, for the pool kernel. key: index of the tile's first key
- * in the lookup. */
+/* Store the addresses of the rows of the cached keys, for the pool kernel. key: index of the tile's
+ * first key in the lookup. */
 HPS_DEVICE_CODE void embed_note_found(const struct hps_embed_lookup_args *args,
                                       const struct embed_copy *copy, uint64_t slot, uint32_t key,
                                       bool weighted)
@@ -214,7 +215,8 @@ HPS_DEVICE_CODE void embed_note_found(const struct hps_embed_lookup_args *args,
                    found);
 }
 
-/* Move the rows of a tile to their destination. */
+/* Copy or convert the rows of a tile to their destination. With pooling, only note their addresses.
+ */
 HPS_DEVICE_CODE void embed_give_rows(const struct hps_embed_lookup_args *args,
                                      const struct hps_embed_part_desc *part,
                                      const struct hps_quad *tile, uint64_t slot, uint32_t hits)
@@ -365,7 +367,7 @@ struct embed_change {
     const struct hps_embed_desc *desc;
     uint64_t way_key; /* the key of the lane's way */
     uint64_t marker;  /* the key that marks the way as empty */
-    uint64_t before;  /* the key that is in memory */
+    uint64_t before;  /* the key that the lane's way has in memory */
     uint32_t n_ways;  /* lanes that have a way */
     uint32_t spill;   /* the set number of the spill's first line */
     uint32_t set;     /* the current set */
@@ -529,8 +531,9 @@ HPS_DEVICE_CODE void embed_add_counts(const struct embed_change *change, uint64_
     }
 }
 
-/* Copy a staged row to the row of a way, by the whole warp. Each lane always writes the same quads
- * of a row. */
+/* Copy a staged row to the row of a way, by the whole warp. A lane always writes the same quads of
+ * a row, so two changes of one row need no barrier between them. first: with
+ * HPS_EMBED_APPLY_TOGETHER, the lane's first quad of the staged row. */
 HPS_DEVICE_CODE void embed_put_row(const struct embed_change *change, uint64_t from, uint32_t way,
                                    struct hps_quad first)
 {
@@ -557,7 +560,7 @@ HPS_DEVICE_CODE void embed_put_row(const struct embed_change *change, uint64_t f
 }
 
 #if HPS_EMBED_APPLY_TOGETHER
-/* The lane's first quad of the row of an entry. */
+/* The lane's first quad of the staged row of an entry; 0 if the entry has no such quad. */
 HPS_DEVICE_CODE struct hps_quad embed_first_quad(const struct hps_embed_apply_args *args,
                                                  const struct hps_embed_desc *desc,
                                                  const struct hps_quad *entry)

@@ -18,10 +18,10 @@
  * spill of a block has 1 to 3 lines, which take nearly all of these keys. A lookup that misses in a
  * set reads the set's mark, and reads the spill only if the mark is set.
  *
- * A way without a key contains a *marker*. All 2^64 keys are valid, so the marker is a valid key,
- * too. It can mark empty ways in all sets to which it does not hash, because it is never looked up
- * there. The set to which it hashes, and the spill of that set's block, use a second marker, which
- * hashes to another block.
+ * A way without a key contains a *marker*. All 2^64 keys are valid, so the marker is also a valid
+ * key. It can mark empty ways in every set to which it does not hash, because no lookup searches
+ * for it there. The set to which it hashes, and the spill of that set's block, use a second marker,
+ * which hashes to another block.
  */
 #ifndef HPS_CACHE_EMBED_KERNELS_H
 #define HPS_CACHE_EMBED_KERNELS_H
@@ -51,10 +51,11 @@ enum {
     HPS_EMBED_SKETCH_ROWS = 4,           /* each key has one cell in each row of the sketch */
     HPS_EMBED_SKETCH_CELLS_PER_SET = 16, /* in each row of the sketch */
     HPS_EMBED_SKETCH_BYTES_PER_SET = 64, /* in all rows of the sketch */
-    HPS_EMBED_COUNT_MAX = 255, /* largest count of a cell; it rises again after it is halved */
+    HPS_EMBED_COUNT_MAX = 255, /* largest count of a cell: further keys do not raise it until the
+                                  sketch is halved */
 };
 
-/* ---- where a key goes ------------------------------------------------------------------------ */
+/* ---- placement of keys ----------------------------------------------------------------------- */
 
 /* The hash of a key. seed: the seed of the range. */
 HPS_HASH_ANYWHERE static inline uint64_t hps_embed_mix(uint64_t key, uint64_t seed)
@@ -69,8 +70,8 @@ HPS_HASH_ANYWHERE static inline uint32_t hps_embed_set(uint64_t mixed, uint32_t 
     return (uint32_t)(((mixed >> 32) * n_sets) >> 32);
 }
 
-/* log2 of the number of sets of a block. It is smaller if the range has few sets, so that there are
- * at least two blocks. */
+/* log2 of the number of sets of a block. Ranges with fewer than 128 sets have smaller blocks, so
+ * that every range has at least two blocks. */
 HPS_HASH_ANYWHERE static inline uint32_t hps_embed_block_shift(uint32_t n_sets)
 {
     return n_sets >= 128  ? 5
@@ -164,7 +165,8 @@ struct hps_embed_desc {
     uint64_t marker_home; /* the key in empty ways of home_set and of its block's spill */
     uint32_t n_sets;
     uint32_t home_set;   /* the set to which `marker` hashes */
-    uint32_t row_stride; /* bytes from one row to the next, a multiple of 16; also of staged rows */
+    uint32_t row_stride; /* bytes from one row to the next, in the range and in the staging ring; a
+                            multiple of 16 */
     uint32_t zero;
 };
 
@@ -228,7 +230,7 @@ struct hps_embed_entry {
     uint64_t key;
     uint32_t row; /* offset of its row in the staging ring, in units of 16 bytes */
     /* HPS_EMBED_ENTRY_.... If HPS_EMBED_APPLY_TOGETHER (variants.h) is 1, only the lowest byte has
-     * it, and the higher bytes have the index of the key's set in the block. */
+     * this value, and the higher bytes have the index of the key's set in the block. */
     uint32_t op;
 };
 struct hps_embed_group {
@@ -238,7 +240,7 @@ struct hps_embed_group {
     uint32_t n;     /* number of entries */
 };
 
-/* What the application of one slice has changed in one range: see hps_embed_range_usage. */
+/* How one slice of changes has changed one range: see hps_embed_range_usage. */
 struct hps_embed_counts {
     uint32_t n_inserted;
     uint32_t n_evicted;
@@ -259,12 +261,12 @@ static_assert(sizeof(struct hps_embed_counts) == 16, "no holes");
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-/* The arguments of each kernel are addresses of arrays, and numbers. The last block of threads to
- * end detects this by the counter blocks_done, and resets it to 0. */
+/* The arguments of each kernel are addresses of arrays, and numbers. Each block of threads
+ * increments the counter blocks_done when it ends. The last block resets the counter to 0. */
 
 /* Look up the keys of all tiles. Stores the rows of cached keys at their destination, and one word
- * of hit bits for each tile. When everything is visible to the host, the last block of threads
- * stores `sequence` to *flag. */
+ * of hit bits for each tile. After these stores, the last block of threads stores `sequence` to
+ * *flag. A host that reads this value sees all results. */
 struct hps_embed_lookup_args {
     uint64_t parts;       /* struct hps_embed_part_desc [] */
     uint64_t tiles;       /* struct hps_embed_tile [n_tiles] */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The kernel that adds the rows of bags, after the lookup that found them. A few neighbouring lanes
- * add one bag: each lane adds four columns of all rows, in the order of the keys. So a sum has the
- * same bits as one of hps_row_sum_add, and does not depend on the rest of the batch.
+ * The kernel that adds the rows of bags. It runs after the lookup kernel, which found the rows. A
+ * few neighbouring lanes add one bag: each lane adds four columns of all rows, in the order of the
+ * keys. So a sum has the same bits as one of hps_row_sum_add, and does not depend on the other
+ * parts of the lookup.
  */
 #include "base/row_sum.h"
 #include "cache/embed/kernels.h"
@@ -36,7 +37,8 @@ HPS_DEVICE_CODE bool embed_add_rows(struct embed_sum *sum, uint64_t found, uint3
         struct hps_quad keys[POOL_ROWS], rows[POOL_ROWS];
         bool missing = false;
         for (uint32_t k = 0; k < POOL_ROWS; k++) {
-            uint32_t at = i + k < n ? i + k : n - 1; /* past the end: checked, and not added */
+            uint32_t at = i + k < n ? i + k : n - 1; /* after the last key: read it again, but do
+                                                        not add it */
             keys[k] = hps_load_quad(embed_at(found + (uint64_t)at * 16)); /* row, weight */
             missing = missing || embed_pair(keys[k].x, keys[k].y) == 0;
         }
@@ -73,7 +75,7 @@ HPS_DEVICE_CODE bool embed_add_rows_of(struct embed_sum *sum, uint64_t found, ui
     }
 }
 
-/* Divide the sums as hps_row_sum_end does. A divisor of 1 leaves a sum unchanged. */
+/* Divide the sums as hps_row_sum_end does. n: number of keys of the bag. */
 HPS_DEVICE_CODE void embed_divide(struct embed_sum *sum, uint32_t pooling, uint32_t n)
 {
     float by = pooling == HPS_POOLING_MEAN            ? sum->weights

@@ -2,10 +2,10 @@
  *
  * A ring buffer: pieces of memory that are released in the order in which they are taken. The
  * struct only has positions and no memory, so one ring can describe two areas of equal size, on the
- * host and on the device. One thread.
+ * host and on the device. Only one thread may use a ring.
  *
- * Positions only increase. A piece at position p begins at offset p % size. It never wraps around
- * the end: bytes at the end that are too few for it are skipped.
+ * Positions only increase. A piece at position p begins at offset p % size. No piece wraps around
+ * the end of the area. If too few bytes are left before the end, they are skipped.
  */
 #ifndef HPS_CACHE_EMBED_RING_H
 #define HPS_CACHE_EMBED_RING_H
@@ -21,8 +21,8 @@ struct hps_embed_ring {
     uint64_t tail; /* position up to which pieces have been released */
 };
 
-/* Take a piece of `bytes` (more than 0) of the area; *out_offset is its offset. Returns false, and
- * takes no piece, if too little is free. */
+/* Take a piece of `bytes` (more than 0) of the area; *out_offset is the offset of the piece.
+ * Returns false, and takes no piece, if the free memory is too small. */
 static inline bool hps_embed_ring_take(struct hps_embed_ring *ring, uint64_t bytes,
                                        uint64_t *out_offset)
 {
@@ -46,7 +46,8 @@ static inline bool hps_embed_ring_take(struct hps_embed_ring *ring, uint64_t byt
     return true;
 }
 
-/* Release all pieces before `position`, a value of `head` after some piece was taken. */
+/* Release all pieces before `position`, which is the begin of a piece or an earlier value of
+ * `head`. */
 static inline void hps_embed_ring_give(struct hps_embed_ring *ring, uint64_t position)
 {
     HPS_ASSERT(position <= ring->head);

@@ -30,20 +30,21 @@
 #define HPS_EMBED_CONVERT_AHEAD 0
 #endif
 
-/* How kernels divide by the number of lanes per row, a power of two. 0: they divide. 1: they
- * compute its logarithm once, and shift. Value 1 saves two divisions per tile, of about 20
- * instructions each, and their registers. ptxas then issues the loads of four rows together, even
- * with 256 threads and 4 blocks. Default: 0. */
+/* How kernels divide by the number of lanes per row, a power of two. 0: by a division. 1: they
+ * compute the logarithm of this number once, and shift. Value 1 saves two divisions per tile, of
+ * about 20 instructions each, and their registers. ptxas then issues the loads of four rows
+ * together, even with 256 threads and 4 blocks. Default: 0. */
 #ifndef HPS_EMBED_LANES_LOG
 #define HPS_EMBED_LANES_LOG 0
 #endif
 
 /* How the last block of threads synchronizes with the earlier ones. Each block increments a counter
- * when it ends; the value that it gets is its ticket. 0: the increment acquires and releases. The
- * last block then stores the flag with release, after a sequentially consistent fence. 1: the
- * increment only releases, and only the last block has an acquiring fence. In a lookup this fence
- * has system scope and comes before a relaxed store of the flag. In an application of changes it
- * has device scope and comes before the block reads the counts. Default: 0. */
+ * when it ends; the counter's value is the ticket of the block. 0: the increment acquires and
+ * releases. The last block then stores the flag with release, after a sequentially consistent
+ * fence. 1: the increment only releases, and only the last block has an acquiring fence. In a
+ * lookup this fence has system scope and comes before a relaxed store of the flag. In an
+ * application of changes it has device scope and comes before the block reads the counts. Default:
+ * 0. */
 #ifndef HPS_EMBED_TICKET_RELEASE
 #define HPS_EMBED_TICKET_RELEASE 0
 #endif
