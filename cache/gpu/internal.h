@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Shared by the files of the gpu tier: tier.c (open, close, the thread), lookup.c (batches of
- * lookups), bags.c (bags of keys in them), change.c (the queue of insertions and updates), space.c
- * (versions).
+ * lookups), bags.c (parts with bags), change.c (the queue of insertions and updates), space.c
+ * (caches of versions).
  */
 #ifndef HPS_CACHE_GPU_INTERNAL_H
 #define HPS_CACHE_GPU_INTERNAL_H
@@ -14,7 +14,8 @@
 
 enum { GPU_BATCHES_MAX = 16, GPU_LABEL_BYTES = 128, GPU_NAMES_BYTES = 200 };
 
-/* Neighbouring keys of one part of a lookup: all of them, or as many as fit into a batch. */
+/* Consecutive keys of one part of a lookup: all keys of the part, or as many as fit into a batch.
+ */
 struct gpu_piece {
     struct hps_gpu_lookup *lookup;
     uint32_t part;  /* index of the part in lookup->parts */
@@ -54,8 +55,8 @@ struct gpu_changes {
     struct gpu_change *head;  /* lock: queued, not yet taken by the tier's thread */
     struct gpu_change *tail;  /* lock; undefined while head is NULL */
     size_t bytes;             /* lock: bytes of changes that are queued, or taken but not staged */
-    uint64_t staged_bytes;    /* lock: bytes that are staged and not yet applied; updated once per
-                                 turn of the thread */
+    uint64_t staged_bytes;    /* lock: bytes that are staged and not yet applied; the tier's thread
+                                 updates it at least once per iteration */
     bool ended;               /* lock: the device is lost, so no further change is queued */
     bool woken;               /* lock: `wake` is in the mailbox */
     _Atomic uint64_t last;    /* number of the last queued change; written under the lock */
@@ -67,14 +68,15 @@ struct gpu_changes {
     uint64_t n_taken;                /* number of the last change taken */
 };
 
-/* Usage figures that the tier's thread publishes, so that other threads need not wait for it. */
+/* Usage that the tier's thread publishes, so that other threads can read it without waiting for
+ * that thread. */
 struct gpu_published {
     struct hps_lock lock;    /* protects `usage` and gpu_table.usage; no lock is taken under it */
     struct hps_cond settled; /* signalled when missing caches have been made or are known not to
                                 fit, when no lookup is pending, and when the device is lost */
     struct hps_embed_cache_usage usage;
-    uint64_t at_us; /* the tier's thread: time of the last publication, hps_clock_us */
-    bool due;       /* the tier's thread: the usage has changed since then */
+    uint64_t at_us; /* only the tier's thread: time of the last publication, hps_clock_us */
+    bool due;       /* only the tier's thread: the usage has changed since the last publication */
 };
 
 /* The thread that ends the process if the driver hangs. */
@@ -100,7 +102,8 @@ struct hps_gpu_tier {
     struct gpu_published published;
     struct gpu_watch watch;
 
-    _Atomic pthread_t owner;  /* the tier's thread: first the opener, then the thread of `worker` */
+    _Atomic pthread_t owner;  /* the thread that may use the device: the one that opens the tier,
+                                 later the thread of `worker` */
     _Atomic uint64_t n_steps; /* for the watch: increases as the tier's thread works, and is even
                                  while that thread waits for mail */
 
@@ -122,7 +125,7 @@ struct hps_gpu_tier {
 /* The caches of one version on one device. */
 struct hps_gpu_space {
     struct hps_gpu_tier *tier;
-    struct hps_gpu_space *next; /* the tier's thread: next in tier->spaces */
+    struct hps_gpu_space *next; /* only the tier's thread: next in tier->spaces */
     /* the caches of the same version on another device; constant while the space is in use */
     struct hps_gpu_space *sibling;
     atomic_uint n_turns; /* first sibling only: counts lookups, to rotate them among equally loaded
@@ -131,17 +134,21 @@ struct hps_gpu_space {
 
     /* only the tier's thread */
     bool active;    /* set by hps_gpu_space_active */
-    bool warned;    /* it has been logged that not all caches fit */
-    bool recreated; /* all caches were remade once, to join fragments of free memory */
-    bool spoiled;   /* a cache was emptied, so all caches of the space will be remade */
+    bool warned;    /* the missing caches have been logged, and are not logged again */
+    bool recreated; /* all caches were freed and made again, to join fragments of free memory; not
+                       repeated until the space has had all its caches */
+    bool spoiled;   /* a cache was emptied, so all caches of the space will be freed and made
+                       again */
 
     /* written by the tier's thread, read by all */
-    atomic_bool present;   /* the space has caches, all or some, or needs none */
+    atomic_bool present;   /* the space has at least one cache, or needs none */
     atomic_uint n_missing; /* tables that need a cache and do not have it */
-    atomic_bool coming;    /* active, and it is undecided whether the missing caches fit */
+    atomic_bool coming;    /* the space is active, and it is not yet known whether its missing
+                              caches fit */
 
-    /* Number of a change. Changes up to this one may have rows that are older than an update for
-     * which there was no memory. So emptied caches are remade only after all of them are staged. */
+    /* Number of a change. That change and earlier ones may have rows that are older than an update
+     * that could not be queued for lack of memory. So caches that were emptied are made again only
+     * after these changes are staged. */
     _Atomic uint64_t spoiled_until;
     char label[GPU_LABEL_BYTES]; /* model/version, for logs */
     struct gpu_table {
@@ -156,17 +163,19 @@ struct hps_gpu_space {
         atomic_uint filling; /* n_made at the last hps_gpu_space_fill_begin */
         atomic_uint filled;  /* `filling` at the last hps_gpu_space_fill_end; 0: never filled */
         struct hps_gpu_share share;
-        struct hps_embed_range *range;     /* the tier's thread: the cache; NULL: it has no cache */
-        struct hps_embed_range_usage past; /* the tier's thread: sum of counts of earlier caches */
-        struct hps_embed_range_usage usage; /* lock of gpu_published */
-        /* lock of the changes: a change that empties the cache, so that queueing it allocates
-         * nothing */
+        struct hps_embed_range *range;     /* only the tier's thread: the cache; NULL: the table has
+                                              no cache */
+        struct hps_embed_range_usage past; /* only the tier's thread: sum of the counts of earlier
+                                              caches */
+        struct hps_embed_range_usage usage; /* protected by gpu_published.lock */
+        /* A change that empties the cache. It is part of the table, so that queueing it needs no
+         * memory. Protected by gpu_changes.lock. */
         struct gpu_change emptying;
-        bool is_emptying; /* lock of the changes: `emptying` is queued */
+        bool is_emptying; /* protected by gpu_changes.lock: `emptying` is queued */
     } tables[];
 };
 
-/* Whether the calling thread is the tier's thread. */
+/* Whether the calling thread may use the device (hps_gpu_tier.owner). */
 static inline bool gpu_tier_is_mine(const struct hps_gpu_tier *tier)
 {
     return pthread_equal(atomic_load(&tier->owner), pthread_self()) != 0;
@@ -181,10 +190,11 @@ struct gpu_bags {
     uint32_t n_keys; /* keys of all these bags */
 };
 /* The longest range of bags from `first` on that has at most n_keys_max keys and n_rows_max rows.
- * n_keys is 0 if already the first bag has more. */
+ * If bag `first` alone exceeds a limit, n and n_keys are 0. */
 struct gpu_bags gpu_bags_fit(const struct hps_gpu_part *part, uint32_t first, uint64_t n_keys_max,
                              uint64_t n_rows_max);
-/* Copy the first n bits of `from` to bits [begin, begin + n) of `bits`, which must be 0. */
+/* Copy the first n bits of `from` to bits [begin, begin + n) of `bits`. These bits of `bits` must
+ * be 0 before. */
 void gpu_bits_put(uint32_t *bits, uint32_t begin, uint32_t n, const uint32_t *from);
 
 /* ---- space.c, tier.c ------------------------------------------------------------------------- */
@@ -204,7 +214,8 @@ void gpu_spaces_publish(struct hps_gpu_tier *tier);
 
 /* ---- on the tier's thread -------------------------------------------------------------------- */
 
-/* Each of these does what can be done now, and returns whether it did anything. */
+/* Each of the four functions does as much of its work as is possible now, and returns whether it
+ * did anything. */
 bool gpu_changes_stage(struct hps_gpu_tier *tier);  /* stages queued changes */
 bool gpu_lookups_submit(struct hps_gpu_tier *tier); /* packs and submits pending lookups */
 bool gpu_lookups_poll(struct hps_gpu_tier *tier);   /* ends lookups that the device has answered */
@@ -219,9 +230,10 @@ void gpu_changes_end(struct hps_gpu_tier *tier);
 void gpu_changes_drop(struct hps_gpu_tier *tier, const struct hps_gpu_space *space);
 /* Update gpu_changes.staged_bytes. */
 void gpu_changes_note(struct hps_gpu_tier *tier);
-/* Returns a number: every change up to this number is staged. A change is not staged while the new
- * cache of its table is being cleared; until then lookups find no row in that cache. If but_waiting
- * is true, such changes at the front of the queue count as staged. */
+/* Returns the number of a change: this change and all earlier ones are staged. The changes of a
+ * table are not staged while its new cache is being cleared; lookups miss every key of such a
+ * cache. If but_waiting is true, such changes count as staged if they are at the front of the
+ * queue. */
 uint64_t gpu_changes_done(const struct hps_gpu_tier *tier, bool but_waiting);
 /* After a loss: end all pending lookups with an error. */
 void gpu_lookups_end(struct hps_gpu_tier *tier);

@@ -8,8 +8,8 @@
  *                              └───────────────────────────────┘
  *
  * N is the index of the device. The thread queries no other tier, and allocates no device memory
- * while it serves. Its locks are held briefly. Parts of lookups that are pending at the same time
- * form one batch. While batches are on the device, the thread fills the next one.
+ * while it serves. No thread holds a lock of the tier for long. Parts of lookups that are pending
+ * at the same time form one batch. While batches are on the device, the thread fills the next one.
  *
  * Insertions and updates are *changes*. They enter one queue, in the order in which they take its
  * lock, and the changes of a table are applied in this order. The guard of an insertion is called
@@ -25,8 +25,9 @@
  *
  * If a call of the driver hangs, the process ends, because memory to which the driver may still
  * write cannot be reclaimed. A second thread, "gpu-N-watch", checks whether the tier's thread has
- * been in one call of the driver for stall_us_max. If so, it logs that and calls _exit(1). The
- * process also ends if, stall_us_max after hps_gpu_tier_close began, a lost device may still write.
+ * been in one call of the driver for stall_us_max. If so, "gpu-N-watch" logs this and calls
+ * _exit(1). The process also ends if a lost device may still write to memory after
+ * hps_gpu_tier_close has waited for stall_us_max.
  */
 #ifndef HPS_CACHE_GPU_TIER_H
 #define HPS_CACHE_GPU_TIER_H
@@ -42,12 +43,12 @@ struct hps_gpu_tier_options {
     const struct hps_device_driver *driver;
     int index;                           /* number of the device, passed to the driver */
     struct hps_embed_cache_config cache; /* arena_bytes 0: 80 % of the free device memory */
-    /* Lookups write their rows to blocks of this pool. These blocks must be in the pool's slab. The
-     * pool must outlive the tier. */
+    /* Lookups write their rows to blocks of this pool, which must be in the pool's slab
+     * (base/block.h). The pool must outlive the tier. */
     struct hps_block_pool *blocks;
-    /* Bound of the bytes of changes that are queued or staged. Insertions beyond it are dropped or
-     * wait (hps_gpu_insertion.waits). 0: 8 MiB. A large bound delays lookups, because a lookup
-     * waits for the changes queued before it. */
+    /* Maximum bytes of changes that are queued or staged. Insertions above it are dropped or wait
+     * (hps_gpu_insertion.waits). 0: 8 MiB. A large value delays lookups, because a lookup waits for
+     * the changes queued before it. */
     uint64_t queue_bytes_max;
     uint32_t waiting_max; /* most pending lookups; further ones are refused. 0: 4,096 */
     /* A device that makes no progress for this time, in microseconds, is lost. A call of the driver
@@ -84,7 +85,7 @@ struct hps_gpu_share {
     uint64_t n_rows_cached; /* rows that the cache is to hold; 0: the table is not cached */
 };
 
-/* Copied by the functions that take it. */
+/* The functions that take it copy what they need. */
 struct hps_gpu_space_options {
     const char *model;                  /* name of the model, for logs */
     int64_t number;                     /* number of the version, for logs */
@@ -105,10 +106,10 @@ hps_status hps_gpu_space_open(struct hps_gpu_tier *tier,
                               const struct hps_gpu_space_options *options,
                               struct hps_gpu_space **out_space, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Add the same caches on the device of another tier. Each lookup goes to one device, usually the
- * one with the fewest pending lookups. Rows that it missed are inserted on that device. Updates go
- * to all devices. The functions below refer to all devices of the space together. Call this before
- * the space is used. Errors as of hps_gpu_space_open. */
+/* Make the same caches on the device of another tier. Each lookup then queries one device, usually
+ * the one with the fewest pending lookups. Rows that this device missed are inserted on this device
+ * only. Updates go to all devices. The functions below refer to all devices of the space together.
+ * Call this before the space is used. Errors as of hps_gpu_space_open. */
 hps_status hps_gpu_space_add(struct hps_gpu_space *space, struct hps_gpu_tier *tier,
                              const struct hps_gpu_space_options *options, struct hps_error *err)
     HPS_MUST_CHECK;
@@ -136,27 +137,28 @@ void hps_gpu_space_usages(struct hps_gpu_space *space, struct hps_embed_range_us
 bool hps_gpu_space_caches(const struct hps_gpu_space *space, uint32_t table_id);
 /* The functions from here to hps_gpu_space_fill_end may be called by any thread. */
 
-/* Whether, on some device that is not lost, the space has the cache of at least one table, or no
- * table needs a cache. */
+/* Whether at least one device that is not lost has a cache of at least one table of the space. If
+ * no table of the space needs a cache, any device that is not lost suffices. */
 bool hps_gpu_space_present(const struct hps_gpu_space *space);
-/* Whether the space is active and, on some device that is not lost, it is undecided whether its
- * missing caches fit. */
+/* Whether the space is active and, on at least one device that is not lost, it is not yet known
+ * whether the missing caches fit. */
 bool hps_gpu_space_coming(const struct hps_gpu_space *space);
 /* Wait until hps_gpu_space_coming returns false, for at most `us` microseconds. */
 void hps_gpu_space_await(struct hps_gpu_space *space, uint64_t us);
 /* Whether the space has no cache on the device of `tier` because none of its caches fits there.
- * False if the space is NULL. */
+ * False if the device is lost or the space is NULL. */
 bool hps_gpu_space_without_capacity(const struct hps_gpu_space *space,
                                     const struct hps_gpu_tier *tier);
-/* How many tables have no cache on the device of `tier` because it does not fit there. If tier is
- * NULL, the largest number of any device. A device on which the space has no cache at all counts as
- * 0. Returns 0 if the space is NULL. */
+/* How many tables have no cache on the device of `tier` because the cache does not fit there. If
+ * tier is NULL, returns the largest number of any device. A device that is lost, or on which the
+ * space has no cache at all, counts as 0. Returns 0 if the space is NULL. */
 uint32_t hps_gpu_space_tables_without_capacity(const struct hps_gpu_space *space,
                                                const struct hps_gpu_tier *tier);
 /* How many rows of the table are to be cached (hps_gpu_share.n_rows_cached). */
 uint64_t hps_gpu_space_rows_max(const struct hps_gpu_space *space, uint32_t table_id);
-/* Whether all rows of the table are to be cached, and a fill is needed: on some device, the cache
- * of the table was made after the last complete fill began. False if the table has no cache. */
+/* Whether a fill of the table is needed. This is so if all rows of the table are to be cached, and
+ * on at least one device the cache was made after the last complete fill began. False if no device
+ * has a cache of the table. */
 bool hps_gpu_space_unfilled(const struct hps_gpu_space *space, uint32_t table_id);
 /* A *fill* inserts all rows of a table. Call hps_gpu_space_fill_begin before the first row is read,
  * and hps_gpu_space_fill_end after the last insertion is queued. Only one fill of a table may run
@@ -171,9 +173,9 @@ uint64_t hps_gpu_share_bytes(const struct hps_table *tables, const struct hps_gp
 /* ---- lookups --------------------------------------------------------------------------------- */
 
 /* Keys of one table, and the form of their rows. Without pooling, the device writes one row for
- * each key that is cached. With pooling, it writes one row for each bag that has keys, if all of
- * them are cached. The content of the other rows' places is undefined afterwards. Gaps between rows
- * are not written. The arrays must stay valid until done() is called. */
+ * each key that is cached. With pooling, it writes one row for each bag that has keys, if all keys
+ * of the bag are cached. The content of the places of all other rows is undefined afterwards. Gaps
+ * between rows are not written. The arrays must stay valid until done() is called. */
 struct hps_gpu_part {
     /* in */
     uint32_t table_id;
@@ -204,7 +206,7 @@ struct hps_gpu_lookup {
      * again. Must return quickly: hand the lookup to another thread. */
     void (*done)(struct hps_gpu_lookup *lookup);
 
-    /* out. The space on the device that was chosen; set even if hps_gpu_lookup fails. */
+    /* out. The caches on the device that was chosen; set even if hps_gpu_lookup fails */
     struct hps_gpu_space *asked;
 
     /* out. OK: the device has answered. UNAVAILABLE: the device was lost, and no batch of this
@@ -220,17 +222,17 @@ struct hps_gpu_lookup {
     uint64_t asked_us;  /* when hps_gpu_lookup was called */
     uint64_t change;    /* number of the last change queued before this lookup */
     uint32_t part_next; /* the first part that is not yet submitted completely */
-    uint32_t key_next;  /* the next key of that part to submit: a multiple of 32, or the first of
-                           bag_next */
-    uint32_t bag_next;  /* the next bag of that part to submit */
-    uint32_t n_batches; /* pieces that are submitted and not yet answered */
+    uint32_t key_next;  /* the next key of part_next to submit: a multiple of 32, or the first key
+                           of bag bag_next */
+    uint32_t bag_next;  /* the next bag of part_next to submit */
+    uint32_t n_batches; /* pieces that are packed or submitted, and not yet answered */
 };
 
-/* Begin a lookup. After OK it belongs to the tier until done() is called. After an error, done() is
- * not called. Any thread; never blocks.
+/* Begin a lookup. After OK the lookup belongs to the tier until done() is called. After an error,
+ * done() is not called. Any thread; never blocks.
  *
  * error   UNAVAILABLE: the device is lost; EXHAUSTED: too many lookups are pending; INVALID: the
- *         block is not in the slab
+ *         block is not in the slab of hps_gpu_tier_options.blocks
  */
 hps_status hps_gpu_lookup(struct hps_gpu_lookup *lookup) HPS_MUST_CHECK;
 
@@ -248,26 +250,32 @@ struct hps_gpu_insertion {
     const hps_key *keys;
     const uint32_t *slots;
     const uint8_t *rows;                  /* the row of keys[i] is at rows + slots[i] * row_bytes */
-    const struct hps_insert_guard *guard; /* called under the lock of the queue, for each key; NULL:
-                                             all rows are inserted */
-    bool wanted; /* a reply lacked these rows: insert them even if all resident rows are looked up
+    const struct hps_insert_guard *guard; /* called for each key while the queue of changes is
+                                             locked; NULL: all rows are inserted */
+    bool wanted; /* a reply lacked these rows: insert them even if all resident rows are requested
                     more often */
-    const struct hps_gpu_space *missed; /* a value of hps_gpu_lookup.asked: insert only on its
+    const struct hps_gpu_space *missed; /* a value of hps_gpu_lookup.asked: insert only on that
                                            device; NULL: on all devices of the space */
     bool waits; /* true: wait until the queue has capacity; false: drop rows that do not fit */
 };
-/* Queue the insertion of rows. *out_report is always set; n_inserted counts queued rows. The device
- * may later leave out some of them. Any thread; if `waits`, one that may block. */
+/* Queue the insertion of rows. *out_report is always set, and has the sum of all devices.
+ * n_inserted counts the queued rows, but the device may not insert all of them. If insertion->waits
+ * is true, the call may block. Any thread. */
 void hps_gpu_insert(struct hps_gpu_space *space, const struct hps_gpu_insertion *insertion,
                     struct hps_insert_report *out_report);
 /* Queue an update: replace the cached rows of these keys by `rows` ([n][row_bytes]), or erase them
- * if `rows` is NULL. Call it after hps_stamps_mark, after the tiers below have the update, and
- * before hps_stamps_end. An update does not insert keys that are not cached. All keys are queued,
- * because an insertion that was queued before may have an older row. If the table has no cache when
- * the tier's thread stages a change, the change is dropped; a cache that is made later begins
- * empty. Waits until changes that are queued and not staged take less than twice queue_bytes_max. A
- * lost tier ignores updates. If there is no memory to queue an update, the cache of the table is
- * emptied, so that no old row is left. One updater thread per version. */
+ * if `rows` is NULL. Keys that are not cached are not inserted. All keys are queued nevertheless,
+ * because an insertion that was queued before may have an older row.
+ *
+ * To keep older rows out of the cache, use this order: hps_stamps_mark, the update of the
+ * tiers below, hps_gpu_update, hps_stamps_end.
+ *
+ * The change is dropped if the table has no cache when the tier's thread stages it. A cache that is
+ * made later begins empty. If there is no memory to queue the update, the whole cache of the table
+ * is emptied, so that no old row is left. A lost tier ignores updates.
+ *
+ * Waits while the changes that are queued and not staged take twice queue_bytes_max or more. Only
+ * one thread per version, its updater, may call this. */
 void hps_gpu_update(struct hps_gpu_space *space, uint32_t table_id, const hps_key *keys,
                     const uint8_t *rows, uint32_t n);
 
