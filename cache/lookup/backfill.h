@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Backfill: rows that lookups found below a shared tier (Redis) are inserted into that tier later.
- * Lookups leave copies here, and one thread, "backfill", inserts them.
+ * Backfill: inserts rows that lookups found below a shared tier (Redis) into that tier. Lookups
+ * copy the rows into a queue, and one thread, "backfill", inserts them later.
  *
  *     lookup ── add: copy ─▶ [ rows of many lookups ] ── thread: insert unchanged rows ─▶ done
  *
  * The total size of the copies is bounded. Rows beyond the bound are dropped and counted, so that a
  * slow tier delays no lookup. One call of the store inserts rows of one table from several lookups.
- * When rows are inserted, the store compares the stamps (cache/version/stamps.h) and the positions
- * of its shards (struct hps_insert_guard in backends/store.h). Rows that an update may have changed
- * are dropped.
+ * The store rejects rows that an update may have changed since they were read. It checks the stamps
+ * (cache/version/stamps.h) and the positions of its shards (struct hps_insert_guard in
+ * backends/store.h).
  */
 #ifndef HPS_CACHE_LOOKUP_BACKFILL_H
 #define HPS_CACHE_LOOKUP_BACKFILL_H
@@ -37,12 +37,12 @@ struct hps_backfill_rows {
     uint64_t since; /* hps_stamps_now, read before the rows (stamps.h) */
 };
 
-/* bytes_max: most bytes of copies that wait or are being inserted. metrics: borrowed; NULL: nothing
- * is counted. Returns NULL if there is no memory. */
+/* bytes_max: most bytes of copies that wait or are being inserted. metrics: borrowed; if NULL,
+ * nothing is counted. Returns NULL if there is no memory. */
 struct hps_backfill *hps_backfill_new(size_t bytes_max, const struct hps_lookup_metrics *metrics);
-/* Copy rows for a later insertion. Rows beyond the bound are dropped and counted. The backfill pins
- * the version until its copies have been inserted or dropped. The first call starts the thread.
- * Thread-safe; never waits for a store. */
+/* Copy rows for a later insertion. Rows are dropped and counted if they exceed the bound, or if
+ * there is no memory or no thread. The backfill pins the version until its copies have been
+ * inserted or dropped. The first call starts the thread. Thread-safe; never waits for a store. */
 void hps_backfill_add(struct hps_backfill *backfill, const struct hps_backfill_rows *rows);
 /* Drop the waiting copies of a version that is being unloaded, and release their pins. Copies that
  * are being inserted hold their pins until the store has answered. Thread-safe. */
@@ -50,7 +50,7 @@ void hps_backfill_forget(struct hps_backfill *backfill, const struct hps_version
 /* Drop all copies and accept no more. Waits for the current call of a store, for at most the
  * store's write timeout. Afterwards the backfill holds no pins. */
 void hps_backfill_stop(struct hps_backfill *backfill);
-/* Call it after hps_backfill_stop. backfill may be NULL. */
+/* Free the backfill after hps_backfill_stop. No effect if NULL. */
 void hps_backfill_free(struct hps_backfill *backfill);
 /* Bytes of copies that wait or are being inserted. Thread-safe. */
 size_t hps_backfill_bytes(struct hps_backfill *backfill);

@@ -14,12 +14,12 @@ struct hps_key_answer {
     enum hps_tier_kind tier;
     bool found;
     const char *error;    /* static text: why the tier has not answered; NULL: it has answered */
-    uint64_t duration_us; /* duration of the query; 0: the tier was not queried */
+    uint64_t duration_us; /* duration of the query; 0 if the tier was not queried */
     uint8_t *row;         /* [table->row_bytes] as stored, in the arena; valid if `found` */
 };
 
-/* Query every tier. Nothing is inserted, counted or remembered. A store with an open breaker is not
- * queried.
+/* Query every tier. Inserts no rows, and changes neither the metrics of lookups nor the keys
+ * remembered as absent. A store with an open breaker is not queried.
  *
  * blocks       a pool with a slab to which a device can write; not used without a gpu tier
  * out_answers  [HPS_TIERS_MAX], set for the *out_n tiers of the version, from the top down

@@ -2,8 +2,9 @@
  *
  * Finds the hot (most requested) keys of one embedding table. Lookups note the keys that they
  * found, and a sample of the noted keys is counted. The counts take a fixed amount of memory, so
- * only some keys have one. The caller writes the hot keys into records. With a record, another
- * process or another version of the model can load the rows into memory before they are requested.
+ * only some keys have one. The caller writes the hot keys and their counts into records. From a
+ * record, another process or another version of the model can load the rows before they are
+ * requested.
  *
  * A count is an estimate of the number of requests; older requests count less.
  * Thread-safe, except hps_hot_free.
@@ -34,24 +35,24 @@ struct hps_hot *hps_hot_new(uint32_t n_keys_max);
 void hps_hot_free(struct hps_hot *hot); /* may be NULL */
 /* How many keys can have a count. */
 uint32_t hps_hot_keys_max(const struct hps_hot *hot);
-/* Raise the number of keys that can have a count to n_keys_max. Existing counts are kept. No effect
- * if the number is that large already. NO_MEMORY: nothing changes. */
+/* Raise the number of keys that can have a count to n_keys_max, rounded up. Keeps nearly all
+ * existing counts. No effect if the number is that large already. NO_MEMORY: nothing changes. */
 hps_status hps_hot_grow(struct hps_hot *hot, uint32_t n_keys_max) HPS_MUST_CHECK;
 
 /* Note keys that a lookup found. Never waits for a lock. */
 void hps_hot_note(struct hps_hot *hot, const hps_key *keys, uint32_t n);
 /* Add `count` requests, from a record, to the count of a key. A key without a count replaces the
- * key with the smallest count of its bucket of 8 keys, if that count is smaller; else it is
- * dropped. */
+ * key with the smallest count in its bucket of 8 keys, if that count is smaller than `count`.
+ * Otherwise the key is dropped. */
 void hps_hot_add(struct hps_hot *hot, hps_key key, uint32_t count);
-/* Halve all counts, so that older requests count less. No effect until 8 keys per count have been
- * noted since the last halving, so that counts are kept in idle times. Call it at regular
- * intervals. */
+/* Halve all counts, so that older requests count less. They are halved only if at least 8 keys per
+ * possible count (hps_hot_keys_max) have been noted since the last halving. So idle times do not
+ * erase counts. Also adapts the size of the sample to the load. Call it at regular intervals. */
 void hps_hot_age(struct hps_hot *hot);
 /* Number of keys noted so far, counted or not. */
 uint64_t hps_hot_seen(const struct hps_hot *hot);
-/* All keys that have a count, by descending count. *out_keys: [*out_n], the caller frees it with
- * hps_free. NO_MEMORY */
+/* List all keys that have a count, by descending count. *out_keys: [*out_n], the caller frees it
+ * with hps_free. NO_MEMORY */
 hps_status hps_hot_top(struct hps_hot *hot, struct hps_hot_key **out_keys, uint32_t *out_n)
     HPS_MUST_CHECK;
 

@@ -5,13 +5,13 @@
  *
  *     lookup ── add ─▶ [ keys, one queue per version ] ── job: walk down, insert upward ─▶ done
  *
- * A job never inserts a row that lacks an update of its key. It reads the version's clock before it
- * reads rows. A row is inserted only if the stripe of its key is less than the value of the clock
- * (cache/version/stamps.h). Other rows are dropped and counted.
+ * A job never inserts a row that lacks an update of its key. Before it reads rows, it reads the
+ * clock of the version's updates. It inserts a row only if no update has marked the row's key since
+ * then (cache/version/stamps.h). Other rows are dropped and counted.
  *
  * The number of queued keys is bounded. Keys beyond the bound are dropped and counted; no lookup
- * waits for the queue. A key that is queued or being fetched is not queued again. Jobs run only
- * while no lookup waits for an I/O thread, and on a limited number of threads.
+ * waits for the queue. A key that is queued or being fetched is not queued again. A job starts only
+ * while no lookup waits for an I/O thread. The number of jobs at one time is limited.
  *
  * A struct hps_insertion owns the backfill of shared tiers (backfill.h). Callers add rows to it,
  * and stop it, through the functions below.
@@ -26,7 +26,8 @@
 struct hps_insertion;
 struct hps_lookup_metrics;
 
-/* Limits of one job: keys, and bytes of their rows. The last row may exceed the limit of bytes. */
+/* Most keys, and most bytes of their rows, that one job fetches. The last row may exceed the limit
+ * of bytes. */
 enum { HPS_INSERTION_JOB_KEYS = 4096, HPS_INSERTION_JOB_BYTES = 4 * 1024 * 1024 };
 
 struct hps_insertion_options {
@@ -48,14 +49,14 @@ void hps_insertion_add(struct hps_insertion *insertion, struct hps_version *vers
 /* Calls hps_backfill_add: copies rows that are inserted into a shared tier later. Thread-safe. */
 void hps_insertion_backfill(struct hps_insertion *insertion, const struct hps_backfill_rows *rows);
 /* Drop the queued keys and the backfill's copies of a version that is being unloaded, and cancel
- * the jobs that fetch for it. The queue's pin is released by this call, or when the last of these
- * jobs ends. No effect if insertion is NULL. Thread-safe. */
+ * the jobs that fetch for this version. The queue's pin is released by this call, or when the last
+ * of these jobs ends. No effect if insertion is NULL. Thread-safe. */
 void hps_insertion_forget(struct hps_insertion *insertion, const struct hps_version *version);
 /* Drop all keys and copies, cancel all jobs, and accept no more keys and copies. Waits for the
  * current insertion into a shared tier. Does not wait for jobs: freeing the I/O pool waits for
  * them. No effect if insertion is NULL. */
 void hps_insertion_stop(struct hps_insertion *insertion);
-/* Call it after hps_insertion_stop and after freeing the I/O pool. insertion may be NULL. */
+/* Free the insertion after hps_insertion_stop and after freeing the I/O pool. No effect if NULL. */
 void hps_insertion_free(struct hps_insertion *insertion);
 /* Number of keys that are queued or being fetched. Thread-safe. */
 uint32_t hps_insertion_rows(struct hps_insertion *insertion);

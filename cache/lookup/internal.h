@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Shared by the files of a lookup: plan.c (forms and places of rows), lookup.c (the steps),
- * unique.c (unique keys), threshold.c (which parts wait for the stores), rows.c (the rows of an
- * answered part), bags.c (bags of keys), count.c (metrics), unit.c (consistency units) and gpu.c.
- * All functions are for the thread that owns the lookup. "EXHAUSTED (arena)" means: returns
+ * unique.c (unique keys), threshold.c (which parts wait for the stores), rows.c (completing the
+ * rows of a part), bags.c (bags of keys), count.c (metrics), unit.c (consistency units) and gpu.c.
+ * Only the thread that owns the lookup may call these functions. "EXHAUSTED (arena)" means: returns
  * EXHAUSTED if the lookup's arena is full.
  */
 #ifndef HPS_CACHE_LOOKUP_INTERNAL_H
@@ -41,25 +41,25 @@ void lookup_set_places(const struct hps_lookup *lookup, struct hps_lookup_part *
                        struct hps_batch *batch);
 /* Size in bytes of the rows of all keys of the part, as stored. */
 uint64_t lookup_gathered_bytes(const struct hps_lookup_part *part);
-/* Allocate memory for gathered rows, for the parts that are not answered yet and have no such
- * memory. Call it with `below` false before the memory tiers are queried, and with `below` true
- * before the gpu or the stores are queried for keys that the memory tiers missed.
+/* Allocate memory for gathered rows, for the parts that are not answered yet and have no memory for
+ * gathered rows. Call it with `below` false before the memory tiers are queried, and with `below`
+ * true before the gpu or the stores are queried for keys that the memory tiers missed.
  * hps_lookup_release frees the memory. NO_MEMORY */
 hps_status lookup_gather(struct hps_lookup *lookup, bool below, struct hps_error *err)
     HPS_MUST_CHECK;
 
 /* ---- lookup.c -------------------------------------------------------------------------------- */
 
-/* Set the deadlines, `since`, and the update state of the lookup. Call it before the first tier is
- * queried. Further calls have no effect. */
+/* Set the lookup's deadlines, `since`, update_sequence and event_time_ms. Call it before the first
+ * tier is queried. Further calls have no effect. */
 void lookup_begin(struct hps_lookup *lookup);
 /* The permissions and limits of the lookup's walks, with this deadline and without helpers. */
 struct hps_walk_call lookup_walk_call(const struct hps_lookup *lookup, uint64_t deadline_us);
 
 /* ---- unique.c -------------------------------------------------------------------------------- */
 
-/* Find the unique keys of a part, except keys in part->hits. Sets up the walk and the duplicates of
- * the part. EXHAUSTED (arena) */
+/* Find the unique keys of a part, and set up its walk and duplicates. Keys whose bits are set in
+ * part->hits are left out. EXHAUSTED (arena) */
 hps_status lookup_start_part(struct hps_lookup *lookup, struct hps_lookup_part *part)
     HPS_MUST_CHECK;
 /* Make an empty set for n keys in lookup->set; the previous set becomes invalid. EXHAUSTED (arena)
@@ -75,21 +75,21 @@ bool lookup_waits_for_stores(struct hps_lookup *lookup, const struct hps_lookup_
 
 /* ---- rows.c ---------------------------------------------------------------------------------- */
 
-/* End a part that waits for no tier any more: set the status of its keys and, unless it has bags,
- * complete its rows. Keys still missing are queued for asynchronous insertion, except under
- * HPS_MISS_MEMORY_ONLY. NOT_FOUND: a key is in no tier, under HPS_UNKNOWN_ERROR; `err` names table
- * and key. EXHAUSTED (arena) */
+/* Finish a part that waits for no tier any more: set the status of its keys and, unless it has
+ * bags, complete its rows. Keys that are still missing are queued for asynchronous insertion,
+ * except under HPS_MISS_MEMORY_ONLY. NOT_FOUND: a key is in no tier, under HPS_UNKNOWN_ERROR; `err`
+ * names table and key. EXHAUSTED (arena) */
 hps_status lookup_finish_part(struct hps_lookup *lookup, struct hps_lookup_part *part,
                               struct hps_error *err) HPS_MUST_CHECK;
 
 /* ---- bags.c ---------------------------------------------------------------------------------- */
 
-/* Let a memory tier that pools add the bags for which it has all keys. Call it before
+/* If a memory tier pools, let it add the bags for which it has all keys. Call it before
  * lookup_start_part. EXHAUSTED (arena) */
 hps_status lookup_pool_bags(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
-/* Record the bags that a tier of this kind has added: the bits set in `whole` (as in struct
- * hps_bags), which is kept, not copied. The keys of these bags become part->hits. EXHAUSTED (arena)
- */
+/* Record the bags that a tier of this kind has added, which are the bits set in `whole` (see struct
+ * hps_bags). The part keeps the pointer `whole`. The keys of these bags become part->hits.
+ * EXHAUSTED (arena) */
 hps_status lookup_take_whole(struct hps_lookup *lookup, struct hps_lookup_part *part,
                              uint32_t *whole, enum hps_tier_kind kind) HPS_MUST_CHECK;
 /* Report the work of lookup_pool_bags in the walks. Call it after lookup_start_part. */
@@ -109,16 +109,17 @@ void lookup_count_part(struct hps_lookup *lookup, const struct hps_lookup_part *
  * [HPS_TIER_COUNT]. */
 void lookup_observe_tiers(const struct hps_lookup_metrics *metrics, const uint64_t *tier_us,
                           const bool *tier_asked);
-/* Add the keys that were found to the hot-key counts. If `answered`, also add all keys to the
- * metrics of keys. */
+/* Add the keys that were found to the hot-key counts. If `answered` is true (the lookup ended with
+ * OK), also update the metrics of keys. */
 void lookup_count_end(const struct hps_lookup *lookup, bool answered);
 
 /* ---- unit.c ---------------------------------------------------------------------------------- */
 
-/* The check for consistency units, after the last tier was queried. status: the result of the
- * lookup so far. If the lookup wants a unit, returns ABORTED in two cases. First, updates have
- * changed rows that it read; lookup->torn is then set. Second, they may have added a key that was
- * in no tier. Otherwise returns `status`. */
+/* Check a lookup that wants a consistency unit, after its last tier was queried. status: the result
+ * of the lookup so far. Returns ABORTED in two cases. First, updates have changed rows that the
+ * lookup read; lookup->torn is then set. Second, updates may have added a key that was in no tier,
+ * for which the lookup would fail. In all other cases, and if the lookup wants no unit, returns
+ * `status`. */
 hps_status lookup_check_unit(struct hps_lookup *lookup, hps_status status, struct hps_error *err)
     HPS_MUST_CHECK;
 
@@ -128,25 +129,26 @@ hps_status lookup_check_unit(struct hps_lookup *lookup, hps_status status, struc
 bool lookup_gpu_caches(const struct hps_lookup *lookup, const struct hps_lookup_part *part);
 /* Whether lookup_gpu_caches is true and the device has answered the query for the part. */
 bool lookup_gpu_answered(const struct hps_lookup *lookup, const struct hps_lookup_part *part);
-/* Upper bound of the memory, in bytes, for rows that the memory tiers miss and the gpu has; 0: the
- * gpu is not queried for keys that the memory tiers miss. */
+/* Upper bound of the memory, in bytes, for rows that the memory tiers miss and the gpu has. 0 if
+ * the gpu is not queried for keys that the memory tiers miss. */
 uint64_t lookup_gpu_scratch_bytes(const struct hps_lookup *lookup,
                                   const struct hps_lookup_part *part);
-/* Compute the value for lookup->gpu_deadline_us: now plus the longest wait for the gpu; 0: the wait
- * has no bound. */
+/* Compute lookup->gpu_deadline_us: the current time plus the longest wait for the gpu, or 0 if the
+ * wait has no bound. */
 uint64_t lookup_gpu_deadline_us(const struct hps_lookup *lookup);
-/* Replace lookup->block if a gpu that was lost or left may still write to it. Call it before rows
- * are written. NO_MEMORY: the lookup has no block any more. */
+/* Replace lookup->block if a gpu may still write to it: the gpu was lost, or the lookup continued
+ * without its answer. Call it before rows are written. NO_MEMORY: the lookup has no block any more.
+ */
 hps_status lookup_gpu_block(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
-/* Set part->hits to the keys that a gpu queried first has found. Call it before lookup_start_part.
- * EXHAUSTED (arena) */
+/* For parts that queried the gpu first, set part->hits to the keys that the gpu has found. Call it
+ * before lookup_start_part. EXHAUSTED (arena) */
 hps_status lookup_gpu_hits(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
-/* Take the gpu's answer into the walks: write the gpu's reports, copy the rows that it found among
- * the missing keys to their places, and mark these keys as found. */
+/* Apply the gpu's answer to the walks: write the reports of the gpu tier, copy the rows that the
+ * gpu found among the missing keys to their places, and mark these keys as found. */
 void lookup_gpu_take(struct hps_lookup *lookup);
-/* After the memory tiers have answered. If the gpu was queried first, offer it the rows that it
- * missed and the host map found. Set waits_for_gpu for parts with missing keys that the gpu may
- * have. If the gpu refused the query of a part, that part does not wait. */
+/* Call it after the memory tiers have answered. If a part queried the gpu first, offers the gpu the
+ * rows that the gpu missed and the host map found. Sets waits_for_gpu for parts with missing keys
+ * that the gpu may have. A part whose earlier query the gpu did not answer does not wait. */
 void lookup_gpu_offer(struct hps_lookup *lookup);
 /* Forget the query of the gpu: no part waits for an answer any more. */
 void lookup_gpu_forget(struct hps_lookup *lookup);

@@ -57,9 +57,9 @@ enum {
     HPS_LOOKUP_GATHERED_MAX = 2
 };
 
-/* Reasons of tier_errors_total. */
+/* Values of the label `reason` of the metric tier_errors_total. */
 enum hps_tier_fault { HPS_FAULT_UNAVAILABLE, HPS_FAULT_DEADLINE, HPS_FAULT_OTHER, HPS_FAULT_COUNT };
-/* Reasons of insertion_dropped_total. */
+/* Values of the label `reason` of the metric insertion_dropped_total. */
 enum hps_drop_reason {
     HPS_DROP_NO_SPACE,    /* the tier had no capacity for the row */
     HPS_DROP_STALE,       /* an update may have changed the row since it was read */
@@ -82,11 +82,13 @@ struct hps_lookup_metrics {
     struct hps_metric *insertion_shared_queue_rows;
 };
 
-/* Whether the gpu is queried before the host map, if a version has both. */
+/* Which parts query the gpu before the host map, if a version has both. With pooling, a part of a
+ * lookup that wants a consistency unit never does. */
 enum hps_lookup_path {
-    HPS_LOOKUP_PATH_AUTO, /* for parts of at least HPS_LOOKUP_GPU_FIRST_BYTES */
-    HPS_LOOKUP_PATH_GPU,  /* for all parts */
-    HPS_LOOKUP_PATH_HOST  /* for no part */
+    HPS_LOOKUP_PATH_AUTO, /* parts of at least HPS_LOOKUP_GPU_FIRST_BYTES; with pooling, only if the
+                             gpu is to cache the whole table */
+    HPS_LOOKUP_PATH_GPU,  /* all parts */
+    HPS_LOOKUP_PATH_HOST  /* no part */
 };
 
 /* The layout of the rows of a reply. */
@@ -123,7 +125,8 @@ struct hps_lookup_part {
     enum hps_dtype out_dtype; /* type of the values in the reply */
     uint32_t row_bytes;       /* size of one row in the reply: dim values of out_dtype */
     uint64_t stride;          /* bytes from one row of the reply to the next */
-    uint64_t column;          /* CONCAT: values of earlier parts in a row of the matrix; else 0 */
+    uint64_t column;          /* CONCAT: number of values of earlier parts in each row of the
+                                 matrix; else 0 */
     uint64_t rows_bytes;      /* n_rows * row_bytes */
     uint64_t rows_offset;     /* bytes from lookup->rows to the first row of the part; PER_TABLE: a
                                  multiple of HPS_ROWS_ALIGN */
@@ -139,8 +142,8 @@ struct hps_lookup_part {
     const uint32_t *hits;
     enum hps_tier_kind hits_tier;
     uint32_t n_unique;     /* unique keys of the walk, plus the number of bits set in `hits` */
-    uint32_t n_defaulted;  /* keys with the status DEFAULTED; duplicates count */
-    uint32_t n_unknown;    /* keys with the status UNKNOWN; duplicates count */
+    uint32_t n_defaulted;  /* keys with the status DEFAULTED; each duplicate counts */
+    uint32_t n_unknown;    /* keys with the status UNKNOWN; each duplicate counts */
     uint32_t n_whole_bags; /* POOLED: bags that a tier added; it had all keys of the bag, or the bag
                               has no keys */
     struct hps_duplicate *duplicates; /* [n_keys - n_unique] by ascending index; without keys that
@@ -152,9 +155,9 @@ struct hps_lookup_part {
     /* private */
     uint32_t *whole; /* POOLED: the bags that tiers added, as in struct hps_bags; NULL: no tier
                         added one */
-    const uint32_t *cached; /* POOLED: keys that the gpu had when it was queried first, also keys of
-                               bags that it did not add; bits as in `hits`; NULL: the gpu was not
-                               queried first */
+    const uint32_t *cached; /* POOLED: keys that the gpu had when it was queried first, including
+                               keys of bags that it did not add; bits as in `hits`; NULL: the gpu
+                               was not queried first */
     /* The row of keys[i], as stored, is at gathered + i * table->row_bytes. NULL: the part gathers
      * no rows. */
     uint8_t *gathered;
@@ -175,7 +178,8 @@ struct hps_lookup_gpu {
                                   writes rows to their places in the reply */
     bool asked; /* the gpu has been queried, and hps_lookup_run_memory or _run_gpu has not yet taken
                    its answer */
-    bool left;  /* the lookup has continued without the answer; the gpu may still use `ask` */
+    bool left;  /* the lookup has continued without the gpu's answer (hps_lookup_leave_gpu); the gpu
+                   may still use `ask` */
 };
 
 /* One lookup: its input (in), where its rows go, and its results (out). It is one large struct so
@@ -193,8 +197,8 @@ struct hps_lookup {
                               PER_TABLE and without pooling */
     enum hps_row_layout layout; /* CONCAT: all parts must have the same number of rows */
     bool unit;    /* consistency unit: the rows have all changes of a batch of updates or none */
-    bool rereads; /* this lookup reads changed rows again on behalf of another lookup; that lookup
-                     checks that all rows are of one unit */
+    bool rereads; /* this lookup reads changed rows again for another lookup, which checks that all
+                     its rows are of one unit */
     /* HPS_MISS_WAIT: longest wait for the stores, and for the gpu. HPS_MISS_MEMORY_ONLY: longest
      * wait for the gpu. 0: no wait for the stores, HPS_LOOKUP_GPU_WAIT_US for the gpu. */
     uint32_t wait_us_max;
@@ -208,8 +212,9 @@ struct hps_lookup {
     struct hps_insertion *insertion;
     enum hps_lookup_path path;
     struct hps_block_pool *blocks; /* pool for blocks of rows; NULL: the gpu is not queried */
-    /* The block that holds `rows`. hps_lookup_take_block sets it, with a reference for the caller.
-     * If a gpu that was lost or left may still write to it, the lookup replaces it. */
+    /* The block that contains `rows`. hps_lookup_take_block sets it, with a reference for the
+     * caller. The lookup replaces the block if a gpu may still write to it: the gpu was lost, or
+     * the lookup continued without its answer. */
     struct hps_block *block;
     /* Called when the gpu has answered: the caller owns the lookup again. Runs on the gpu tier's
      * thread, so it should only hand the lookup to another thread. */
@@ -228,8 +233,10 @@ struct hps_lookup {
     uint8_t *rows; /* in: memory for the rows; set by take_block or, after plan, by the caller */
 
     /* out */
-    uint64_t update_sequence;         /* number of the newest batch that all rows include */
-    int64_t event_time_ms;            /* newest event time up to that batch; 0: not known */
+    uint64_t update_sequence;         /* number of the newest batch of updates that all rows
+                                         include */
+    int64_t event_time_ms;            /* newest event time of the updates up to that batch, Unix ms;
+                                         0: not known */
     uint64_t tier_us[HPS_TIER_COUNT]; /* time spent in each tier */
     uint64_t others_us; /* time spent waiting for rows that other lookups were fetching */
     uint64_t pooled_us; /* time that the memory tier took to pool; part of the tier's time */
@@ -259,8 +266,8 @@ hps_status hps_lookup_take_block(struct hps_lookup *lookup) HPS_MUST_CHECK;
 /* Upper bound of the memory, in bytes, that the lookup takes in addition to `rows`: for gathered
  * rows, and for rows that the gpu has and the memory tiers missed. Call it after plan. */
 uint64_t hps_lookup_scratch_bytes(const struct hps_lookup *lookup);
-/* Free the gathered rows. The steps do this at the end of a lookup, unless it is torn. A caller
- * that does not read a torn lookup again calls this. May be called again. */
+/* Free the gathered rows. The steps call this at the end of a lookup, unless it is torn. A caller
+ * that does not reread a torn lookup must call it. May be called again. */
 void hps_lookup_release(struct hps_lookup *lookup);
 
 /* Query the gpu. A call before hps_lookup_run_memory queries it for all keys of the parts that
@@ -272,10 +279,10 @@ void hps_lookup_release(struct hps_lookup *lookup);
  * Never blocks.
  */
 bool hps_lookup_ask_gpu(struct hps_lookup *lookup) HPS_MUST_CHECK;
-/* Call it after gpu_deadline_us has passed: the lookup belongs to the caller again, and continues
- * as if the gpu had found nothing. The gpu still calls gpu_done once; until then the memory of the
- * lookup and the pin of its version must stay. Call it on the thread to which gpu_done hands the
- * lookup. */
+/* Continue without the gpu, after gpu_deadline_us has passed. The lookup belongs to the caller
+ * again, as if the gpu had found nothing. The gpu still calls gpu_done once; until then the memory
+ * of the lookup and the pin of its version must stay. Call it on the thread to which gpu_done hands
+ * the lookup. */
 void hps_lookup_leave_gpu(struct hps_lookup *lookup);
 
 /* Find the unique keys and query the memory tiers. *out_done is true if every part is answered.
@@ -300,32 +307,32 @@ hps_status hps_lookup_run_gpu(struct hps_lookup *lookup, bool *out_done, struct 
  * thread  one that may block
  */
 hps_status hps_lookup_run_rest(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
-/* Call this instead of hps_lookup_run_rest if no thread was free within the time to wait. Finishes
- * all parts with the rows found so far, and default rows for the other keys.
+/* Call this instead of hps_lookup_run_rest if no thread was free within the time to wait for the
+ * stores. Finishes all parts with the rows found so far, and default rows for the other keys.
  *
  * error   NOT_FOUND, EXHAUSTED and ABORTED as of hps_lookup_run_memory
  */
 hps_status hps_lookup_run_defaults(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
-/* Call this instead of the next step if the answer is no longer wanted. Adds the work done so far
- * to the metrics. */
+/* End a lookup whose answer is no longer wanted; call it instead of the next step. Adds the work
+ * done so far to the metrics. */
 void hps_lookup_abandon(struct hps_lookup *lookup);
 
 /* Read again those rows of a torn lookup that updates have changed. Queries all tiers that the miss
- * policy allows, except the gpu. More updates may be applied during a reread, so there are up to
- * HPS_LOOKUP_REREADS_MAX rereads. Updates are held back (hps_update_hold) during the last one. If a
- * batch has been in progress since before the rows were read, the next reread is the last one. The
- * parts' counts by tier stay as they were after the first read.
+ * policy allows, except the gpu. More updates may be applied during a reread, so the call makes up
+ * to HPS_LOOKUP_REREADS_MAX rereads. During the last one, updates are held back (hps_update_hold).
+ * If a batch has been in progress since before the rows were read, the next reread is the last one.
+ * The parts' counts by tier stay as they were after the first read.
  *
  * thread  one that may block
  * error   ABORTED with `torn`: updates changed rows during each reread and could not be held back,
- *         or a batch has failed half-way. ABORTED with `ahead`: see the top of this file. The
- *         other errors are NO_MEMORY, and those of hps_lookup_run_rest
+ *         or a batch has failed half-way. ABORTED with `ahead`: see the top of this file. The other
+ *         errors are NO_MEMORY, and those of hps_lookup_run_rest
  */
 hps_status hps_lookup_reread(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
 
-/* Call it after ABORTED: resets the lookup so that it can start again, with the same memory for
- * rows. A gpu that was left is not queried again. The metrics of tiers count every try, the metrics
- * of keys only the last one. */
+/* Reset the lookup after ABORTED, so that it can start again with the same memory for rows. If the
+ * lookup once continued without the gpu's answer, it does not query the gpu again. The metrics of
+ * tiers count every try, the metrics of keys only the last one. */
 void hps_lookup_again(struct hps_lookup *lookup);
 
 /* Add the work of an insertion job's walks, `first` and those linked to it, to the metrics. */

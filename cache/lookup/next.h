@@ -3,7 +3,7 @@
  * Decides the next step of a lookup. hps_lookup_state_next is a pure function of the lookup's state
  * and the outcome of its last step. It reads no clock, queries no tier and chooses no thread. The
  * owner of the lookup performs the step and calls hps_lookup_state_next again. cache/lookup/step.h
- * maps steps to calls, server/lookup/dispatch.c chooses the thread.
+ * performs most steps, and server/lookup/dispatch.c chooses the thread.
  *
  *     BEGIN ─▶ GPU_FIRST ─▶ MEMORY ─▶ GPU_MISSES ─▶ COLLECT ─▶ STORES, or DEFAULTS ─▶ DONE
  *                             │       (only if there is a gpu)   │           │
@@ -31,7 +31,8 @@
 #include "cache/version/version.h"
 
 enum {
-    /* Most tries of a lookup. Each BEGIN starts a try, except a BEGIN after AWAIT_UPDATES. */
+    /* Most tries of a lookup. A try starts with the step BEGIN, but a BEGIN after AWAIT_UPDATES
+     * does not count as a new try. */
     HPS_LOOKUP_TRIES_MAX = 3,
     /* Most waits of a lookup: AWAIT_UPDATES and AWAIT_REREAD together. 20 waits take about 1 s. */
     HPS_LOOKUP_WAITS_MAX = 20,
@@ -47,11 +48,12 @@ enum hps_step {
     HPS_STEP_GPU_MISSES,    /* query the gpu for keys that the memory tiers did not have */
     HPS_STEP_COLLECT,       /* take the gpu's answer to GPU_MISSES */
     HPS_STEP_STORES,        /* query the tiers that may block */
-    HPS_STEP_DEFAULTS,      /* use default rows for all missing keys: the time to wait has passed */
+    HPS_STEP_DEFAULTS,      /* the time to wait for the stores has passed: use default rows for all
+                               missing keys */
     HPS_STEP_REREAD,        /* read the rows again that updates have changed */
-    HPS_STEP_AWAIT_UPDATES, /* wait for state.wait_us; the updater may apply more updates */
+    HPS_STEP_AWAIT_UPDATES, /* wait for state.wait_us, so that the updater can apply more updates */
     HPS_STEP_AWAIT_REREAD,  /* wait for state.wait_us before the next REREAD */
-    HPS_STEP_ABANDON,       /* there will be no answer: count the work done */
+    HPS_STEP_ABANDON,       /* no answer will be sent: add the work done to the metrics */
     HPS_STEP_DONE,          /* last step: send the answer */
     HPS_STEP_FAILED,        /* last step: send the error for state.failure */
     HPS_STEP_COUNT
@@ -98,11 +100,11 @@ struct hps_lookup_state {
     uint64_t wait_us;         /* length of the current AWAIT_UPDATES or AWAIT_REREAD */
 };
 
-/* The state with the next step, after state->step has ended with `outcome`. For the step NONE,
- * pass OVER. Asserts that the step can have this outcome and is not a last step.
+/* Returns the state with the next step, after state->step has ended with `outcome`. For the step
+ * NONE, pass OVER. Asserts that the step can have this outcome and is not a last step.
  *
  * cancelled   the client has disconnected. If the caller therefore withdrew the step before a
- *             thread began it, `outcome` is LATE
+ *         thread began it, `outcome` is LATE
  * thread      any; no side effects
  */
 struct hps_lookup_state hps_lookup_state_next(const struct hps_lookup_state *state,
@@ -114,7 +116,8 @@ static inline bool hps_step_is_last(enum hps_step step)
     return step == HPS_STEP_DONE || step == HPS_STEP_FAILED;
 }
 
-/* Whether the lookup had a second try or a wait, so that rows may have been read more than once. */
+/* Whether the lookup had a second try or a wait. Its rows may then have been read more than once.
+ */
 static inline bool hps_lookup_state_was_repeated(const struct hps_lookup_state *state)
 {
     return state->n_tries + state->n_waits > 1;

@@ -9,8 +9,8 @@
  *
  * A walk has two steps: hps_walk_memory for the memory tiers, which may run on a loop thread, and
  * hps_walk_rest for the tiers that may block. One thread at a time uses a walk; another thread may
- * continue it after a step. A walk does not query a tier on a device: gpu.c of this folder queries
- * it, and reports the found keys to the walk.
+ * continue it after a step. A walk does not query a tier on a device. Instead, gpu.c of this folder
+ * queries the device, and reports the keys that the device found to the walk.
  */
 #ifndef HPS_CACHE_LOOKUP_TIERS_H
 #define HPS_CACHE_LOOKUP_TIERS_H
@@ -26,7 +26,7 @@ enum {
     /* Per call of a tier that blocks. A shared tier gets all keys in one call. */
     HPS_WALK_KEYS_BLOCKING = 16384,
     HPS_WALK_KEYS_PIECE = 2048, /* per piece of a large lookup; helpers take one at a time */
-    /* Per step, for which fetches are shared with other lookups (cache/version/flight.h).
+    /* Per step: the keys whose fetches may be shared with other lookups (cache/version/flight.h).
      * Sharing takes 96 bytes per key and up to 4 % of the time of a warm read. */
     HPS_WALK_KEYS_SHARED = 4096
 };
@@ -40,16 +40,18 @@ struct hps_tier_report {
     uint32_t n_shared;      /* keys of n_found that another lookup found; not in n_asked */
     uint32_t n_inserted;    /* rows found below and inserted into this tier */
     uint32_t n_no_capacity; /* rows found below for which this tier had no capacity */
-    uint32_t n_stale;       /* rows found below that an update may have changed since the read */
+    uint32_t n_stale;       /* rows found below, not inserted because an update may have changed
+                               them since the read */
     uint32_t n_dropped;     /* rows found below that were not inserted because of an error */
     uint32_t n_evicted;     /* rows that the insertions evicted */
     uint32_t n_faults;      /* failed calls; a call for several walks counts only for the first */
-    bool later;             /* some row may have updates that this version does not have yet */
+    bool later;             /* some row that the tier returned may have updates that this version
+                               does not have yet */
     hps_status status;      /* error of the last query that failed; OK: no query failed. After an
-                               error the walk has skipped the rest of the tier, or has failed */
+                               error the walk skips the remaining keys of this tier, or fails */
     hps_status insert_status; /* status of the last insertion into this tier */
-    uint64_t duration_us;     /* time of all queries; that of a call for several walks counts
-                                 only for the first */
+    uint64_t duration_us;     /* time of all queries; the time of a call for several walks counts
+                                 only for the first walk */
 };
 
 /* Private: state of hps_walk_rest. */
@@ -87,15 +89,15 @@ struct hps_walk {
     uint32_t n_absent;              /* keys of the batch known to be in no tier */
     uint32_t n_remembered; /* keys of n_absent that are remembered as absent (version/absent.h) */
     uint32_t n_shared_absent; /* keys of n_absent that another lookup found in no tier, while this
-                                 one waited for it */
+                                 lookup waited for it */
     uint32_t kind_next;       /* memory tiers with a smaller kind have been queried */
     bool recalled; /* missing keys that are remembered as absent have been moved to n_absent */
     struct hps_tier_report reports[HPS_TIER_COUNT]; /* by kind; n_found includes n_found_before */
     const struct hps_gpu_space *gpu_missed; /* the caches on the device that was queried; NULL: no
                                                device was queried */
     struct hps_walk *next; /* the next linked walk: all are of one lookup or one job */
-    uint64_t wait_us; /* time spent waiting for rows that other lookups fetch; the first of linked
-                         walks has the time of all */
+    uint64_t wait_us;      /* time spent waiting for rows that other lookups fetch; the first of the
+                              linked walks has the time of all of them */
     struct hps_walk_fetch fetch;
 };
 
@@ -104,10 +106,10 @@ struct hps_walk {
  * rows. */
 enum hps_walk_purpose {
     HPS_WALK_ANSWER, /* for a lookup that waits for the rows */
-    /* For an asynchronous insertion: a lookup was answered without these rows. If the host map
-     * does not take all rows of a call, or there is no host map, all these rows are offered to the
-     * device as wanted (struct hps_gpu_insertion): it also inserts rows of rarely requested keys.
-     */
+    /* For an asynchronous insertion: a lookup was answered without these rows. If the host map does
+     * not take all rows of a call, or there is no host map, all these rows are offered to the
+     * device as wanted (struct hps_gpu_insertion). The device then also inserts rows of rarely
+     * requested keys. */
     HPS_WALK_BEHIND,
     /* To warm up memory tiers: rows found by any tier are inserted into all memory tiers above it.
      * The walk waits for capacity in the device's queue, shares no fetches, and does not count the
@@ -142,11 +144,11 @@ void hps_walk_init(struct hps_walk *walk, struct hps_version *version,
 /* Whether every key is found or known to be in no tier. */
 bool hps_walk_done(const struct hps_walk *walk);
 
-/* Call it before the first step: the tier of this kind has found n keys, with duplicates, which are
- * not in the batch. */
+/* Report that the tier of this kind has found n keys, with duplicates, before the walk. These keys
+ * are not in the batch. Call it before the first step. */
 void hps_walk_found_before(struct hps_walk *walk, enum hps_tier_kind kind, uint32_t n);
-/* Call it before or after a step: the tier of this kind, on a device, has found the last n missing
- * keys. Their rows are already in their places. */
+/* Report that the tier of this kind, which is on a device, has found the last n of the missing
+ * keys. Their rows must already be in their places. Call it before or after a step. */
 void hps_walk_answered(struct hps_walk *walk, enum hps_tier_kind kind, uint32_t n);
 
 /* For this walk and those linked to it (of one version): query the memory tiers, down to the first
@@ -161,10 +163,10 @@ hps_status hps_walk_memory(struct hps_walk *first, const struct hps_walk_call *c
  * if the lowest tier fails, the walk fails. If another lookup is fetching a key, the walk waits for
  * its row.
  *
- * A shared tier may have rows with updates that this version does not have yet. They are valid
- * answers, but are not inserted into the tiers above, because lookups of consistency units need
- * rows without these updates there. Their keys are queued in call->insertion, and jobs fetch their
- * rows without these updates later.
+ * A shared tier may have rows with updates that this version does not have yet. Such rows are valid
+ * answers. They are not inserted into the tiers above, because lookups that want a consistency unit
+ * need rows without these updates from those tiers. The keys of such rows are queued in
+ * call->insertion, and jobs later fetch the rows without these updates.
  *
  * thread  one that may block
  * error   DEADLINE, CANCELLED: keys found so far stay found. The error of the lowest tier.
@@ -179,10 +181,10 @@ hps_status hps_walk_rest(struct hps_walk *first, const struct hps_walk_call *cal
  * Returns false if the version has no such tier, or the tier has not been queried yet. */
 bool hps_walk_hits(const struct hps_walk *walk, enum hps_tier_kind kind, uint32_t *out_n);
 /* Set version->cache_full to whether the version's cache tier lacked capacity for the rows that the
- * walk found below it. If the cache tier is on a device, the flag becomes true only if the memory
- * tiers lacked capacity, too, and only after walks of HPS_WALK_BEHIND. Rows of other walks may be
- * dropped just because the device's queue is full. If nothing was inserted, and no capacity was
- * missing, the flag is not changed. */
+ * walk found below it. A tier lacked capacity if more rows found no place in it than were inserted.
+ * If the cache tier is on a device, the flag becomes true only if the memory tiers lacked capacity,
+ * too, and only after walks of HPS_WALK_BEHIND. After other walks, the device's queue may just have
+ * been full. If nothing was inserted, and no capacity was missing, the flag is not changed. */
 void hps_walk_note_capacity(const struct hps_walk *walk, struct hps_version *version,
                             enum hps_walk_purpose purpose);
 
@@ -193,14 +195,14 @@ uint32_t hps_walk_found_n(const struct hps_walk *walk, enum hps_tier_kind kind);
 /* Check the deadline and the cancellation of the call. DEADLINE, CANCELLED. Thread-safe. */
 hps_status hps_walk_check_interrupted(const struct hps_walk_call *call) HPS_MUST_CHECK;
 
-/* Call it after hps_walk_memory: offers the rows that the host map has found to the version's
- * device for insertion. Copies the rows and never waits. No effect if the device refused the walk's
- * query. Two kinds of rows are left out: rows that an update may have changed after `since` was
- * read, and rows that the device has.
+/* Offer the rows that the host map has found to the version's device for insertion. Call it after
+ * hps_walk_memory. Copies the rows and never waits. No effect if the device has not answered the
+ * walk's query. Two kinds of rows are not offered: rows that an update may have changed after
+ * `since` was read, and rows that the device has.
  *
  * since    hps_stamps_now, read before the tiers were queried
  * cached   bit slot % 32 of word slot / 32 is set if the device has the row of that slot; NULL: the
- *          device does not have any of the rows
+ *         device does not have any of the rows
  */
 void hps_walk_offer_memory(struct hps_walk *walk, uint64_t since, const uint32_t *cached);
 

@@ -2,7 +2,8 @@
  *
  * Shared by the files of the walk: tiers.c (the order of tiers), tiers_blocking.c (querying one
  * tier that may block), tiers_upward.c (insertion of found rows into higher tiers), tiers_others.c
- * (keys that other lookups fetch). All functions are for the thread that runs the walk's step.
+ * (keys that other lookups fetch). Only the thread that runs the walk's step may call these
+ * functions.
  */
 #ifndef HPS_CACHE_LOOKUP_TIERS_INTERNAL_H
 #define HPS_CACHE_LOOKUP_TIERS_INTERNAL_H
@@ -16,11 +17,11 @@ struct walk_step {
     struct hps_walk *first;
     const struct hps_version *version;
     const struct hps_walk_call *call;
-    struct hps_tier tiers[HPS_TIERS_MAX]; /* [n_tiers] of the version, top to bottom */
+    struct hps_tier tiers[HPS_TIERS_MAX]; /* [n_tiers] the tiers of the version, top to bottom */
     uint32_t n_tiers;
-    uint64_t since; /* hps_stamps_now, read before the step queries the source of the rows that it
-                       inserts */
-    struct hps_flight_caller caller; /* only in hps_walk_rest: keys that wait for other lookups */
+    uint64_t since; /* hps_stamps_now, read before the step reads the rows that it inserts */
+    struct hps_flight_caller caller; /* only in hps_walk_rest: through it, the step shares fetches
+                                        with other lookups (flight.h) */
     uint32_t n_share; /* only in hps_walk_rest: how many more keys may share fetches */
 };
 
@@ -71,8 +72,8 @@ static inline bool walk_sane(const struct hps_walk *walk)
            walk->n_remembered + walk->n_shared_absent <= walk->n_absent;
 }
 
-/* The tier of this kind has found the last n missing keys: move them into its range. Returns the
- * index of the first one. */
+/* Move the last n missing keys into the range of the tier of this kind, which has found them.
+ * Returns the index of the first one. */
 static inline uint32_t walk_settle_found(struct hps_walk *walk, enum hps_tier_kind kind, uint32_t n)
 {
     uint32_t at = walk->batch.n - n;
@@ -90,7 +91,7 @@ static inline uint32_t walk_settle_found(struct hps_walk *walk, enum hps_tier_ki
     return at;
 }
 
-/* The last n missing keys are in no tier. */
+/* Move the last n missing keys into the range of keys that are in no tier. */
 static inline void walk_settle_absent(struct hps_walk *walk, uint32_t n)
 {
     HPS_ASSERT(n <= walk->batch.n);
@@ -112,17 +113,17 @@ hps_status walk_ask_blocking(struct walk_step *step, uint32_t tier,
 
 /* ---- tiers_upward.c -------------------------------------------------------------------------- */
 
-/* Tier `from` (index in step->tiers) has found keys [begin, begin + n) of the batch. Insert their
- * rows into the memory tiers above it, from the lowest up. A tier whose query failed gets no rows.
- * Failed insertions are reported in walk->reports and are no error. */
+/* Insert the rows of keys [begin, begin + n) of the batch into the memory tiers above tier `from`,
+ * which has found them (index in step->tiers). The lowest of these tiers comes first. A tier whose
+ * query failed gets no rows. Failed insertions are reported in walk->reports and are no error. */
 void walk_insert_found(const struct walk_step *step, struct hps_walk *walk, uint32_t from,
                        uint32_t begin, uint32_t n);
-/* Like walk_insert_found, for a tier that blocks. Also copies the rows to lookups that wait for
- * them, and queues them for shared tiers above `from`. */
+/* Like walk_insert_found, for a tier `from` that blocks. Also copies the rows to lookups that wait
+ * for them, and queues the rows for shared tiers above `from`. */
 void walk_spread_found(struct walk_step *step, struct hps_walk *walk, uint32_t from, uint32_t begin,
                        uint32_t n);
-/* The lowest tier has answered. Keys that are still missing, and do not wait for other lookups, are
- * in no tier: remember them as absent, and report this to lookups that wait for them. */
+/* Call it after the lowest tier has answered. Missing keys that do not wait for other lookups are
+ * then in no tier. Remember these keys as absent, and report this to lookups that wait for them. */
 void walk_prove_absent(struct walk_step *step, struct hps_walk *walk);
 
 /* ---- tiers_others.c -------------------------------------------------------------------------- */
