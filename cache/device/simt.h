@@ -427,8 +427,8 @@ HPS_DEVICE_CODE void hps_atomic_store_u8(uint8_t *to, uint8_t value)
  * this call, it also sees all writes that the thread made before the call. */
 HPS_DEVICE_CODE void hps_fence_system(void)
 {
-#if !defined(HPS_TSAN) /* ThreadSanitizer does not support fences; the release store of the flag \
-                          suffices */
+#if !defined(HPS_TSAN)
+    /* ThreadSanitizer does not support fences; the release store of the flag suffices for it. */
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 #endif
 }

@@ -42,8 +42,8 @@ void lookup_set_places(const struct hps_lookup *lookup, struct hps_lookup_part *
 /* Size in bytes of the rows of all keys of the part, as stored. */
 uint64_t lookup_gathered_bytes(const struct hps_lookup_part *part);
 /* Allocate memory for gathered rows, for the parts that are not answered yet and have no memory for
- * gathered rows. Call it with `below` false before the memory tiers are queried, and with `below`
- * true before the gpu or the stores are queried for keys that the memory tiers missed.
+ * gathered rows. Call it with `below` false before the memory tiers are queried. Call it with
+ * `below` true before the gpu or the stores are queried for keys that the memory tiers missed.
  * hps_lookup_release frees the memory. NO_MEMORY */
 hps_status lookup_gather(struct hps_lookup *lookup, bool below, struct hps_error *err)
     HPS_MUST_CHECK;

@@ -52,9 +52,9 @@ static inline void hps_sim_unlock(struct hps_sim_lock *lock)
 /* ---- a pulse: wakes all waiting threads after a change --------------------------------------- */
 
 /* Each call of hps_sim_pulse_beat is a *beat*, which wakes all waiting threads. To wait for a
- * condition, a thread repeats three steps: it calls hps_sim_pulse, checks the condition, and if it
- * is false, passes the result of hps_sim_pulse to hps_sim_pulse_wait. A thread that makes the
- * condition true must call hps_sim_pulse_beat afterwards. */
+ * condition, a thread calls hps_sim_pulse and checks the condition. If the condition is false, the
+ * thread passes the result of hps_sim_pulse to hps_sim_pulse_wait, and then begins again. A thread
+ * that makes the condition true must call hps_sim_pulse_beat afterwards. */
 struct hps_sim_pulse {
     uint32_t beats;     /* number of beats so far */
     uint32_t n_waiting; /* threads in hps_sim_pulse_wait */

@@ -51,9 +51,9 @@ void hps_device_sim_hold(struct hps_device *device, bool held);
 /* From a call with `hung` true until a call with `hung` false, a copy, fill or launch that has
  * begun does not end. It may still write to memory after the device is lost. Any thread. */
 void hps_device_sim_hang(struct hps_device *device, bool hung);
-/* From a call with `hung` true until a call with `hung` false, the following calls do not return:
- * calls that queue work, wait for or check an event, free memory or a stream, unregister memory, or
- * close the device. Any thread. */
+/* From a call with `hung` true until a call with `hung` false, calls of the driver do not return if
+ * they queue work, wait for or check an event, free memory or a stream, unregister memory, or close
+ * the device. Any thread. */
 void hps_device_sim_driver_hang(struct hps_device *device, bool hung);
 /* The address of device memory in this process. */
 void *hps_device_sim_host(struct hps_device *device, hps_devptr ptr);
