@@ -21,15 +21,15 @@
 
 #include "base/status.h"
 
-/* Type of an option, with the C type of its `target`. Texts point into argv. */
+/* Type of an option, with the C type of its `target`. Strings point into argv. */
 enum hps_arg_type {
     HPS_ARG_FLAG,   /* bool *: an option without a value */
     HPS_ARG_TEXT,   /* const char ** */
     HPS_ARG_PAIR,   /* const char *[2]: an option with two values */
     HPS_ARG_U64,    /* uint64_t * */
     HPS_ARG_I64,    /* int64_t * */
-    HPS_ARG_US,     /* uint64_t *: microseconds; users write seconds, or 250ms, 3min */
-    HPS_ARG_BYTES,  /* uint64_t *: bytes; users may write 4KiB, 1.5GiB, 2MB */
+    HPS_ARG_US,     /* uint64_t *: microseconds; users write 2.5 (seconds), 250ms or 3min */
+    HPS_ARG_BYTES,  /* uint64_t *: bytes; users write 4096, 4KiB, 1.5GiB or 2MB */
     HPS_ARG_CHOICE, /* const char **: one of the words of `metavar`, such as "table|json" */
     HPS_ARG_LIST,   /* struct hps_arg_list *: each use of the option adds a value */
 };
@@ -37,7 +37,7 @@ enum hps_arg_type {
 enum { HPS_ARG_LIST_MAX = 64, HPS_ARGS_EXIT_USAGE = 2 };
 
 struct hps_arg_list {
-    const char *items[HPS_ARG_LIST_MAX]; /* [n] into argv */
+    const char *items[HPS_ARG_LIST_MAX]; /* [n] strings of argv */
     size_t n;
 };
 
@@ -58,15 +58,15 @@ struct hps_arg {
 /* A program, or one verb of a program. */
 struct hps_command {
     const char *name;           /* NULL ends a table of verbs */
-    const char *words;          /* arguments in the help: "MODEL VERSION"; one line for each form */
+    const char *words;          /* names of the arguments: "MODEL VERSION"; one line per form */
     const char *summary;        /* one line */
     const struct hps_arg *args; /* own options; may be NULL */
     const struct hps_arg *shared_args; /* options shared with other programs; may be NULL */
-    const char *choices;               /* allowed first words, "get|reset"; NULL: any word */
+    const char *choices;               /* allowed values of words[0]: "get|reset"; NULL: any */
     int n_words_min;
     int n_words_max;
-    const char *details; /* further explanation, in lines; may be NULL */
-    const char *example; /* lines to paste; may be NULL */
+    const char *details; /* text after the summary in the help; may be NULL */
+    const char *example; /* command lines for the help; may be NULL */
 };
 
 /* An option of earlier releases. Its use is an error that says what to do instead. */
@@ -76,24 +76,24 @@ struct hps_arg_removed {
 };
 
 struct hps_program {
-    struct hps_command self;                /* its `args` apply to every verb */
+    struct hps_command self;                /* its `args` are accepted with every verb */
     const struct hps_command *const *verbs; /* ends with NULL; NULL if the program has no verbs */
-    const char *exit_codes;                 /* in lines */
-    const char *parts;                      /* further lines of --version; may be NULL */
-    const struct hps_arg_removed *removed;  /* may be NULL */
+    const char *exit_codes;                 /* text of the help: one line per code */
+    const char *parts; /* --version prints it after the first line; may be NULL */
+    const struct hps_arg_removed *removed; /* may be NULL */
 };
 
 /* What a command line requests: to run the program, or to print its help or version. */
 enum hps_args_ask { HPS_ARGS_RUN, HPS_ARGS_HELP, HPS_ARGS_VERSION };
 
-/* The result of reading a command line. The values of options are in their targets instead. */
+/* The result of hps_args_read. The values of options are not here but in their targets. */
 struct hps_args {
     enum hps_args_ask ask;
     const struct hps_command *verb; /* NULL if the program has no verbs or none was given */
     size_t verb_index;              /* in program->verbs */
     char **words;                   /* [n_words] in argv: arguments that are not options */
     int n_words;
-    uint32_t choice; /* index of the first word in `choices` */
+    uint32_t choice; /* index of words[0] in `choices` of the command */
 };
 
 /* Read a command line: store values of options in their targets, and move other words to the front
@@ -106,8 +106,8 @@ struct hps_args {
 hps_status hps_args_read(const struct hps_program *program, int argc, char **argv,
                          struct hps_args *out_args, struct hps_error *err) HPS_MUST_CHECK;
 
-/* Like hps_args_read, for main(): also prints help, version or the error. True: run the program;
- * false: exit with *out_code. */
+/* Like hps_args_read, but also prints the help, the version or the error. For main(): if the result
+ * is true, run the program; if false, exit with *out_code. */
 bool hps_args_start(const struct hps_program *program, int argc, char **argv,
                     struct hps_args *out_args, int *out_code) HPS_MUST_CHECK;
 
@@ -140,8 +140,8 @@ bool hps_args_u64(const char *text, uint64_t *out_value);
 bool hps_args_i64(const char *text, int64_t *out_value);
 bool hps_args_f64(const char *text, double *out_value);
 bool hps_args_key(const char *text, uint64_t *out_key);        /* an int64 or a uint64 */
-bool hps_args_duration_us(const char *text, uint64_t *out_us); /* as HPS_ARG_US */
-bool hps_args_bytes(const char *text, uint64_t *out_bytes);    /* as HPS_ARG_BYTES */
+bool hps_args_duration_us(const char *text, uint64_t *out_us); /* text as for HPS_ARG_US */
+bool hps_args_bytes(const char *text, uint64_t *out_bytes);    /* text as for HPS_ARG_BYTES */
 
 /* Index of `word` in a list such as "table|json", from 0. False: it is not in the list. */
 bool hps_args_choice(const char *choices, const char *word, uint32_t *out_index);
@@ -152,7 +152,7 @@ bool hps_args_choice(const char *choices, const char *word, uint32_t *out_index)
 enum { HPS_ARGS_HINT_BYTES = 96 };
 const char *hps_args_hint(const char *text, const char *const *words, const char *dashes,
                           char out[HPS_ARGS_HINT_BYTES]);
-/* The same for a list of words such as "table|json". */
+/* Like hps_args_hint, for a list of words such as "table|json". */
 const char *hps_args_hint_choice(const char *text, const char *choices,
                                  char out[HPS_ARGS_HINT_BYTES]);
 

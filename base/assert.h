@@ -7,7 +7,8 @@
 #ifndef HPS_BASE_ASSERT_H
 #define HPS_BASE_ASSERT_H
 
-/* Print file, line and expression to stderr and abort. In unit tests: cmocka's mock_assert. */
+/* Print file, line and expression to stderr, then abort. Unit tests replace this by cmocka's
+ * mock_assert (hps_assert_hook). */
 __attribute__((noreturn)) void hps_assert_failed(const char *expr, const char *file, int line);
 
 #define HPS_ASSERT(expr) ((expr) ? (void)0 : hps_assert_failed(#expr, __FILE__, __LINE__))
@@ -16,8 +17,8 @@ __attribute__((noreturn)) void hps_assert_failed(const char *expr, const char *f
 #else
 #define HPS_DEBUG_ASSERT(expr) ((void)sizeof(!(expr)))
 #endif
-/* Calls a function `<struct>_sane()`, whose assertions check a struct, in debug and sanitizer
- * builds only. */
+/* Evaluates `check` in debug and sanitizer builds only. `check` is a call of a function
+ * `<struct>_sane()`, which asserts the invariants of a struct. */
 #define HPS_DEBUG_SANE(check) HPS_DEBUG_ASSERT(((check), 1))
 
 /* Replace the action of a failed assertion (tests only); NULL restores abort(). `hook` must not

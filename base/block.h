@@ -24,26 +24,27 @@ struct hps_block {
 /* Create a pool. It keeps at most bytes_idle_max bytes of freed blocks for reuse, in classes of
  * power-of-two sizes. NULL: no memory. */
 struct hps_block_pool *hps_block_pool_new(size_t bytes_idle_max);
-/* Add the slab of the pool: one range of memory for hps_block_new_slab. The caller may register it
- * with a device, so that the device can write to it. To be called at most once, before the first
- * block is allocated. NO_MEMORY */
+/* Add the slab of the pool: one range of memory, from which hps_block_new_slab allocates. The
+ * caller may register the slab with a device, so that the device can write to it. Call this at most
+ * once, before the first block is allocated. NO_MEMORY: the slab cannot be allocated. */
 hps_status hps_block_pool_slab_add(struct hps_block_pool *pool, size_t size) HPS_MUST_CHECK;
 /* The slab and its size; NULL and 0 if the pool has no slab. */
 uint8_t *hps_block_pool_slab(const struct hps_block_pool *pool, size_t *out_size);
-/* Free the pool. All blocks must have been released. */
+/* Free the pool. All blocks must have been released. No effect if NULL. */
 void hps_block_pool_free(struct hps_block_pool *pool);
 /* Allocate a block with undefined contents. The caller owns one reference. NULL: no memory. */
 struct hps_block *hps_block_new(struct hps_block_pool *pool, size_t size);
-/* Same, within the slab. NULL: the slab has no free piece of that size, or the pool has no slab, or
- * no memory. */
+/* Like hps_block_new, but the bytes are in the slab. NULL: the pool has no slab, no free piece of
+ * the slab is large enough, or there is no memory. */
 struct hps_block *hps_block_new_slab(struct hps_block_pool *pool, size_t size);
 void hps_block_ref(struct hps_block *block);
-void hps_block_unref(struct hps_block *block); /* no effect if NULL; the last reference frees it */
-/* Do not reuse the block before the pool is freed, because a lost device may still write to it.
- * Takes the caller's reference. The bytes of the block no longer count as in use. Only for blocks
- * of the slab. */
+/* Release a reference. The last one frees the block. No effect if NULL. */
+void hps_block_unref(struct hps_block *block);
+/* Release the caller's reference to a block of the slab, but do not reuse its bytes until the pool
+ * is freed: a lost device may still write to them. hps_block_pool_bytes no longer counts the block.
+ */
 void hps_block_abandon(struct hps_block *block);
-/* Bytes of the blocks in use. Idle blocks do not count. */
+/* Capacity of all blocks in use, in bytes. Freed blocks that are kept for reuse do not count. */
 size_t hps_block_pool_bytes(const struct hps_block_pool *pool);
 
 #endif

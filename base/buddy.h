@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Buddy allocator: pieces of one fixed range, in powers of two. It hands out offsets and never
- * accesses the range itself. So the range may be device memory, or poisoned while it is free. One
- * thread at a time.
+ * Buddy allocator: divides one fixed range into pieces with sizes that are powers of two. It
+ * returns offsets and never accesses the range. So the range may be device memory, or memory that
+ * AddressSanitizer poisons while it is free. An allocator may be used by one thread at a time.
  */
 #ifndef HPS_BASE_BUDDY_H
 #define HPS_BASE_BUDDY_H
@@ -19,8 +19,8 @@ enum { HPS_BUDDY_PIECE_BITS_MIN = 12 }; /* the smallest piece has 4 KiB */
 struct hps_buddy *hps_buddy_new(uint64_t size);
 void hps_buddy_free(struct hps_buddy *buddy); /* no effect if NULL */
 
-/* Allocate a piece of 2^bits bytes. Returns its offset, a multiple of its size. UINT64_MAX: no such
- * piece is free. */
+/* Allocate a piece of 2^bits bytes, or of 4 KiB if that is larger. Returns its offset, a multiple
+ * of its size. UINT64_MAX: no such piece is free. */
 uint64_t hps_buddy_take(struct hps_buddy *buddy, unsigned bits);
 /* Free a piece that hps_buddy_take returned for the same `bits`. */
 void hps_buddy_give(struct hps_buddy *buddy, uint64_t offset, unsigned bits);

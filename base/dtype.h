@@ -7,8 +7,8 @@
  *     INT8_ROWWISE_F32    [u8 x dim][scale f32][bias f32]
  *     INT8_ROWWISE_F16    [u8 x dim][scale f16][bias f16]
  *
- * All are little-endian without padding, so the scale of a row of odd dim is not aligned. The value
- * of an INT8 row is u8 * scale + bias in fp32; the product and the sum are rounded separately.
+ * All are little-endian without padding, so the scale of an INT8 row may be unaligned. A value of
+ * an INT8 row is u8 * scale + bias in fp32; the product and the sum are rounded separately.
  */
 #ifndef HPS_BASE_DTYPE_H
 #define HPS_BASE_DTYPE_H
@@ -28,7 +28,7 @@ enum hps_dtype {
     HPS_DTYPE_RAW = 15
 };
 
-/* Size of arrays that are indexed by stored type. */
+/* Number of elements of an array that is indexed by stored type. */
 enum { HPS_DTYPE_STORED_END = HPS_DTYPE_INT8_ROWWISE_F16 + 1 };
 
 /* The name: fp32, fp16, bf16, int8_rowwise_f32, int8_rowwise_f16 or raw; "unknown" for other
@@ -73,8 +73,8 @@ static inline uint64_t hps_dtype_row_bytes(enum hps_dtype dtype, uint64_t dim)
     }
 }
 
-/* Byte offset of a value in its row, 0 to dim - 1. For an INT8 row, dim is the scale and dim + 1
- * the bias. */
+/* Byte offset in its row of the value with index `value`, 0 to dim - 1. In an INT8 row, index dim
+ * is the scale and dim + 1 is the bias. */
 uint64_t hps_dtype_value_offset(enum hps_dtype dtype, uint64_t dim, uint64_t value);
 
 /* ---- conversion ------------------------------------------------------------------------------ */
@@ -94,19 +94,20 @@ uint64_t hps_dtype_value_offset(enum hps_dtype dtype, uint64_t dim, uint64_t val
  *     scale = half((max - bias) / 255), or 1 if that is 0,
  *     u8 = rint((x - bias) / scale), limited to 0 to 255
  *
- * The row must fit (hps_row_fits), else the result is undefined. INT8 rows are never quantised
+ * If a row does not fit INT8 (hps_row_fits), the result is undefined. INT8 rows are never quantised
  * again: if both types are INT8, they must be the same, and the row is copied.
  */
 void hps_row_convert(void *to, enum hps_dtype to_type, const void *from, enum hps_dtype from_type,
                      uint32_t dim);
 
-/* The conversion function, for callers that convert many rows of the same types. Never NULL. With
- * `stream`, a conversion to FP32, FP16 or BF16 writes past the caches, if the destination is
- * aligned to 64 bytes and its size is a multiple of 64. After the last such row, the caller must
- * call hps_row_stream_end. */
+/* Return the conversion function for two types, for callers that convert many rows. Never NULL.
+ * With `stream`, conversions to FP32, FP16 and BF16 bypass the CPU caches if the destination is
+ * aligned to 64 bytes and its size is a multiple of 64. After the last row that is converted with
+ * `stream`, the caller must call hps_row_stream_end. */
 typedef void (*hps_row_convert_fn)(void *to, const void *from, uint32_t dim);
 hps_row_convert_fn hps_row_converter(enum hps_dtype to_type, enum hps_dtype from_type, bool stream);
-/* Order streamed rows before later writes, such as the notification of another thread. */
+/* Make all rows that this thread has streamed visible before its later writes, for example before
+ * the write that notifies another thread. */
 void hps_row_stream_end(void);
 
 /* Whether an FP32 row (any alignment) can be converted to a type. False: *out_at is the index of a
@@ -115,15 +116,16 @@ void hps_row_stream_end(void);
  * values are finite, and so are the scale, the bias and the largest value of the quantised row. */
 bool hps_row_fits(const void *row, enum hps_dtype to_type, uint32_t dim, uint32_t *out_at);
 
-/* Error of conversions: |given - stored| over all finite values. Zero it before the first row. */
+/* The rounding error of conversions: |given - stored| over all finite values. Zero it before the
+ * first row. */
 struct hps_row_loss {
     double max;
     double sum;
     uint64_t n; /* number of values */
 };
 
-/* Add the error of one row. `given` is the row before the conversion, `stored` the row after it;
- * both may have any stored type and alignment. */
+/* Add the rounding error of one row. `given` is the row before the conversion, `stored` the row
+ * after it. Both may have any stored type and alignment. */
 void hps_row_loss_add(struct hps_row_loss *loss, const void *given, enum hps_dtype given_type,
                       const void *stored, enum hps_dtype stored_type, uint32_t dim);
 

@@ -22,9 +22,10 @@ void hps_epoch_free(struct hps_epoch *epoch); /* no reader may be inside; no eff
  * in already. The result must be passed to hps_epoch_leave. */
 struct hps_epoch_slot *hps_epoch_enter(struct hps_epoch *epoch);
 void hps_epoch_leave(struct hps_epoch *epoch, struct hps_epoch_slot *slot);
-/* Returns a stamp for objects that were unlinked before this call. */
+/* Call this after objects were unlinked. Returns a stamp for hps_epoch_passed. */
 uint64_t hps_epoch_retire(struct hps_epoch *epoch);
-/* Whether all readers that could have seen objects with this stamp have left. */
+/* Whether all readers that could have seen objects with this stamp have left, so that the objects
+ * may be reused. */
 bool hps_epoch_passed(struct hps_epoch *epoch, uint64_t stamp);
 
 #endif

@@ -71,7 +71,7 @@ static inline uint16_t hps_fp16_of_float(float value)
     return (uint16_t)(sign | kept);
 }
 
-/* Exact; keeps all bits. */
+/* Exact. A NaN keeps all its bits. */
 static inline float hps_float_of_bf16(uint16_t half)
 {
     return hps_float_of_bits((uint32_t)half << 16);

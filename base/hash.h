@@ -12,7 +12,7 @@
 
 #define HPS_HASH_GOLDEN UINT64_C(0x9E3779B97F4A7C15)
 
-#if defined(__CUDACC__) /* kernels hash as the host does */
+#if defined(__CUDACC__) /* CUDA kernels use the same hash */
 #define HPS_HASH_ANYWHERE __host__ __device__
 #else
 #define HPS_HASH_ANYWHERE

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A set of numbered items, by open addressing with linear probing, for short-lived sets such as the
- * keys of a batch. The set stores only numbers; the caller stores, hashes and compares the items.
- * Items cannot be removed. Used by one thread at a time.
+ * A hash set of item numbers with open addressing and linear probing. It suits short-lived sets,
+ * such as the keys of a batch. The caller stores, hashes and compares the items themselves. Items
+ * cannot be removed. A set may be used by one thread at a time.
  */
 #ifndef HPS_BASE_INDEX_SET_H
 #define HPS_BASE_INDEX_SET_H
@@ -38,10 +38,9 @@ static inline void hps_index_set_init(struct hps_index_set *set, uint32_t *place
     *set = (struct hps_index_set){.places = places, .mask = n_places - 1};
 }
 
-/* Find the item with this hash for which is(ctx, item) returns true. Returns its place. If there is
- * no such item, returns the free place for it; to add the item, the caller sets that place to the
- * item number + 1. Inlined together with a static `is`, so it is as fast as a loop written by hand.
- */
+/* Find the item for which is(ctx, item) returns true, starting at the place for `hash`. Returns the
+ * item's place. If there is no such item, returns a free place; to add the item, the caller stores
+ * the item number + 1 there. The compiler inlines a static `is` into the loop. */
 static inline __attribute__((always_inline)) uint32_t *hps_index_set_find(
     const struct hps_index_set *set, uint64_t hash, bool (*is)(const void *ctx, uint32_t item),
     const void *ctx)

@@ -65,13 +65,13 @@ void hps_cond_fini(struct hps_cond *cond); /* must have no waiters */
 /* ---- assertions of debug builds about the calling thread ------------------------------------- */
 
 #ifdef HPS_DEBUG
-/* Assert that the calling thread may take a lock of that class now, and block for it. */
+/* Assert that the lock order allows the calling thread to wait for a lock of this class. */
 void hps_lock_debug_order(enum hps_lock_class lock_class);
 void hps_lock_debug_taken(enum hps_lock_class lock_class, const void *lock);
 void hps_lock_debug_released(const void *lock);
 bool hps_lock_debug_is_held(const void *lock);
-/* Assert that the calling thread may wait now. own: the lock of the condition that it waits for, or
- * NULL */
+/* Assert that the calling thread may wait now. `own` is the lock of the condition that the thread
+ * waits for; NULL if it does not wait for a condition. */
 void hps_lock_debug_waits(const void *own);
 #define HPS_LOCK_DEBUG(call) (call)
 #else
@@ -101,7 +101,8 @@ static inline void hps_lock_release(struct hps_lock *lock)
     HPS_DEBUG_ASSERT(failed == 0);
 }
 
-/* Take the lock if it is free. False: it is not free. Never waits, so ranks do not matter. */
+/* Take the lock if it is free. False: another thread holds it. Never waits, so the lock order does
+ * not apply. */
 static inline bool hps_lock_try(struct hps_lock *lock)
 {
     bool taken = pthread_mutex_trylock(&lock->mutex) == 0;
@@ -149,8 +150,8 @@ static inline void hps_cond_wait(struct hps_cond *cond, struct hps_lock *lock)
     HPS_DEBUG_ASSERT(failed == 0);
 }
 
-/* Same, but wait until deadline_us (hps_clock_us) at most. False: the deadline has passed. If a
- * test has frozen that clock, the remaining time passes in real time. */
+/* Like hps_cond_wait, but wait until deadline_us of hps_clock_us at most. False: the deadline has
+ * passed. If a test has frozen hps_clock_us, the wait still ends after the remaining time. */
 bool hps_cond_wait_until(struct hps_cond *cond, struct hps_lock *lock, uint64_t deadline_us);
 
 static inline void hps_cond_signal(struct hps_cond *cond)

@@ -2,7 +2,7 @@
  *
  * The log: one line per event, as logfmt or JSON, with the fields of docs/monitoring.md, on stderr
  * unless hps_log_setup changes it. A line is one write(2). Each call site is limited to 10 lines
- * per second; its next line gives the number of lines left out (suppressed=N). Any thread.
+ * per second. The field suppressed=N of its next line is the number of lines left out. Any thread.
  */
 #ifndef HPS_BASE_LOG_H
 #define HPS_BASE_LOG_H
@@ -38,7 +38,8 @@ struct hps_log_site {
     uint32_t suppressed;
 };
 
-/* HPS_LOG(WARN, "catalog", "version dropped", HPS_STR("model", name), HPS_I64("version", 3)); */
+/* Log an event, for example:
+ * HPS_LOG(WARN, "catalog", "version dropped", HPS_STR("model", name), HPS_I64("version", 3)); */
 #define HPS_LOG(lvl, component, msg, ...)                                                    \
     do {                                                                                     \
         static struct hps_log_site hps_log_site_;                                            \
@@ -60,11 +61,11 @@ void hps_log_write(struct hps_log_site *site, enum hps_log_level level, const ch
 /* ---- lines for other destinations than the log ----------------------------------------------- */
 
 enum { HPS_LOG_LINE_BYTES = 8192 };
-/* Format a line like hps_log_write, newline included, but without level, message and component.
- * Returns its size, at least 1. Any thread. */
+/* Format a line like hps_log_write, with its newline, but without level, message and component.
+ * Returns the number of bytes, at least 1. Any thread. */
 size_t hps_log_line(const struct hps_log_field *fields, char out_line[HPS_LOG_LINE_BYTES]);
-/* Whether `site` may write a line now, by the rate limit. True: the caller must write the line;
- * *out_suppressed is the number of lines left out before it. Any thread. */
+/* Whether the rate limit of `site` allows a line now. If true, the caller must write the line.
+ * *out_suppressed is then the number of lines that `site` left out before. Any thread. */
 bool hps_log_site_admit(struct hps_log_site *site, uint32_t *out_suppressed);
 
 #endif

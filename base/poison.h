@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Marks free bytes of pooled memory for AddressSanitizer. It reports a use of memory after an
- * arena's reset or a block's release like a use after free. No effect in other builds.
+ * Marks free bytes of pooled memory for AddressSanitizer. AddressSanitizer then reports memory that
+ * is used after an arena was reset, or a block released. No effect in builds without it.
  */
 #ifndef HPS_BASE_POISON_H
 #define HPS_BASE_POISON_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A pool of threads that run the tasks of one bounded mailbox (base/mailbox.h). While its owner
- * creates or frees it, no other thread may use it. Other calls: any thread.
+ * A pool of threads that run the tasks of one bounded mailbox (base/mailbox.h). One thread, the
+ * owner, creates and frees the pool. Any thread may use it between these calls.
  */
 #ifndef HPS_BASE_POOL_H
 #define HPS_BASE_POOL_H
@@ -12,23 +12,24 @@
 
 struct hps_pool;
 
-/* Start n_threads threads named "name-0", "name-1", … At most queue_max tasks can be queued. */
+/* Start n_threads threads named "name-0", "name-1", … At most queue_max tasks can be queued.
+ * NO_MEMORY: no memory or no descriptor; EXHAUSTED: a thread cannot be started. */
 hps_status hps_pool_new(const char *name, unsigned n_threads, size_t queue_max,
                         struct hps_pool **out_pool) HPS_MUST_CHECK;
-/* Same, with low-priority threads (hps_thread_background). */
+/* Like hps_pool_new, with low-priority threads (hps_thread_background). */
 hps_status hps_pool_new_background(const char *name, unsigned n_threads, size_t queue_max,
                                    struct hps_pool **out_pool) HPS_MUST_CHECK;
-/* Queue a task. Takes ownership of it unless it fails. EXHAUSTED: queue_max tasks are queued. Any
- * thread. */
+/* Queue a task. On OK the pool owns the task, else the caller. EXHAUSTED: queue_max tasks are
+ * queued; CLOSED: the pool is being freed. Any thread. */
 hps_status hps_pool_post(struct hps_pool *pool, struct hps_task *task) HPS_MUST_CHECK;
-/* Queue a task with low priority: it runs when no task of hps_pool_post is queued, and does not
- * count towards the depth. Takes ownership of it unless it fails. CLOSED: the pool is being freed.
- * Any thread. */
+/* Queue a task with low priority: it runs when no task of hps_pool_post is queued. Such tasks do
+ * not count towards queue_max and the depth. On OK the pool owns the task, else the caller. CLOSED:
+ * the pool is being freed. Any thread. */
 hps_status hps_pool_post_low(struct hps_pool *pool, struct hps_task *task) HPS_MUST_CHECK;
 /* Remove a task that was queued by hps_pool_post. True: the caller owns it again. False: a thread
  * has begun to run it. Constant time. Any thread. */
 bool hps_pool_withdraw(struct hps_pool *pool, struct hps_task *task) HPS_MUST_CHECK;
-/* Run all queued tasks, join all threads, free. No effect if NULL. */
+/* Run all queued tasks, join all threads and free the pool. No effect if NULL. */
 void hps_pool_free(struct hps_pool *pool);
 /* Run fn(ctx, i) for every i below n_pieces, on the calling thread and on free threads of the pool.
  * Returns when all calls have returned. The calling thread may belong to the pool, because it makes

@@ -9,7 +9,7 @@
 
 #include "base/dtype.h"
 
-enum { HPS_DTYPE_OUTPUT_END = HPS_DTYPE_BF16 + 1 }; /* FP32, FP16, BF16: the types of replies */
+enum { HPS_DTYPE_OUTPUT_END = HPS_DTYPE_BF16 + 1 }; /* array size: types of replies */
 
 /* Same arguments as hps_row_sum_add_ahead, without the type. There is one function for each type of
  * rows. */
@@ -24,7 +24,7 @@ struct hps_row_kernel {
     /* [type of `to`][type of `from`]; NULL if both types are the same or both are INT8. Conversions
      * to INT8 quantise. */
     hps_row_convert_fn convert[HPS_DTYPE_STORED_END][HPS_DTYPE_STORED_END];
-    /* The same, with the streaming of hps_row_converter. */
+    /* Like `convert`, for hps_row_converter with `stream`. */
     hps_row_convert_fn stream[HPS_DTYPE_OUTPUT_END][HPS_DTYPE_STORED_END];
     hps_row_sum_fn sum[HPS_DTYPE_STORED_END];       /* [type of the rows] */
     hps_row_divide_fn divide[HPS_DTYPE_OUTPUT_END]; /* [type of `to`] */

@@ -3,19 +3,19 @@
  * The functions of one struct hps_row_kernel, on vectors of fp32. Each row_kernel_*.c includes this
  * file once, after it has defined:
  *
- *     TARGET                    attributes of functions
+ *     TARGET                    attributes of functions: the instruction set
  *     INLINE                    attributes of functions that are inlined into their callers
  *     WIDTH                     number of fp32 values in a vector
  *     vec                       a vector
- *     struct tail               the lanes in use of a partial vector, for the last columns of a row
+ *     struct tail               which lanes of a vector are used for the last columns of a row
  *     tail_of(n)                the first n lanes, 0 < n < WIDTH
  *     v_all(x)                  a vector of WIDTH times x
  *     v_add v_sub v_mul v_div v_min v_max
  *                               v_min and v_max return the second operand if the first is a NaN
- *     v_load(type, from)        load values as fp32 (of an INT8 type: its bytes); any alignment
- *     v_load_tail(type, from, tail)          same; 0 in the lanes that are not in use
+ *     v_load(type, from)        load values as fp32, any alignment; of an INT8 type: the u8 values
+ *     v_load_tail(type, from, tail)          v_load for the lanes of `tail`; 0 in the other lanes
  *     v_store(type, to, v), v_store_tail(type, to, v, tail)    store as FP32, FP16, BF16
- *     v_stream(type, to, v)     v_store past the caches; `to` is aligned to the vector
+ *     v_stream(type, to, v)     v_store that bypasses the caches; `to` is aligned to the vector
  *     v_store_u8(to, v)         values from 0 to 255, rounded to nearest, ties to even
  *     v_least(v), v_largest(v)  smallest and largest value of the vector
  *     float_of_fp16(half)       as hps_float_of_fp16
@@ -34,7 +34,7 @@
 #define UNROLL _Pragma("GCC unroll 8")
 #endif
 
-enum { LINE_BYTES = 64, SUM_VECTORS = 8 /* columns held in registers */ };
+enum { LINE_BYTES = 64, SUM_VECTORS = 8 /* vectors of a sum that are kept in registers */ };
 
 _Static_assert(LINE_BYTES % WIDTH == 0, "a row of whole lines has no tail");
 
@@ -173,8 +173,8 @@ INLINE float value_at(enum hps_dtype type, const uint8_t *row, uint32_t column)
     return type == HPS_DTYPE_FP16 ? hps_float_of_fp16(half) : hps_float_of_bf16(half);
 }
 
-/* Replace -0 by 0. Otherwise the width of the vectors would decide which of the two is the
- * minimum. */
+/* Smallest and largest value of a row. -0 becomes 0; otherwise the width of the vectors would
+ * decide which of the two is the minimum. */
 INLINE void range_of(enum hps_dtype type, const uint8_t *row, uint32_t dim, float *out_least,
                      float *out_largest)
 {
@@ -286,7 +286,7 @@ QUANTISE(BF16)
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* Prefetch to the L2 cache, which allows more misses in flight than L1. */
+/* Prefetch a row into the L2 cache, which allows more misses in flight than the L1 cache. */
 INLINE void row_fetch(enum hps_dtype type, const uint8_t *row, uint32_t dim)
 {
     uint32_t row_bytes = (uint32_t)hps_dtype_row_bytes(type, dim);
@@ -299,7 +299,7 @@ INLINE void row_fetch(enum hps_dtype type, const uint8_t *row, uint32_t dim)
     }
 }
 
-/* The same with a constant dim: the compiler unrolls the loop. */
+/* Like row_fetch, for a dim that is a compile-time constant. The compiler unrolls the loop. */
 INLINE void row_fetch_lines(enum hps_dtype type, const uint8_t *row, uint32_t dim)
 {
     uint32_t row_bytes = (uint32_t)hps_dtype_row_bytes(type, dim);
@@ -313,7 +313,8 @@ INLINE void row_fetch_lines(enum hps_dtype type, const uint8_t *row, uint32_t di
     }
 }
 
-/* The arguments of a sum. n_fetch: number of rows that may be prefetched, the n rows included. */
+/* The arguments of a sum. n is the number of rows to add. n_fetch is the length of `rows`: the n
+ * rows, then rows of later sums that may be prefetched. */
 struct sum {
     float *sum;
     const uint8_t *const *rows;
@@ -333,8 +334,9 @@ INLINE vec weight_at(const struct sum *sum, uint32_t i)
     return v_all(weight);
 }
 
-/* Add the columns of n_vectors vectors, from `column` on, of all rows in order. The call for column
- * 0 also prefetches rows ahead. n_vectors is a constant. width: dim if it is a constant, else 0. */
+/* Add, for all rows in order, the columns of n_vectors vectors, beginning at `column`. The call for
+ * column 0 also prefetches later rows. n_vectors is a compile-time constant. `width` is dim if dim
+ * is a compile-time constant, else 0. */
 INLINE void sum_vectors(enum hps_dtype type, const struct sum *sum, uint32_t column,
                         uint32_t n_vectors, uint32_t width)
 {
@@ -414,7 +416,8 @@ INLINE void sum_passes(enum hps_dtype type, const struct sum *sum)
     }
 }
 
-/* Add rows. For common values of dim, the loops over columns and prefetched lines are unrolled. */
+/* Add all columns of all rows. For common values of dim, the compiler unrolls the loops over
+ * columns and over prefetched lines. */
 INLINE void sum_rows(enum hps_dtype type, const struct sum *sum)
 {
     switch (sum->dim) {

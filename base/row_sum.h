@@ -12,7 +12,7 @@
 /* The numbers are the same as in hps.v1.Pooling. In the formulas, w are the weights of a bag (1 if
  * it has no weights) and x its rows. */
 enum hps_pooling {
-    HPS_POOLING_NONE = 1,          /* rows of keys, no bags */
+    HPS_POOLING_NONE = 1,          /* no bags: each key has its own row in the reply */
     HPS_POOLING_SUM = 2,           /* sum of w * x */
     HPS_POOLING_MEAN = 3,          /* SUM / sum of w; 0 if the divisor is 0 */
     HPS_POOLING_SQRTN = 4,         /* SUM / sqrt(sum of w * w); 0 if the divisor is 0 */
@@ -33,9 +33,9 @@ bool hps_pooling_parse(const char *name, size_t size, enum hps_pooling *out);
 void hps_row_sum_add(float *sum, enum hps_dtype dtype, uint32_t dim, const uint8_t *const *rows,
                      const uint8_t *weights_le, uint32_t n);
 
-/* The same with prefetching, for callers that add many bags of scattered rows. rows[n] to rows[n +
- * n_ahead - 1] are rows that the next calls will add. While row i is added, row i +
- * HPS_ROW_SUM_AHEAD is prefetched if i + HPS_ROW_SUM_AHEAD < n + n_ahead. */
+/* Like hps_row_sum_add, with prefetching, for callers that add many bags of scattered rows. rows[n]
+ * to rows[n + n_ahead - 1] are rows that the next calls will add. While row i is added, row i +
+ * HPS_ROW_SUM_AHEAD is prefetched if it is one of the n + n_ahead rows. */
 enum { HPS_ROW_SUM_AHEAD = 32 }; /* measured: 12 and 64 are slower at dim 16 */
 void hps_row_sum_add_ahead(float *sum, enum hps_dtype dtype, uint32_t dim,
                            const uint8_t *const *rows, const uint8_t *weights_le, uint32_t n,

@@ -46,7 +46,7 @@ typedef enum {
 #define HPS_MUST_CHECK        __attribute__((warn_unused_result))
 #define HPS_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 
-/* Ignore a result on purpose; a comment at the call says why. */
+/* Ignore a status on purpose. A comment at the call must say why. */
 static inline void hps_ignore(hps_status status)
 {
     (void)status;

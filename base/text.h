@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Text from outside, which may contain any bytes, NUL included: comparison with a given text, and
- * safe display. Any thread.
+ * Functions that compare, display and check text from outside. Such text may contain any bytes, NUL
+ * included. Any thread.
  */
 #ifndef HPS_BASE_TEXT_H
 #define HPS_BASE_TEXT_H
@@ -19,7 +19,7 @@ static inline bool hps_text_is(const char *text, const void *bytes, size_t size)
     return strlen(text) == size && (size == 0 || memcmp(text, bytes, size) == 0);
 }
 
-/* ---- for terminals and lines of a log -------------------------------------------------------- */
+/* ---- safe display on terminals and in logs --------------------------------------------------- */
 
 /* Whether a code point is plain, that is, safe to display. These are not plain: control characters,
  * which terminals obey (a line break also begins a new log line); characters that change the
@@ -49,7 +49,7 @@ const char *hps_text_f64(double value, char out_text[HPS_TEXT_F64_BYTES]);
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
-/* Whether `list` is a list of Kafka brokers, as librdkafka takes them: HOST, HOST:PORT or
+/* Whether `list` is a list of Kafka brokers as librdkafka expects it: HOST, HOST:PORT or
  * PROTOCOL://HOST:PORT, separated by commas, semicolons or blanks. librdkafka itself accepts any
  * text and then waits for the broker. Does not resolve names.
  *

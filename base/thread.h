@@ -24,8 +24,8 @@ hps_status hps_thread_start(size_t stack_bytes, void *(*run)(void *arg), void *a
 void hps_thread_background(void);
 
 /* Pause for `us` microseconds, or until hps_thread_interrupt(stop) is called. Returns whether *stop
- * is set. With stop NULL the pause cannot be interrupted. Use it only to let time pass. To wait for
- * an event, use a condition (base/lock.h). */
+ * is set. If stop is NULL, the pause cannot be interrupted. Use this only to let time pass. To wait
+ * for an event, use a condition (base/lock.h). */
 bool hps_thread_pause(uint64_t us, const atomic_bool *stop);
 /* Set *stop, and end all pauses that use it. */
 void hps_thread_interrupt(atomic_bool *stop);

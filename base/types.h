@@ -20,7 +20,7 @@ static inline void hps_keys_narrow(hps_key *keys, size_t n)
     }
 }
 
-/* Status of one key of a reply, with the numbers of hps.v1.KeyStatus. */
+/* Status of one key of a reply. The numbers are those of hps.v1.KeyStatus. */
 enum hps_key_status { HPS_KEY_FOUND = 1, HPS_KEY_DEFAULTED = 2, HPS_KEY_UNKNOWN = 3 };
 
 /* The tiers, from the highest to the lowest. Their names in messages and metrics are gpu, host,

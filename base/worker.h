@@ -4,8 +4,7 @@
  * a condition that wakes the thread, and a flag that stops it. The lock protects the flag and is
  * used with the condition.
  *
- * The owner starts, joins and stops the worker, on one thread at a time, never on the worker
- * itself.
+ * Only one thread at a time may start, join or stop a worker, and never the worker's own thread.
  */
 #ifndef HPS_BASE_WORKER_H
 #define HPS_BASE_WORKER_H
