@@ -11,10 +11,10 @@
 
 #include "base/status.h"
 
-/* Continue a CRC with data[size]. `crc` is the result of the previous call, 0 for the first. */
+/* Add data[size] to a CRC. `crc` is the result of the previous call, or 0 for the first call. */
 uint32_t hps_crc32c(uint32_t crc, const void *data, size_t size);
 
-/* CRC of the first `bytes` of an open file, read in pieces of 1 MiB. `path` is for messages;
+/* CRC of the first `bytes` bytes of an open file, read in pieces of 1 MiB. `path` is for messages.
  * `cancel` may be NULL.
  *
  * error   DATA_LOSS: the file is shorter; IO, NO_MEMORY; CANCELLED once *cancel is true

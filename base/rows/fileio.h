@@ -32,18 +32,20 @@ hps_status hps_file_open_read(const char *path, int *out_fd, uint64_t *out_bytes
  * IO. */
 hps_status hps_file_pread(int fd, const char *path, void *data, size_t size, uint64_t offset,
                           struct hps_error *err) HPS_MUST_CHECK;
-/* Write exactly `size` bytes at `offset`. `path` is for messages. */
+/* Write exactly `size` bytes at `offset`. `path` is for messages. EXHAUSTED: the disk is full, or a
+ * quota is reached; IO. */
 hps_status hps_file_pwrite(int fd, const char *path, const void *data, size_t size, uint64_t offset,
                            struct hps_error *err) HPS_MUST_CHECK;
 /* fsync the directory that contains `path`, so that a rename in it is durable. */
 hps_status hps_file_sync_parent(const char *path, struct hps_error *err) HPS_MUST_CHECK;
-/* "<dir>/.<base><suffix>": a name for a hidden temporary file in the directory of `path`. Each call
- * of this process returns another name. The caller frees it (hps_free). NULL: no memory. */
+/* A name "<dir>/.<base><suffix>" for a hidden temporary file in the directory of `path`. Each call
+ * in this process returns a different name. The caller frees it (hps_free). NULL: no memory. */
 char *hps_file_temp_name(const char *path);
 /* printf into new memory, which the caller frees (hps_free). NULL: no memory. */
 char *hps_file_path(const char *fmt, ...) HPS_PRINTF(1, 2);
-/* Replace the file `path`, or create it, with the content data[size]. Writes a temporary file,
- * syncs it and renames it. The mode is 0666 less the umask. */
+/* Replace the file `path`, or create it, with the content data[size]: write a temporary file, sync
+ * it and rename it. The new file has mode 0666 less the umask. Errors as hps_file_status;
+ * NO_MEMORY. */
 hps_status hps_file_replace(const char *path, const void *data, size_t size, struct hps_error *err)
     HPS_MUST_CHECK;
 

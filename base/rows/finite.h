@@ -11,15 +11,15 @@
 #include "base/dtype.h"
 #include "base/types.h"
 
-/* Index of the first of n rows (dim values each, packed, any alignment) that has a NaN or Inf. In
- * this case *out_at is the index of the first such value. For an INT8 row it is dim for the scale
- * and dim + 1 for the bias; if only scale * 255 + bias is not finite, it is dim. Returns n if all
- * values are finite. */
+/* Index of the first row that has a NaN or Inf, of n rows (dim values each, packed, any alignment).
+ * Returns n if all values are finite. Otherwise *out_at is the index of the row's first such value.
+ * In an INT8 row, index dim is the scale and dim + 1 is the bias. If both are finite but scale *
+ * 255 + bias is not, *out_at is dim. */
 size_t hps_first_not_finite(enum hps_dtype dtype, const void *rows, uint32_t dim, size_t n,
                             uint32_t *out_at);
 
-/* Whether rows of this type may have NaN or Inf. nan_allowed: `nan_policy` accepts them. INT8 rows
- * must not have them, because a scale or bias that is not finite affects all values of its row. */
+/* Whether rows of this type may have NaN or Inf. nan_allowed: `nan_policy` accepts such values.
+ * INT8 rows never may, because a scale or bias that is not finite affects all values of its row. */
 static inline bool hps_may_be_not_finite(enum hps_dtype dtype, bool nan_allowed)
 {
     return nan_allowed && !hps_dtype_is_int8(dtype);
@@ -29,8 +29,8 @@ struct hps_value_name {
     char text[24];
 };
 
-/* Name of the value with index `at` of a row, for messages: "value 17", "scale" (dim), "bias" (dim
- * + 1). */
+/* Name, for messages, of the value with index `at` in a row: "value 17", "scale" (index dim) or
+ * "bias" (index dim + 1). */
 struct hps_value_name hps_value_name(uint32_t dim, uint32_t at);
 
 #endif

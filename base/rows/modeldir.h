@@ -2,12 +2,13 @@
  *
  * Finds the files of each table, in a model directory or from one path per table as in ps.json.
  * Computes the fingerprint that detects changes of these files. Any thread. A model directory has
- * one of these entries for each table T:
+ * the files of each table T in one of these forms:
  *
  *   T/key, T/emb_vector            HugeCTR form
  *   T.npy                          rows; the row number is the key
  *   T.keys.npy, T.rows.npy         a pair: keys and rows
- *   T.scale_bias.npy               with T.npy or the pair, if rows are uint8: scales and biases
+ *
+ * If T.npy or T.rows.npy has INT8 rows (uint8), T.scale_bias.npy has their scales and biases.
  *
  * A checkpoint of NVIDIA DeepLearningExamples' (DLE) DLRM and DCNv2 has config.json and one
  * feature_<i>.npy for each table.
@@ -25,19 +26,19 @@
 
 enum { HPS_MODEL_NAME_BYTES_MAX = 120, HPS_MODEL_TABLES_MAX = 4096 };
 
-/* Whether this is a valid name of a model or table: [a-zA-Z0-9_-]{1,120}, as in HPS. */
+/* Whether `name` is a valid name of a model or table: [a-zA-Z0-9_-]{1,120}, as in HPS. */
 bool hps_model_name_valid(const char *name);
-/* Whether this is a valid label of a version (HPS_LABEL_RULE). A label is never a number, and can
- * be part of a URL path without escapes. */
+/* Whether `label` is a valid label of a version (HPS_LABEL_RULE). Such a label cannot be confused
+ * with a version number, and needs no escapes in a URL path. */
 bool hps_label_valid(const char *label);
 #define HPS_LABEL_RULE \
     "1 to 120 of a-z A-Z 0-9 . _ -, beginning with a letter, a digit or _, and not digits alone"
 
 struct hps_model_table {
-    const struct hps_roots *roots; /* files must be below these; borrowed; NULL: any path */
+    const struct hps_roots *roots; /* directories of its files; borrowed; NULL: any path */
     char *name;
     enum hps_row_form form; /* never AUTO */
-    char *path;             /* for hps_row_reader_open; for a pair, T.rows.npy */
+    char *path;             /* argument of hps_row_reader_open; of a pair: T.rows.npy */
 };
 
 struct hps_model_dir {
@@ -49,12 +50,12 @@ struct hps_model_dir {
     char *dle_path;      /* <path>/config.json of a DLE checkpoint; NULL: not such a checkpoint */
 };
 
-/* List the tables of a directory. Hidden files, and files of other kinds, are ignored. But a link
- * that leads out of `roots` is an error, because it could be a table. The result borrows `roots`;
- * NULL: any path is allowed.
+/* List the tables of a directory. Hidden files, and files in none of the forms above, are ignored.
+ * But a link that leads out of `roots` is an error, because it could be a table. The result borrows
+ * `roots`; if NULL, any path is allowed.
  *
  * error   NOT_FOUND, PERMISSION (also: not below the roots), IO, NO_MEMORY; INVALID: no table,
- *         a table in two forms, one file without the other of a pair or of a HugeCTR table, scales
+ *         a table in two forms, only one of the two files of a pair or HugeCTR table, scales
  *         without rows, a missing number among feature_<i>, a bad name, too many tables
  */
 hps_status hps_model_dir_open(const char *path, const struct hps_roots *roots,

@@ -18,8 +18,8 @@ enum {
     HPS_NPY_DIMS_MAX = 2
 };
 
-/* Named as in NumPy, with the size in bytes: U8 is uint64, U1 is uint8. V2 is an untyped item of
- * two bytes; ml_dtypes saves its bfloat16 as V2. */
+/* Named as in NumPy, by the size in bytes: U8 is uint64, U1 is uint8. V2 is an untyped item of two
+ * bytes, the type in which ml_dtypes saves bfloat16. */
 enum hps_npy_type {
     HPS_NPY_F4,
     HPS_NPY_F2,
@@ -38,18 +38,19 @@ struct hps_npy {
     uint32_t n_dims; /* 1 or 2 */
     uint64_t shape[HPS_NPY_DIMS_MAX];
     uint64_t data_offset; /* of the first element */
-    uint64_t data_bytes;  /* shape x element size; cannot overflow */
+    uint64_t data_bytes;  /* product of shape and element size; checked for overflow */
 };
 
 uint32_t hps_npy_type_bytes(enum hps_npy_type type);
 /* Whether the array can be keys: one dimension of int64, uint64, int32 or uint32. */
 bool hps_npy_is_keys(const struct hps_npy *npy);
-/* Widen n keys of this type, packed at the start of keys[n], to 8 bytes each, in place. int32 keeps
- * its sign. Keys of 8 bytes are unchanged. */
+/* Widen n keys of this type to 8 bytes each, in place. Before the call they are packed at the start
+ * of keys[n]. int32 keeps its sign. Keys of 8 bytes are unchanged. */
 void hps_npy_widen_keys(enum hps_npy_type type, hps_key *keys, size_t n);
-/* Parse the header of a file from its first `size` bytes: the complete file, or at least
- * HPS_NPY_HEADER_BYTES_MAX + 12 bytes. INVALID: the text names the byte offset and the expected
- * bytes, or another known format that the file has, for example HDF5. */
+/* Parse the header of a file from its first `size` bytes: the whole file, or at least
+ * HPS_NPY_HEADER_BYTES_MAX + 12 bytes. INVALID: not a .npy file that hpsd can read. `err` names the
+ * byte offset and the expected bytes, or the format that the file seems to have, for example HDF5.
+ */
 hps_status hps_npy_parse(const uint8_t *data, size_t size, struct hps_npy *out_npy,
                          struct hps_error *err) HPS_MUST_CHECK;
 /* Write a version 1.0 header of exactly HPS_NPY_HEADER_BYTES. Uses type, n_dims and shape. */

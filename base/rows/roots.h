@@ -2,11 +2,11 @@
  *
  * Directories (roots) below which files may be read, no matter which user created the files. A path
  * is first resolved; its links may lead to any place below any root. The resolved path is then
- * opened relative to the root's descriptor, without following links. So it cannot leave the root,
- * even if a directory was replaced by a link in between.
+ * opened relative to the descriptor of its root, without following links. So the opened file is
+ * below the root, even if a directory was replaced by a link in between.
  *
- * If `roots` is NULL in a call below, any path may be read. One thread opens and closes the roots;
- * any thread may read with them.
+ * If `roots` is NULL in a call below, any path may be read. Only one thread may open, extend and
+ * close the roots. Any thread may read with them.
  */
 #ifndef HPS_BASE_ROWS_ROOTS_H
 #define HPS_BASE_ROWS_ROOTS_H
@@ -27,7 +27,8 @@ struct hps_roots;
  */
 hps_status hps_roots_open(const char *option, const char *const *paths, size_t n,
                           struct hps_roots **out_roots, struct hps_error *err) HPS_MUST_CHECK;
-/* Add a root, unless it is below an existing root. Skips paths and fails as hps_roots_open does. */
+/* Add a root, unless it is below an existing root. Paths are skipped as in hps_roots_open. Errors
+ * as hps_roots_open. */
 hps_status hps_roots_add(struct hps_roots *roots, const char *path, struct hps_error *err)
     HPS_MUST_CHECK;
 void hps_roots_close(struct hps_roots *roots); /* no effect if NULL */

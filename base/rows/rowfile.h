@@ -15,11 +15,11 @@
  *   uint8     bytes of INT8 rows. Their scales and biases are in T.scale_bias.npy, [rows, 2]. If
  *             that file is float32, the rows are INT8_ROWWISE_F32; if float16, INT8_ROWWISE_F16
  *
- * The reader can convert rows to another type than that of the files, except INT8 rows. These are
- * quantised already, and a second conversion would add a second error.
+ * The reader can convert rows to another type than that of the files, except INT8 rows. INT8 rows
+ * are quantised already, and a second conversion would add a second rounding error.
  *
- * Files are read with pread, never mapped. If a file is truncated during a read, the read returns
- * an error, and there is no SIGBUS. One thread at a time uses a reader or writer.
+ * Files are read with pread and never mapped. So a file that is truncated during a read causes an
+ * error, not a SIGBUS. A reader or writer may be used by one thread at a time.
  */
 #ifndef HPS_BASE_ROWS_ROWFILE_H
 #define HPS_BASE_ROWS_ROWFILE_H
@@ -47,25 +47,25 @@ const char *hps_row_form_text(enum hps_row_form form);
 
 struct hps_row_options {
     enum hps_row_form form;
-    uint32_t dim;       /* expected values per row; 0: as in the files */
+    uint32_t dim;       /* expected number of values per row; 0: as in the files */
     uint32_t key_bytes; /* 8 or 0: all 64 bits; 4: only the low 32 bits (`supportlonglong` false) */
-    /* False: a read fails if a value is NaN or Inf, or would become Inf as row_dtype. The error
-     * names the row. INT8 rows must be finite in any case. */
+    /* False: a read fails if a value is NaN or Inf, or if its conversion to row_dtype gives Inf.
+     * The error names the row. INT8 rows must be finite in any case. */
     bool nan_allowed;
     /* Type of the rows in the files, from the manifest; 0: unknown. uint16 and <V2 rows can be read
      * only if this, or row_dtype, is BF16. */
     enum hps_dtype dtype;
     enum hps_dtype row_dtype;      /* type to convert rows to; 0: no conversion */
-    const struct hps_roots *roots; /* at the open, files must be below these; NULL: any path */
+    const struct hps_roots *roots; /* files must be below these; used by the open; NULL: any path */
 };
 
 struct hps_row_desc {
     enum hps_row_form form;
     uint64_t n_rows;
     uint32_t dim;
-    enum hps_dtype dtype;      /* of rows as read */
-    enum hps_dtype file_dtype; /* of rows in the files */
-    uint64_t bytes;            /* of all files read */
+    enum hps_dtype dtype;      /* type of the rows that the reader returns */
+    enum hps_dtype file_dtype; /* type of the rows in the files */
+    uint64_t bytes;            /* size of all files of the table */
     bool sorted_unique;        /* keys are known to be strictly ascending, as unsigned integers */
 };
 
@@ -90,15 +90,15 @@ const struct hps_row_desc *hps_row_reader_desc(const struct hps_row_reader *read
  */
 hps_status hps_row_reader_next(struct hps_row_reader *reader, size_t max_rows, hps_key *keys,
                                void *rows, size_t *out_n, struct hps_error *err) HPS_MUST_CHECK;
-/* Read all keys, without rows, and set desc's sorted_unique to whether they are strictly ascending.
- * Stops at the first key out of order. The next hps_row_reader_next reads the same rows as without
- * this call. */
+/* Read all keys, but no rows, and set sorted_unique of the desc to whether the keys are strictly
+ * ascending. Stops at the first key out of order. Does not affect which rows the next
+ * hps_row_reader_next returns. */
 hps_status hps_row_reader_scan_keys(struct hps_row_reader *reader, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Go back to the first row. */
 void hps_row_reader_rewind(struct hps_row_reader *reader);
-/* Error of the conversion of the rows read since the open or the last rewind. Its n is 0 if rows
- * are not converted. */
+/* The rounding error of all conversions since the open or the last rewind. Its n is 0 if rows are
+ * not converted. */
 const struct hps_row_loss *hps_row_reader_loss(const struct hps_row_reader *reader);
 
 /* The path T.scale_bias.npy for the path T.npy or T.rows.npy. The caller frees it (hps_free). NULL:
@@ -108,7 +108,7 @@ char *hps_row_scale_bias_path(const char *rows_path);
 struct hps_row_writer_options {
     enum hps_row_form form; /* not AUTO */
     uint32_t dim;
-    enum hps_dtype dtype; /* of appended rows; HUGECTR takes only FP32 */
+    enum hps_dtype dtype; /* of appended rows; HUGECTR supports only FP32 */
 };
 
 struct hps_row_writer;
@@ -118,13 +118,14 @@ struct hps_row_writer;
  *
  * path    the directory, the .npy file, or T.rows.npy of a pair; copied. For INT8 rows the writer
  *         also creates T.scale_bias.npy.
- * error   INVALID; EXISTS: the directory of a HUGECTR table exists; EXHAUSTED: disk full; IO
+ * error   INVALID: the dim is out of range, or the form cannot store the type; EXISTS: the
+ * directory of a HUGECTR table exists; EXHAUSTED: the disk is full; IO; NO_MEMORY
  */
 hps_status hps_row_writer_open(const char *path, const struct hps_row_writer_options *options,
                                struct hps_row_writer **out_writer, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Append n rows. INVALID: the form is NPY and a key is not the row number; EXHAUSTED: disk full;
- * IO. */
+/* Append n rows. INVALID: the form is NPY and a key is not the number of its row; EXHAUSTED: the
+ * disk is full; IO. */
 hps_status hps_row_writer_append(struct hps_row_writer *writer, const hps_key *keys,
                                  const void *rows, size_t n, struct hps_error *err) HPS_MUST_CHECK;
 /* Write buffered rows, sync the files and rename them to their final names. Frees the writer, also

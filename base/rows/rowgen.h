@@ -50,7 +50,7 @@ static inline hps_key hps_rowgen_key(uint64_t r, int hashed)
  * values become Inf. */
 uint16_t hps_rowgen_half(float value);
 
-/* Write the row of a key. shape: FP32 row[dim], aligned as floats */
+/* Write the row of a key as FP32: row[dim], aligned as floats. */
 void hps_rowgen_row(uint64_t seed, uint32_t table, hps_key key, uint32_t dim, void *row);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Shared by the two files of the sort: rowsort.c (input, and writing runs to disk) and
- * rowsort_merge.c (merging runs). Threads: see rowsort.h. A *record* is a key and its row in the
- * spill file; a *run* is a sorted sequence of records.
+ * rowsort_merge.c (merging runs). rowsort.h explains which threads may call. A *record* is a key
+ * and its row in the spill file; a *run* is a sorted sequence of records.
  */
 #ifndef HPS_BASE_ROWS_ROWSORT_INTERNAL_H
 #define HPS_BASE_ROWS_ROWSORT_INTERNAL_H
@@ -14,11 +14,11 @@
 
 enum {
     ROWSORT_KEY_BYTES = 8,
-    ROWSORT_TAKE_BYTES_MAX = 8 << 20, /* per read; so a cancel takes effect soon */
+    ROWSORT_TAKE_BYTES_MAX = 8 << 20, /* of one read; small, so that a cancel takes effect soon */
     ROWSORT_ALIGN = 64
 };
 
-/* The key of a row and its place. Entries are sorted; the rows do not move. */
+/* A key and the index of its row. Only entries are sorted; the rows do not move. */
 struct entry {
     hps_key key;
     uint64_t slot; /* index of a row; during a merge, index of a run */
@@ -35,20 +35,21 @@ struct cursor {
     uint64_t offset; /* in the spill file: next byte to read into the buffer */
     uint64_t end;    /* in the spill file: end of the run */
     uint8_t *buffer;
-    size_t at;   /* in the buffer: next record */
-    size_t have; /* in the buffer: end of the bytes read */
+    size_t at;   /* offset in the buffer of the next record */
+    size_t have; /* number of bytes in the buffer */
 };
 
-/* Unsorted rows, and the entries to sort them. */
+/* Rows in order of arrival, and one entry for each row. */
 struct area {
     struct entry *entries; /* [n] of [capacity] */
     struct entry *scratch; /* [capacity] second buffer of the radix sort */
     uint8_t *rows;
     size_t n;
-    bool ascending; /* entries are strictly ascending already */
+    bool ascending; /* the keys arrived in strictly ascending order */
 };
 
-/* DIRECT: rows come from `reader`. MEMORY: all rows are in one area. MERGE: rows come from runs. */
+/* INPUT: rows are added. Later phases return rows. DIRECT: from `reader`; MEMORY: from one area;
+ * MERGE: from runs. FAILED: after an error. */
 enum phase { PHASE_INPUT, PHASE_DIRECT, PHASE_MEMORY, PHASE_MERGE, PHASE_FAILED };
 
 /* Destination of records: separate arrays of the caller for keys and rows, or one buffer in which
@@ -60,7 +61,7 @@ struct target {
     size_t row_stride;
 };
 
-/* One sort. All phases use the same memory, the arena; so this is one struct with many fields. */
+/* One sort. All phases share one block of memory, the arena. */
 struct hps_rowsort {
     struct hps_rowsort_options options;
     char *dir;
@@ -70,7 +71,7 @@ struct hps_rowsort {
     uint8_t *arena;
     size_t arena_bytes;
 
-    struct area areas[2]; /* input */
+    struct area areas[2]; /* PHASE_INPUT: while one is spilled, the other one is filled */
     unsigned n_areas;
     struct area *in;    /* the area that is being filled */
     uint8_t *out;       /* [out_records] buffer for records of a run */
@@ -78,9 +79,9 @@ struct hps_rowsort {
     size_t capacity;    /* of an area, in rows */
     size_t next_entry;  /* PHASE_MEMORY: next entry to return */
 
-    /* While this thread spills an area, it owns the file, the runs and `out`. */
+    /* While the thread of `spiller` spills an area, it owns the file, the runs and `out`. */
     struct hps_worker spiller;
-    struct area *spilled; /* the area that the thread spills */
+    struct area *spilled; /* the area that `spiller` spills */
     hps_status spill_status;
     struct hps_error spill_error;
 
@@ -132,14 +133,15 @@ hps_status rowsort_write_out(struct hps_rowsort *sort, int fd, uint64_t *file_by
 
 /* ---- rowsort_merge.c ------------------------------------------------------------------------- */
 
-/* Returns how many runs can be merged at once. *out_buffer_records is the number of records for
- * which each of these runs can have a buffer. */
+/* Number of runs that one pass can merge. *out_buffer_records is the capacity, in records, of the
+ * buffer that each of these runs then has. */
 size_t rowsort_fan_in(const struct hps_rowsort *sort, size_t *out_buffer_records);
-/* Begin to merge runs[first .. first + k). No rows may be left in the arena. */
+/* Begin to merge runs[first .. first + k). All rows must have been spilled, because the merge uses
+ * the arena for its buffers. */
 hps_status rowsort_merge_begin(struct hps_rowsort *sort, size_t first, size_t k,
                                size_t buffer_records, struct hps_error *err);
-/* Write the next records of the merge to `target`, at most max_records, each key once. Of equal
- * keys the one in the last run, which is the newest, stays. */
+/* Write the next records of the merge to `target`, at most max_records. Of several records with the
+ * same key, writes only the one in the last run, which was added last. */
 hps_status rowsort_merge_next(struct hps_rowsort *sort, size_t max_records,
                               const struct target *target, size_t *out_n, struct hps_error *err);
 /* Run one merge pass: merge groups of runs into fewer and longer runs in a new file. */

@@ -3,7 +3,7 @@
  * A snapshot on disk: the database of one hpsd at one moment, with a list of checksums.
  *
  *   DIR/hpsd/      the database
- *   DIR/snapshot   text, written last: a snapshot without it is incomplete
+ *   DIR/snapshot   text, written last; a snapshot without this file is incomplete
  *                    hpsd-snapshot 2           the format
  *                    hpsd 0.1.0                version of hpsd that wrote it
  *                    created 1700000000000     Unix time in ms
@@ -12,8 +12,8 @@
  *
  * Format 1 has no checksums and no last line: it can be restored, but not verified.
  *
- * A snapshot consists of plain files, which any tool can copy, pack and send. Any thread that may
- * block.
+ * A snapshot consists of plain files, which any tool can copy, pack and send. The functions block.
+ * Any thread.
  */
 #ifndef HPS_BASE_ROWS_SNAPSHOT_H
 #define HPS_BASE_ROWS_SNAPSHOT_H
@@ -35,8 +35,9 @@ struct hps_snapshot_report {
 /* Prepare DIR for a snapshot. DIR is created if it does not exist; its parent must exist. EXISTS:
  * DIR is not empty; PERMISSION, NOT_FOUND, EXHAUSTED, IO. */
 hps_status hps_snapshot_begin(const char *dir, struct hps_error *err) HPS_MUST_CHECK;
-/* Finish a snapshot after DIR/hpsd was written: read all files for the checksums, and write and
- * sync DIR/snapshot. CANCELLED once *cancel (may be NULL) is true. */
+/* Finish a snapshot after the caller has written DIR/hpsd. Reads all files of DIR/hpsd for the
+ * checksums, then writes and syncs DIR/snapshot. CANCELLED: *cancel (may be NULL) became true;
+ * EXHAUSTED, IO, NO_MEMORY. */
 hps_status hps_snapshot_finish(const char *dir, const char *version, uint64_t unix_ms,
                                const atomic_bool *cancel, struct hps_snapshot_report *out_report,
                                struct hps_error *err) HPS_MUST_CHECK;
@@ -47,9 +48,9 @@ hps_status hps_snapshot_finish(const char *dir, const char *version, uint64_t un
  * must exist. Other files in PATH stay, except hpsd.damaged, the list of damaged versions of an
  * earlier database.
  *
- * No link in PATH or DIR is followed. If this process is root, all its threads act as the user who
- * owns PATH. So the files belong to that user, and the call does nothing that this user could not
- * do. DIR is read as that user, too, unless root owns DIR and no other user may write to it.
+ * No link in PATH or DIR is followed. If this process is root, all its threads act as the owner of
+ * PATH during the call. So the files belong to that user, and the call does nothing that this user
+ * could not do. DIR is also read as that user, unless root owns DIR and only root may write to it.
  *
  * error   EXISTS: PATH has a database; BUSY: an hpsd uses PATH; DATA_LOSS: DIR is not a complete
  *         snapshot, or a file is damaged (the text names it); NEWER_FORMAT; PERMISSION, NOT_FOUND,

@@ -4,9 +4,9 @@
  * allocation; decoded records point into the input. Any thread.
  *
  *   topic hps_et.<model>.<table>
- *     HCTR    key: null or empty    value: "HCTR", u32 value_size, then n times: key, value
- *             The format of HPS. Keys have 8 bytes (`supportlonglong`) or 4; values are float32.
- *             A value of 8 bytes has no pairs. It is a beacon, which changes no rows.
+ *     HCTR    key: null or empty    value: "HCTR", u32 row_bytes, then n pairs: key, row
+ *             The format of HPS. Keys have 8 bytes (`supportlonglong`) or 4; rows are float32.
+ *             A record without pairs (8 bytes) is a beacon, which changes no rows.
  *     KEYED   key: int64 LE         value: a row; null deletes the key. The row is float32 or of
  *             the stored type of the table. The size of the row shows which of the two, because
  *             for the same dim no other stored type has the size of float32.
@@ -27,7 +27,7 @@
 #include "base/types.h"
 
 enum {
-    HPS_UPDATE_HEAD_BYTES = 8,             /* "HCTR" + value_size; "HPS1" + format version */
+    HPS_UPDATE_HEAD_BYTES = 8,             /* "HCTR" + row_bytes; "HPS1" + format version */
     HPS_UPDATE_KEY_BYTES = 8,              /* of a keyed record */
     HPS_UPDATE_RECORD_BYTES_MAX = 1 << 27, /* 128 MiB: fetch limit of HPS's consumer */
     HPS_UPDATE_PACKED_VERSION = 1,
@@ -38,7 +38,7 @@ enum {
 /* Headers of a keyed or HCTR record:
  *   VERSION      int64 LE, > 0: the model version that the record is for
  *   ROW_VERSION  u64 LE: the row version, for tables with `row_versions`
- *   DTYPE        text (hps_dtype_name): the type of the row; some types have the same width */
+ *   DTYPE        text (hps_dtype_name): the type of the row. The width alone may be ambiguous */
 #define HPS_UPDATE_HEADER_VERSION     "hps-version"
 #define HPS_UPDATE_HEADER_ROW_VERSION "hps-row-version"
 #define HPS_UPDATE_HEADER_DTYPE       "hps-dtype"
@@ -46,13 +46,13 @@ enum {
 enum hps_update_form { HPS_UPDATE_HCTR = 1, HPS_UPDATE_KEYED, HPS_UPDATE_PACKED };
 
 /* Why a record is rejected. X(NAME, label of the reason in metrics) */
-#define HPS_UPDATE_REJECT_LIST(X)                                                          \
-    X(NONE, "none")                                                                        \
-    X(KEY, "key")             /* neither empty nor 8 bytes; or a null value without key */ \
-    X(MAGIC, "magic")         /* begins with neither HCTR nor HPS1 */                      \
-    X(TRUNCATED, "truncated") /* ends within its head or a pair */                         \
-    X(WIDTH, "width")         /* neither float32[dim] nor a stored row */                  \
-    X(TOO_LARGE, "too_large") /* more than HPS_UPDATE_RECORD_BYTES_MAX */                  \
+#define HPS_UPDATE_REJECT_LIST(X)                                                                 \
+    X(NONE, "none")                                                                               \
+    X(KEY, "key")     /* the key has neither 0 nor 8 bytes; or it has 0, and the value is null */ \
+    X(MAGIC, "magic") /* the value begins with neither HCTR nor HPS1 */                           \
+    X(TRUNCATED, "truncated") /* the value ends within its head or a pair */                      \
+    X(WIDTH, "width")         /* the size of a row is that of no accepted type */                 \
+    X(TOO_LARGE, "too_large") /* the value exceeds HPS_UPDATE_RECORD_BYTES_MAX */                 \
     X(NEWER_FORMAT, "newer_format")
 
 enum hps_update_reject {
@@ -61,8 +61,8 @@ enum hps_update_reject {
 #undef HPS_UPDATE_REJECT_ENUM
 };
 
-/* A hash of a record, to recognise it later. NULL and an empty key or value give different
- * hashes. */
+/* A hash of the key and value of a record, to recognise it later. NULL differs from an empty key or
+ * value. */
 uint64_t hps_update_record_hash(const void *key, size_t key_size, const void *value,
                                 size_t value_size);
 
@@ -71,7 +71,7 @@ const char *hps_update_form_text(enum hps_update_form form);       /* "hctr", "k
 
 /* The shape of rows of the topic's table. */
 struct hps_update_shape {
-    uint32_t key_bytes;   /* of HCTR pairs: 8 or 4 */
+    uint32_t key_bytes;   /* size of a key in an HCTR record: 8 or 4 */
     uint32_t dim;         /* values per row; 0: unknown, so widths are not checked */
     enum hps_dtype dtype; /* stored type of the table; 0: float32 */
 };
@@ -83,7 +83,7 @@ struct hps_update_record {
     uint32_t n;                    /* HCTR: number of pairs; KEYED: 1; PACKED: 0 */
     uint32_t key_bytes;            /* HCTR: size of each key */
     uint32_t row_bytes;            /* size of a row; 0: a delete */
-    enum hps_dtype dtype; /* of the rows: FP32 or the table's; 0: not known (KEYED, dim 0) */
+    enum hps_dtype dtype;          /* type of the rows; 0: not known, because dim is 0 (KEYED) */
     /* HCTR: the pairs; KEYED: the row, or NULL for a delete; PACKED: the UpdateBatch. */
     const uint8_t *body;
     size_t body_size;
@@ -105,11 +105,12 @@ static inline bool hps_update_record_deletes(const struct hps_update_record *rec
 {
     return record->form == HPS_UPDATE_KEYED && record->body == NULL;
 }
-/* Copy the keys [n] and rows [n][row_bytes] of an HCTR or KEYED record; out_rows may be NULL. */
+/* Copy the keys [n] and rows [n][row_bytes] of an HCTR or KEYED record. out_rows may be NULL. A
+ * delete has no row. */
 void hps_update_record_copy(const struct hps_update_record *record, hps_key *out_keys,
                             uint8_t *out_rows);
 
-/* Decode the value of a header with 8 bytes. False: it has another size. */
+/* Decode the value of a VERSION or ROW_VERSION header. False: it does not have 8 bytes. */
 bool hps_update_header_decode(const void *data, size_t size, uint64_t *out_value);
 
 /* ---- encode ---------------------------------------------------------------------------------- */
@@ -120,7 +121,7 @@ static inline size_t hps_update_hctr_bytes(size_t n, uint32_t key_bytes, uint32_
     return HPS_UPDATE_HEAD_BYTES + n * ((size_t)key_bytes + row_bytes);
 }
 /* Write the value of an HCTR record of n pairs. If key_bytes is 4, every key must be below 2^32.
- * shape: out_bytes[hps_update_hctr_bytes] */
+ * out_bytes has the size that hps_update_hctr_bytes returns. */
 void hps_update_hctr_encode(const hps_key *keys, const void *rows, size_t n, uint32_t key_bytes,
                             uint32_t row_bytes, uint8_t *out_bytes);
 /* Encode the key of a keyed record, or the value of a header. */
