@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads the role file (option `server.access`) into a plain struct. The file gives roles to
- * identities; server/access/ applies it. Main thread.
+ * identities; server/access/ enforces these roles. Main thread.
  *
  *   {"rules": [{"who": ["cert:trainer.example", "user:deploy", "group:ops", "token:ci", "any"],
  *               "may": ["lookup", "read", "load", "admin"],
@@ -31,13 +31,13 @@ enum hps_access_role {
 
 enum hps_access_kind {
     HPS_ACCESS_ANY,
-    HPS_ACCESS_CERTIFICATE, /* by a name of the certificate (hps_tls_session_name) */
+    HPS_ACCESS_CERTIFICATE, /* a client certificate with this name (hps_tls_session_name) */
     HPS_ACCESS_USER,
     HPS_ACCESS_GROUP,
     HPS_ACCESS_TOKEN,
 };
 
-/* One entry of "who". */
+/* One entry of "who": a kind of identity, with a name or number. */
 struct hps_access_name {
     enum hps_access_kind kind;
     char *name;  /* of a certificate or token; NULL for the other kinds */
@@ -48,9 +48,9 @@ struct hps_access_rule {
     struct hps_access_name *who;
     size_t n_who;
     uint32_t may;              /* bits of enum hps_access_role */
-    struct hps_strings models; /* names, where * matches any characters; empty: all models */
-    uint32_t requests_per_s;   /* limit for each identity of the rule; 0: no limit */
-    uint64_t reply_bytes;      /* limit of replies in flight for each identity; 0: no limit */
+    struct hps_strings models; /* model names, where * matches any characters; empty: all models */
+    uint32_t requests_per_s;   /* for each identity: limit of requests; 0: no limit */
+    uint64_t reply_bytes;      /* for each identity: limit of replies in flight; 0: no limit */
 };
 
 struct hps_access_token {
@@ -75,7 +75,8 @@ struct hps_access_file {
  */
 hps_status hps_access_file_read(const char *path, struct hps_access_file *out_file,
                                 struct hps_error *err) HPS_MUST_CHECK;
-/* Like hps_access_file_read, from text. `file` is the file name for messages. */
+/* Like hps_access_file_read, but from text[size] in memory. `file` is the file name for messages.
+ */
 hps_status hps_access_file_parse(const char *text, size_t size, const char *file,
                                  struct hps_access_file *out_file, struct hps_error *err)
     HPS_MUST_CHECK;

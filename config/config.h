@@ -7,8 +7,8 @@
  * Create a configuration with hps_config_parse_file, hps_config_parse or hps_config_for_tables,
  * then call hps_config_finish. It applies the flags of the command line, sets defaults that depend
  * on the machine, and checks options against each other. In the comments, "after finish" means
- * after this call. Functions run on the main thread. Any thread may read the finished struct while
- * it does not change.
+ * after this call. Functions run on the main thread, unless their comments say otherwise. Other
+ * threads may read a finished struct while the main thread does not change it.
  */
 #ifndef HPS_CONFIG_CONFIG_H
 #define HPS_CONFIG_CONFIG_H
@@ -43,7 +43,7 @@ enum hps_option_id {
     HPS_OPTION_COUNT
 };
 
-/* The set of options whose values come from the file or a flag. All others have their defaults. */
+/* The options that the file or a flag has set. All other options have their defaults. */
 struct hps_option_set {
     uint64_t bits[(HPS_OPTION_COUNT + 63) / 64];
 };
@@ -62,7 +62,7 @@ hps_status hps_strings_copy(const struct hps_strings *strings, struct hps_string
 
 struct hps_config_listener {
     char *address;  /* "host:port", "[v6]:port" or "unix:PATH"; NULL or "": no listener */
-    bool plaintext; /* do not use TLS; permitted also beyond loopback */
+    bool plaintext; /* does not use TLS, even beyond loopback */
 };
 
 struct hps_config_listeners {
@@ -70,7 +70,7 @@ struct hps_config_listeners {
     size_t n;
 };
 
-/* This struct and those below have one field for each option of their block; see options.def. */
+/* Each struct hps_config_* below has one field for each option of its block; see options.def. */
 struct hps_config_volatile_db {
     struct hps_option_set set;
     enum hps_config_volatile_type type;
@@ -85,8 +85,8 @@ struct hps_config_volatile_db {
     bool enable_tls;
     char *tls_ca_certificate;             /* after finish "": the system's CAs */
     char *tls_client_certificate;         /* after finish "": no client certificate */
-    char *tls_client_key;                 /* after finish "": the key is with the certificate */
-    char *tls_server_name_identification; /* after finish "": the host of the connection */
+    char *tls_client_key;                 /* after finish "": tls_client_certificate has the key */
+    char *tls_server_name_identification; /* after finish "": the host name of the server */
     uint64_t overflow_margin;
     enum hps_config_overflow_policy overflow_policy;
     double overflow_resolution_target;
@@ -133,7 +133,7 @@ struct hps_config_update_source {
 
 struct hps_config_table {
     char *name;
-    char *path;                /* as written; relative paths begin at the working directory */
+    char *path;                /* as in the file; relative to the working directory */
     uint32_t dim;              /* values per row; 0: the dim of the model's files */
     float *default_values;     /* [n_default_values] the default row */
     uint32_t n_default_values; /* dim, or 1 if all values of the row are the same */
@@ -158,8 +158,8 @@ struct hps_config_model {
     char *lineage;                           /* "": lineage of the model's newest version */
     uint64_t version;                        /* 0: the highest number + 1 */
     char *label;                             /* "": no label */
-    enum hps_config_miss_policy miss_policy; /* same numbers as hps.v1.MissPolicy */
-    enum hps_config_unknown_key_policy unknown_key_policy; /* as hps.v1.UnknownKeyPolicy */
+    enum hps_config_miss_policy miss_policy; /* numbers of hps.v1.MissPolicy */
+    enum hps_config_unknown_key_policy unknown_key_policy; /* numbers of hps.v1.UnknownKeyPolicy */
 };
 
 struct hps_config_tls {
@@ -197,7 +197,7 @@ struct hps_config_server {
     uint32_t streams_per_connection;
     uint32_t connections_max;
     uint32_t connections_per_peer_max; /* 0: no limit */
-    double peer_share;                 /* 0: no shares */
+    double peer_share;                 /* 0: clients have no shares */
     uint32_t handshake_failures_max;   /* 0: no limit */
     uint32_t handshake_timeout_ms;
     uint32_t http_head_timeout_ms;
@@ -219,7 +219,7 @@ struct hps_config_server {
     enum hps_config_log_format log_format; /* same numbers as enum hps_log_format */
     uint32_t keep_versions;
     struct hps_strings model_roots; /* after finish never empty */
-    uint64_t disk_free_min_bytes;   /* 0: max(2 GiB, 5 % of the file system) */
+    uint64_t disk_free_min_bytes;   /* 0: 2 GiB or 5 % of the file system, if larger */
     uint64_t load_memory_bytes;
     uint64_t hot_keys_bytes;   /* 0: hot keys are not counted */
     uint32_t hot_keys_save_s;  /* 0: hot keys are not saved */
@@ -249,34 +249,37 @@ struct hps_config {
     struct hps_config_server server;
 };
 
-/* A message about a configuration: an error, a warning, or (both false) how hpsd treats a setting
- * of HPS. */
+/* A message about a configuration: an error, a warning, or, if both flags are false, information on
+ * how hpsd treats a setting of HPS. */
 struct hps_note {
     bool error;   /* the configuration is rejected */
     bool warning; /* a likely mistake, for example a misspelt key */
     char *text;
 };
 
-/* Owned by the caller: hps_notes_init before use, hps_notes_fini after it. */
+/* A list of notes. The caller calls hps_notes_init before its first use and hps_notes_fini at the
+ * end. */
 struct hps_notes {
     struct hps_note *items;
     size_t n;
     size_t n_errors; /* number of errors in `items` */
-    /* Notes that are not stored: beyond HPS_NOTES_MAX errors or HPS_NOTES_MAX other notes. */
+    /* Number of notes that were not stored. `items` has at most HPS_NOTES_MAX errors and
+     * HPS_NOTES_MAX other notes. */
     size_t n_dropped;
 };
 
 enum { HPS_NOTES_MAX = 100, HPS_NOTE_BYTES_MAX = 1024 };
 
 void hps_notes_init(struct hps_notes *notes);
-void hps_notes_fini(struct hps_notes *notes); /* leaves it empty, ready for use */
+void hps_notes_fini(struct hps_notes *notes); /* frees the notes; `notes` may be used again */
 
 /* Parse a configuration file that is in memory. // and block comments are allowed. `file` is the
  * file name for messages. Notes and errors are appended to `notes`, which may be NULL. *err is the
  * first error.
  *
- * error   INVALID (exit 2): "FILE:LINE: PATH: got ..., expected ...; did you mean ...?";
- *         UNIMPLEMENTED (exit 2): an option needs a part that this build lacks; NO_MEMORY
+ * error   INVALID: "FILE:LINE: PATH: got ..., expected ...; did you mean ...?"; UNIMPLEMENTED: an
+ *         option needs a part that this build lacks; NO_MEMORY. After INVALID and UNIMPLEMENTED,
+ *         hpsd exits with code 2
  * owner   *out_config: the caller, hps_config_free
  */
 hps_status hps_config_parse(const char *text, size_t size, const char *file,
@@ -317,13 +320,13 @@ struct hps_config_flags {
 };
 
 /* Apply the flags (may be NULL), set defaults that depend on the machine or on other options, and
- * check options against each other. *err is the first error. The first error of each check,
- * warnings and other notes are appended to `notes`. After an error only hps_config_free may be
- * called on `config`. */
+ * check options against each other. *err is the first error. `notes` gets the first error of each
+ * check, and all warnings and other notes. After an error, `config` may only be passed to
+ * hps_config_free. */
 hps_status hps_config_finish(struct hps_config *config, const struct hps_config_flags *flags,
                              struct hps_notes *notes, struct hps_error *err) HPS_MUST_CHECK;
 
-/* Memory limit of the host map in bytes; 0: there is no host map. After finish. */
+/* Memory limit of the host map in bytes; 0: there is no host map. `config` must be finished. */
 uint64_t hps_config_host_bytes(const struct hps_config *config);
 /* Whether the embedding cache holds whole tables of the model: `gpucacheper` is 1 or more, or the
  * cache is static. */
@@ -334,7 +337,7 @@ bool hps_config_has_tls(const struct hps_config_server *server);
 /* Whether a listener uses TLS. Unix sockets never do. */
 bool hps_config_listener_tls(const struct hps_config_server *server,
                              const struct hps_config_listener *listener);
-/* Whether http_listen uses TLS. On loopback it does not, because local probes have no
+/* Whether http_listen uses TLS. On loopback it never does, because local probes have no
  * certificates. */
 bool hps_config_http_tls(const struct hps_config_server *server);
 /* Whether remote identities can be administrators: `access` or `admin_token_file` is set. */
@@ -352,10 +355,10 @@ struct hps_config_policies {
     enum hps_config_unknown_key_policy unknown_key;
     double hit_rate_threshold;
 };
-/* Return the policies for lookups whose requests do not set them. If `model` is NULL, they are the
- * defaults of the options, else the values in the model's entry. The hit rate threshold is 1.0 if
- * `model` is NULL or its cache is static or UVM. A threshold of 1.0 makes THRESHOLD lookups exact.
- * In HPS static and UVM caches hold every row. */
+/* Get the policies for requests that set none: the values in the entry `model`, or if `model` is
+ * NULL the defaults of the options. The hit rate threshold is 1.0 if `model` is NULL, or if its
+ * cache is static or UVM, as in HPS, where such caches hold every row. With a threshold of 1.0,
+ * THRESHOLD lookups are exact. */
 void hps_config_model_policies(const struct hps_config_model *model,
                                struct hps_config_policies *out_policies);
 
@@ -373,11 +376,12 @@ struct hps_config_change {
     char path[192]; /* "server.keys_max", "models[dlrm].label", "models[dlrm]" (added or removed) */
     char before[96]; /* old value as printed, truncated; "": not set */
     char after[96];  /* new value as printed, truncated; "": not set */
-    bool reloadable; /* a reload applies it; else it needs a restart */
-    bool kept;       /* an option of models[] that each version stores */
+    bool reloadable; /* a reload applies the new value; else only a restart does */
+    bool kept;       /* each version keeps the value with which it was loaded */
 };
 
-/* Call `fn` for each option whose effective value differs. Both configurations must be finished.
+/* Call `fn` for each option that has different effective values. Both configurations must be
+ * finished.
  *
  * error   NO_MEMORY; EXHAUSTED: a value is longer than 16 MiB
  */
@@ -390,7 +394,7 @@ hps_status hps_config_diff_entry(const struct hps_config_model *before,
                                  void (*fn)(void *ctx, const struct hps_config_change *change),
                                  void *ctx) HPS_MUST_CHECK;
 /* Swap, between `running` and `next`, the values of all options that hps_config_diff reports as
- * reloadable. A second call restores the old values. Models do not move in memory. */
+ * reloadable. A second call restores the old values. Pointers to entries of models[] stay valid. */
 void hps_config_exchange(struct hps_config *running, struct hps_config *next);
 
 /* Append the part of docs/config.md that is generated from the table of options. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory and CPUs that the process may use, by the machine and by its control groups. Any thread.
+ * Memory and CPUs that the machine and the control groups allow this process to use. Any thread.
  */
 #ifndef HPS_CONFIG_LIMITS_H
 #define HPS_CONFIG_LIMITS_H
@@ -14,7 +14,7 @@ uint64_t hps_limits_memory_bytes(void);
  * quota of its cgroup, rounded up. Never 0. */
 uint32_t hps_limits_cpus(void);
 
-/* For tests: the same functions, reading files below `root` instead of "/". */
+/* For tests: like the functions above, but with files below `root` instead of "/". */
 uint64_t hps_limits_memory_bytes_at(const char *root);
 uint32_t hps_limits_cpus_at(const char *root);
 

@@ -11,8 +11,8 @@
  *                          "offset": 17}]}
  *
  * Only "tables" and the names of the tables are required. Unknown keys are ignored. "dtype" is the
- * type of the rows in the files, with a name of hps_dtype_name. It is needed for bf16 rows in .npy
- * files, because .npy files have no name for that type and give uint16 or <V2.
+ * type of the rows in the files, as hps_dtype_name names it. bf16 rows in .npy files need it,
+ * because NumPy has no bf16 type and stores such rows as uint16 or <V2.
  */
 #ifndef HPS_CONFIG_MANIFEST_H
 #define HPS_CONFIG_MANIFEST_H
@@ -50,11 +50,11 @@ struct hps_manifest_position {
     char *cluster; /* "": not given */
     char *topic;
     int32_t partition;
-    int64_t offset; /* of the first record that is not in the files */
+    int64_t offset; /* of the first update record that the files do not include */
 };
 
 struct hps_manifest {
-    const char *file; /* name of the file, for messages; NULL: there was no file */
+    const char *file; /* name of the file that was read, for messages; NULL: none */
     char *lineage;    /* NULL: not given */
     struct hps_manifest_table *tables;
     size_t n_tables;
@@ -84,21 +84,21 @@ void hps_manifest_close(struct hps_manifest *manifest); /* no effect if all zero
 /* The table with this name; NULL if the manifest does not have it. */
 const struct hps_manifest_table *hps_manifest_find(const struct hps_manifest *manifest,
                                                    const char *table);
-/* Check that manifest and directory have the same tables, and that files have the sizes of the
- * manifest. Reads no contents. OK also if the manifest has no tables.
+/* Check that the manifest and the directory have the same tables, and that the files have the sizes
+ * given in the manifest. Reads no contents. OK also if the manifest has no tables.
  *
  * error   PRECONDITION: `err` names the first difference; NOT_FOUND, PERMISSION
  */
 hps_status hps_manifest_check_dir(const struct hps_manifest *manifest,
                                   const struct hps_model_dir *dir, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Check that dim, number of rows and dtype of the opened files of a table are those of the
- * manifest. OK also if the manifest does not have the table. PRECONDITION: they differ. */
+/* Check that dim, number of rows and dtype of an opened table are those given in the manifest. OK
+ * also if the manifest does not have the table. PRECONDITION: they differ. */
 hps_status hps_manifest_check_table(const struct hps_manifest *manifest, const char *table,
                                     const struct hps_row_desc *desc, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Check that the files of a table exist and have the sizes of the manifest. OK also if the manifest
- * does not have the table. PRECONDITION: a size differs; NOT_FOUND: a file is missing. */
+/* Check that the files of a table exist and have the sizes given in the manifest. OK also if the
+ * manifest does not have the table. PRECONDITION: a size differs; NOT_FOUND: a file is missing. */
 hps_status hps_manifest_check_sizes(const struct hps_manifest *manifest, const char *table,
                                     const char *dir_path, struct hps_error *err) HPS_MUST_CHECK;
 /* Read all files of a table for which the manifest has a checksum, and compare the checksums. Files
@@ -111,8 +111,7 @@ hps_status hps_manifest_check_files(const struct hps_manifest *manifest, const c
                                     const struct hps_roots *roots, const char *dir_path,
                                     const atomic_bool *cancel, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Write the manifest to `path`: the text is written to a temporary file and synced, and the file is
- * then renamed.
+/* Write the manifest to `path`: write a temporary file, sync it and rename it.
  *
  * error   EXHAUSTED: the disk is full; IO; NO_MEMORY
  */

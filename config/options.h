@@ -30,7 +30,7 @@ enum hps_option_section {
     HPS_SECTION_update_source,
     HPS_SECTION_server,
     HPS_SECTION_tls,
-    HPS_SECTION_SINGLES, /* number of sections that exist once */
+    HPS_SECTION_SINGLES, /* number of sections that a file has only once */
     HPS_SECTION_model = HPS_SECTION_SINGLES,
     HPS_SECTION_COUNT
 };
@@ -45,7 +45,7 @@ enum {
     HPS_OPTION_LOAD = 32
 };
 
-/* A value of an ENUM option. */
+/* A word that an option accepts. */
 struct hps_option_value {
     const char *word; /* NULL ends the list */
     const char *aliases;
@@ -74,16 +74,16 @@ extern const struct hps_option hps_options[HPS_OPTION_COUNT];
 /* A key of HPS, or of an earlier release of hpsd, that is not an option now. */
 struct hps_option_past {
     const char *name;    /* NULL ends the table */
-    unsigned sections;   /* sections that may have it: bits 1 << HPS_SECTION_... */
-    const char *instead; /* the key is an error with this text; NULL: it is ignored */
+    unsigned sections;   /* sections that had the key: bits 1 << HPS_SECTION_... */
+    const char *instead; /* text of the error for the key; NULL: the key is ignored */
 };
 
 extern const struct hps_option_past hps_options_past[];
 
 /* The path of a section in the file: "", "volatile_db", ..., "models[]", "server", "server.tls". */
 const char *hps_section_path(enum hps_option_section section);
-/* The struct in `config` with the options of `section`. It begins with a struct hps_option_set. Not
- * for HPS_SECTION_model, because each model has its own struct. */
+/* The struct in `config` that has the options of `section`. Its first member is a struct
+ * hps_option_set. Not for HPS_SECTION_model, because each model has its own struct. */
 void *hps_section_base(struct hps_config *config, enum hps_option_section section);
 const void *hps_section_base_const(const struct hps_config *config,
                                    enum hps_option_section section);
@@ -93,8 +93,8 @@ const struct hps_option *hps_option_find(enum hps_option_section section, const 
 /* The past key with this name; NULL if the section never had it. */
 const struct hps_option_past *hps_option_past_find(enum hps_option_section section,
                                                    const char *name);
-/* The name of an option of the section that is most similar to the unknown `name`. NULL: none is
- * similar enough to suggest. */
+/* The name of the option in the section that is most similar to the unknown `name`. NULL: no option
+ * is similar enough to suggest. */
 const char *hps_option_suggest(enum hps_option_section section, const char *name);
 /* Like hps_option_suggest, for the words of an ENUM option. */
 const char *hps_option_suggest_word(const struct hps_option *option, const char *word);
@@ -112,7 +112,7 @@ void hps_option_mark(struct hps_option_set *set, const struct hps_option *option
 hps_status hps_option_set_text(const struct hps_option *option, void *base, const char *text)
     HPS_MUST_CHECK;
 /* Set every option of the section in `base` to its default. After an error some options are not
- * set, and hps_section_fini may be called. NO_MEMORY. */
+ * set; hps_section_fini may still be called. NO_MEMORY: no memory for a string. */
 hps_status hps_section_set_defaults(enum hps_option_section section, void *base) HPS_MUST_CHECK;
 /* Free the strings and lists of strings in `base`, the struct of the section. */
 void hps_section_fini(enum hps_option_section section, void *base);
@@ -134,15 +134,16 @@ bool hps_option_has_value(const struct hps_option *option);
  */
 hps_status hps_bytes_parse(const char *text, uint64_t *out_bytes) HPS_MUST_CHECK;
 
-/* Whether a further note would be dropped: `notes` is NULL or has HPS_NOTES_MAX notes that are not
- * errors. If so, it is counted as dropped. Lets callers avoid formatting a note that would be
- * dropped. */
+/* Whether the next note that is not an error would be dropped, because `notes` is NULL or full.
+ * Counts that note as dropped if `notes` is full. Call this to avoid formatting a note in vain. */
 bool hps_notes_drop(struct hps_notes *notes);
-/* Append `err` as an error, and copy it to *first if *first has no error yet. Returns OK, so that
- * other checks continue, or NO_MEMORY. */
+/* Append `err` as an error; it is dropped and counted if `notes` has HPS_NOTES_MAX errors. Copies
+ * `err` to *first if *first has no error yet. Returns OK, so that other checks continue, or
+ * NO_MEMORY. */
 hps_status hps_notes_add_error(struct hps_notes *notes, const struct hps_error *err,
                                struct hps_error *first) HPS_MUST_CHECK;
-/* Append a note that is not an error, unless hps_notes_drop returns true. NO_MEMORY. */
+/* Append a note that is not an error. If hps_notes_drop returns true, the note is dropped and the
+ * result is OK. NO_MEMORY: no memory for the note. */
 hps_status hps_notes_add(struct hps_notes *notes, bool warning, const char *fmt, ...)
     HPS_PRINTF(3, 4) HPS_MUST_CHECK;
 

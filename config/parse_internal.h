@@ -10,7 +10,7 @@
 #include "config/options.h"
 #include "config/text.h"
 
-enum { GOT_CHARS = 64 }; /* longest value that a message shows */
+enum { GOT_CHARS = 64 }; /* maximum size of a value in a message, with its NUL */
 
 /* A configuration that is being parsed. */
 struct parse_reader {
@@ -20,16 +20,16 @@ struct parse_reader {
     struct hps_error *err;   /* gets the first error; never NULL */
 };
 
-/* Whether parsing continues after `status`. Returns OK for the status of an error that is recorded
- * in the notes. Returns any other status unchanged: NO_MEMORY, or EXHAUSTED if the notes are
- * full. */
+/* The status to continue with after a value was parsed with `status`. INVALID and UNIMPLEMENTED are
+ * recorded in the notes, so they become OK and parsing continues. Any other status is returned
+ * unchanged: OK, NO_MEMORY, or EXHAUSTED if the notes are full. */
 static inline hps_status parse_go_on(hps_status status)
 {
     return status == HPS_INVALID || status == HPS_UNIMPLEMENTED ? HPS_OK : status;
 }
 
-/* Record the error "FILE:LINE: PATH: " and the text. Returns `status`, or EXHAUSTED if the notes
- * have no space for further errors, or NO_MEMORY. */
+/* Record the error "FILE:LINE: PATH: " followed by the text. Returns `status`; EXHAUSTED if the
+ * notes have no space for further errors, or are NULL; or NO_MEMORY. */
 hps_status HPS_PRINTF(4, 5)
     parse_fail(const struct parse_reader *reader, const struct hps_text_path *path,
                hps_status status, const char *fmt, ...);
@@ -37,20 +37,20 @@ hps_status HPS_PRINTF(4, 5)
 hps_status HPS_PRINTF(4, 5)
     parse_note(const struct parse_reader *reader, const struct hps_text_path *path, bool warning,
                const char *fmt, ...);
-/* Record the error NO_MEMORY with the name of the file. Returns NO_MEMORY. */
+/* Set the error NO_MEMORY with the name of the file. Returns NO_MEMORY. */
 hps_status parse_no_memory(const struct parse_reader *reader);
-/* Record that the value at `path` is invalid for the option. The message has the value and
- * describes the accepted values. If `word` is not NULL, the message suggests the accepted word that
- * is most similar to it. `status` is that of hps_option_set_text. Returns what parse_fail returns
- * for INVALID. If `status` is NO_MEMORY, returns NO_MEMORY. */
+/* Record that the value at `path` is invalid for the option. The message shows the value and the
+ * accepted values. If `word` is not NULL, the message also suggests the accepted word that is most
+ * similar to `word`. `status` is the result of hps_option_set_text. Returns NO_MEMORY if `status`
+ * is NO_MEMORY, else what parse_fail returns for INVALID. */
 hps_status parse_fail_value(const struct parse_reader *reader, const struct hps_text_path *path,
                             const struct hps_option *option, const char *word, hps_status status);
-/* Record that the value at `path`, which is only a part of an option's value, is invalid. Returns
- * what parse_fail returns for INVALID. */
+/* Record that a part of an option's value, at `path`, is invalid. Returns what parse_fail returns
+ * for INVALID. */
 hps_status parse_fail_item(const struct parse_reader *reader, const struct hps_text_path *path,
                            const char *expected);
-/* The JSON value as text for hps_option_set_text. The text is in the value or in scratch[size].
- * NULL: the value does not have the type of the option. */
+/* Convert a JSON value to text for hps_option_set_text. The result points into the value or to
+ * scratch[size]. NULL: the value does not have the type of the option. */
 const char *parse_scalar_text(const struct parse_reader *reader, const struct hps_text_path *path,
                               const struct hps_option *option, const json_t *value, char *scratch,
                               size_t size);

@@ -12,7 +12,7 @@ enum { HPS_SECRETS_MAX = 8 };
 struct hps_secret {
     const char *option; /* option that names the file; "": `path` is the configuration file */
     const char *path;   /* of the file; borrowed from the configuration */
-    /* The file defines roles: users who can write to it can give themselves roles. */
+    /* The file defines roles or tokens, so a user who can write to it can obtain any role. */
     bool gives_rights;
 };
 
@@ -25,8 +25,9 @@ bool hps_secrets_is_property(const char *property);
 /* Whether the value at a path of the configuration ("update_source.properties[0]") may be secret
  * and must not be printed. Decides by the path, for values of any JSON type. */
 bool hps_secrets_is_path(const char *path);
-/* Add a warning for each secret file that every user of this host can read, and for each file with
- * gives_rights that users other than its owner can write. NO_MEMORY. */
+/* Add a warning for each secret file that every user of this host can read. Also add a warning for
+ * each file with gives_rights that users other than its owner can write. NO_MEMORY: no memory for a
+ * warning. */
 hps_status hps_secrets_note(const struct hps_config *config, struct hps_notes *notes)
     HPS_MUST_CHECK;
 /* List the options whose secret files are in `directory`, separated by commas and truncated to

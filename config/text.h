@@ -19,7 +19,7 @@ struct hps_text {
     size_t size;      /* of the text, without the NUL */
 };
 
-/* A JSON path, as a list of steps from the innermost one outwards. */
+/* A JSON path, as a linked list of steps. The list begins with the innermost step. */
 struct hps_text_path {
     const struct hps_text_path *parent; /* NULL: this step is directly below the root */
     const char *key;                    /* member of an object; NULL: element of an array */
@@ -33,16 +33,17 @@ void hps_text_fini(struct hps_text *source);
 
 /* The line, counted from 1, of the byte at `offset`. */
 unsigned hps_text_line(const struct hps_text *source, size_t offset);
-/* The offset of the value at `path` (NULL: the root). If a key is repeated, its last value counts.
- * If the value does not exist, returns the offset of the nearest enclosing value. The text must be
- * JSON. */
+/* The offset of the value at `path`; NULL is the path of the root. If an object repeats a key, the
+ * last value counts. If the value does not exist, returns the offset of the nearest enclosing
+ * value. The text must be JSON. */
 size_t hps_text_locate(const struct hps_text *source, const struct hps_text_path *path);
-/* Copies the value at `path` as it is written in the text. Truncated to `size` bytes with "..." at
- * the end. Control characters become blanks. */
+/* Copies the value at `path` as it is written in the text. A longer value is cut to `size` bytes
+ * and ends with "...". Control characters become blanks. */
 void hps_text_spelling(const struct hps_text *source, const struct hps_text_path *path,
                        char *out_text, size_t size);
-/* Copies the value at `path` in the form for messages: as it is written, "an object", "a list", or
- * "a value that is not shown" if it may be secret. Truncated like hps_text_spelling. */
+/* Copies the value at `path` for a message: as it is written in the text, or as "an object" or "a
+ * list". If the value may be secret, copies "a value that is not shown". Cut like
+ * hps_text_spelling. */
 void hps_text_got(const struct hps_text *source, const struct hps_text_path *path, char *out_text,
                   size_t size);
 /* Prints a path: "models[0].sparse_files"; "" for the root. Truncated to `size` bytes. */
