@@ -13,7 +13,7 @@
 struct hps_heap {
     void *ctx; /* passed to each function */
     void *(*alloc)(void *ctx, size_t size);
-    /* Zeroed memory. Need not clear memory that is fresh from the kernel. */
+    /* Returns zeroed memory. It need not clear pages that the kernel has just provided. */
     void *(*calloc)(void *ctx, size_t size);
     void *(*realloc)(void *ctx, void *ptr, size_t size);
     void (*free)(void *ctx, void *ptr);

@@ -52,7 +52,7 @@ struct hps_bag_weights {
 /* Add the weights of the next n keys of the bag; weights_le NULL: n weights of 1. */
 void hps_bag_weights_add(struct hps_bag_weights *bag, const uint8_t *weights_le, uint32_t n);
 
-/* Write the pooled row of a bag: its sum, divided as the pooling says, as FP32, FP16 or BF16. `to`
+/* Write the pooled row of a bag as FP32, FP16 or BF16: `sum`, divided as `pooling` requires. `to`
  * may have any alignment, and may be `sum` itself if the type is FP32. The row of an empty bag is
  * all 0. */
 void hps_row_sum_end(void *to, enum hps_dtype to_type, const float *sum, uint32_t dim,

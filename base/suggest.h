@@ -13,7 +13,8 @@ struct hps_suggestion {
 
 /* Store `candidate` in `best` if it is near to `name`, and nearer than the stored candidate. A
  * candidate of L characters is near if at most L / 3 + 1 edits, and fewer than L, change `name`
- * into it. It is also near if `name` is a prefix of it with 2 or more characters. Ignores case.
+ * into it. A candidate that begins with `name` is also near if `name` has 2 or more characters.
+ * Ignores case.
  * owner   the caller owns the candidates
  */
 void hps_suggest(struct hps_suggestion *best, const char *name, const char *candidate);

@@ -10,7 +10,7 @@
 
 /* Decode the first character of text[size]. Returns its length in bytes (1 to 4) and sets
  * *out_point. 0: the text is empty, or does not begin with well-formed UTF-8 (overlong, a
- * surrogate, above U+10FFFF, cut). */
+ * surrogate, above U+10FFFF, truncated). */
 static inline size_t hps_utf8_decode(const char *text, size_t size, uint32_t *out_point)
 {
     static const uint32_t point_min[5] = {0, 0, 0x80, 0x800, 0x10000};

@@ -19,9 +19,9 @@ hps_status hps_file_error(struct hps_error *err, int error_number, const char *w
                           const char *path);
 /* Flags to open a file for reading. Without O_NONBLOCK, opening a FIFO would wait for a writer. */
 #define HPS_FILE_READ_FLAGS (O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
-/* Check that `fd`, opened with these flags, is a regular file, and tell the kernel that it will be
- * read sequentially. Takes ownership of `fd` and closes it on error. *out_bytes is the size of the
- * file. INVALID: not a regular file; IO */
+/* Check that `fd`, opened with HPS_FILE_READ_FLAGS, is a regular file, and tell the kernel that it
+ * will be read sequentially. Takes ownership of `fd` and closes it on error. *out_bytes is the size
+ * of the file. INVALID: not a regular file; IO */
 hps_status hps_file_take_read(int fd, const char *path, uint64_t *out_bytes, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Open a regular file for sequential reading. Follows links. Errors as hps_file_take_read and

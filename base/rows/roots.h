@@ -6,7 +6,7 @@
  * below the root, even if a directory was replaced by a link in between.
  *
  * If `roots` is NULL in a call below, any path may be read. Only one thread may open, extend and
- * close the roots. Any thread may read with them.
+ * close the roots. Any thread may read with them, but not while a root is added.
  */
 #ifndef HPS_BASE_ROWS_ROOTS_H
 #define HPS_BASE_ROWS_ROOTS_H

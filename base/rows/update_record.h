@@ -90,8 +90,8 @@ struct hps_update_record {
     hps_key key; /* KEYED: the key */
 };
 
-/* Decode a record. `key` or `value` NULL is a null of Kafka, with size 0; an empty key or value is
- * not NULL.
+/* Decode a record. A null key or value of Kafka is passed as NULL, with size 0. For an empty key or
+ * value, the pointer is not NULL.
  *
  * out_record  always set: `form` if known, and the reason of a rejection
  * error       INVALID: the record is rejected; the text names the given and the expected content
