@@ -28,7 +28,8 @@ struct hps_catalog_options {
     struct hps_insertion *insertion; /* NULL: no asynchronous insertion */
     struct hps_devices *devices;     /* NULL: no embedding caches */
     struct hps_updater *updater;     /* hps_catalog_stop stops it; NULL: versions take no updates */
-    struct hps_load_env env;         /* the catalog sets memory_bytes, nan_allowed from `config` */
+    /* The catalog sets env.memory_bytes and env.nan_allowed from `config`. */
+    struct hps_load_env env;
 };
 
 /* Open the catalog. If there is a persistent store, serve the versions that have a record in it,
@@ -78,12 +79,13 @@ struct hps_load_request {
     /* A models[] entry as JSON, which names the tables; its `model` is ignored. "" or NULL: not
      * used. The fields version, label, lineage and row_dtype of this struct override it. */
     const char *config;
-    /* For use in the catalog only; the caller sets both to NULL. The models[] entry of the load,
-     * and the notes of parsing it. */
+    /* The models[] entry of the load, and the notes of parsing that entry. The catalog sets these
+     * two fields; callers set them to NULL. */
     const struct hps_config_model *entry;
     const struct hps_notes *entry_notes;
-    /* Number of the new version. 0: the number in `config`, if `config` has one that no version of
-     * the model uses. Otherwise the highest number of the model + 1. */
+    /* Number of the new version. 0: the catalog chooses the number. It takes the number in `config`
+     * if `config` has one that no version of the model uses. Otherwise it takes the highest number
+     * of the model's versions + 1. */
     int64_t version;
     const char *label; /* "" or NULL: the label in `config`, else no label */
     /* "" or NULL: the lineage comes from the first of these that has one: `config`, manifest.json,
@@ -121,7 +123,7 @@ struct hps_load; /* a load; reference-counted, may outlive its entry in the cata
 
 struct hps_load_state {
     int64_t version;
-    const char *stage; /* text as hps_load_progress.stage */
+    const char *stage; /* one of the texts of hps_load_progress.stage */
     char table[128];   /* the table that is being loaded */
     /* remaining_ms: an estimate; 0: unknown */
     uint64_t rows_done, rows_total, bytes_done, bytes_total, remaining_ms;
@@ -242,8 +244,8 @@ hps_status hps_catalog_unload(struct hps_catalog *catalog, const char *model, in
 /* Unload all versions of a model, the active one last, each as hps_catalog_unload does. The caller
  * is not notified when their rows are removed. *out_gone has the versions that were unloaded, also
  * after an error. May block.
- * error   NOT_FOUND: the model has no resident version; PRECONDITION: a version is loading, so that
- *         the model would be served again
+ * error   NOT_FOUND: the model has no resident version; PRECONDITION: a version is loading, which
+ *         would serve the model again
  */
 hps_status hps_catalog_unload_model(struct hps_catalog *catalog, const char *model,
                                     struct hps_versions_gone *out_gone, struct hps_error *err)
@@ -296,7 +298,7 @@ void hps_catalog_each_unserved(struct hps_catalog *catalog,
 /* Whether the catalog is ready. It is ready if all of these are true:
  * - Every model of models[] has an active version, and no load of its changed files is pending.
  * - No active version has lost rows whose only copy was in a shared store.
- * - If a shared store has the only copy of the rows, each slot of the store has a reachable server.
+ * - If a shared store has the only copy of the rows, each hash slot has a reachable server.
  * If not ready, calls `fn` (may be NULL) with each reason; the rules for `fn` in hps_catalog_each
  * apply. For the readiness of the server use server/catalog/readiness.h. */
 bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *reason),

@@ -35,7 +35,9 @@ struct catalog_entry {
     struct hps_embed_range_usage *gpu_usages; /* [n_tables] usage at the last update of metrics */
     struct hps_config *own; /* the version's own models[] entry, parsed; NULL: no own entry */
     enum entry_state state;
-    uint64_t last_active; /* higher: was activated later; 0: was never active */
+    /* Rank of the version's last activation among the versions of the model: the higher, the later.
+     * 0: the version was never active. */
+    uint64_t last_active;
     unsigned n_switching; /* switches to the version that wait for a warm-up or for updates */
     struct catalog_entry *next_unloading; /* in catalog->unloading */
     /* ENTRY_UNLOADING: the unload to notify at the end. NULL: no caller waits. */
@@ -50,7 +52,7 @@ struct catalog_model {
     uint64_t n_switches; /* activations so far */
     struct catalog_entry *entries;
     struct hps_table_order order; /* order of the model's tables, the same in all its versions */
-    uint32_t n_order_stored;      /* number of tables in the stored record; 0: it has no order */
+    uint32_t n_order_stored;      /* tables in the order of the stored record; 0: no order */
     /* The stored record is of an earlier build, or names versions that no longer exist. */
     bool record_outdated;
     const struct hps_config_model *config; /* the server's models[] entry; NULL: not configured */
@@ -69,7 +71,9 @@ struct catalog_model {
     bool awaits;
     /* The model's load from models[] is queued, and the loader thread has not begun it. */
     bool waiting;
-    bool unreached; /* the last load failed because a shared store was unreachable; it is retried */
+    /* The last load failed because the shared store was unreachable, and there is no persistent
+     * store. catalog_tidy retries the load. */
+    bool unreached;
     /* Error of the last failed load. Status OK: no load failed, or a later one succeeded, or a
      * resident version served the model when the load failed. */
     struct hps_error failure;
@@ -94,16 +98,17 @@ struct hps_load {
      * NULL. */
     struct catalog_entry *waiting;
     uint64_t waiting_until_us; /* hps_clock_us: the wait of `waiting` ends */
-    /* Set by the loader thread, with switch_lock held. After that thread has released switch_lock,
-     * an unload may free `entry` and `model`. */
+    /* The version is published. The loader thread sets this flag with switch_lock held. After that
+     * thread has released switch_lock, an unload may free `entry` and `model`. */
     bool published;
     /* The loader thread sets the next four; any thread reads them. */
     _Atomic uint64_t duplicate_keys;
     _Atomic uint64_t n_rows;
     _Atomic uint64_t n_rows_dropped;
     atomic_bool activated;
-    /* The catalog's lock protects the fields below. */
-    int64_t number;
+    int64_t number; /* of the new version */
+    /* The catalog's lock protects the fields below, except `outcome`. */
+
     /* Versions that the load will unload, as predicted when it began. */
     struct hps_versions_gone going;
     /* The loader thread sets it. Other threads read it after `done`. */
@@ -133,7 +138,8 @@ struct hps_catalog {
     struct hps_warmup *warmup;
     struct warm_up *warm_ups; /* list of the running warm-ups and refills */
     struct hps_pool *warmer;  /* one thread: warm-ups of serving versions, without a time limit */
-    /* One thread, which does switches, each after a bounded warm-up, and saves the hot keys. */
+    /* One thread. It does switches, each after a warm-up with a time limit, and saves the hot
+     * keys. */
     struct hps_pool *switcher;
     /* Saves the hot keys. Posted to `switcher`; never twice at the same time. */
     struct hps_task save;
@@ -221,7 +227,7 @@ struct catalog_model_change {
     int64_t without; /* a version that is being unloaded, and that the record omits; 0: none */
 };
 
-/* Write the model's record. May block; lock not held. */
+/* Write the model's record to the persistent store, which must exist. May block; lock not held. */
 hps_status catalog_put_model(struct hps_catalog *catalog, struct catalog_model *model,
                              const struct catalog_model_change *change, struct hps_error *err)
     HPS_MUST_CHECK;
@@ -254,9 +260,9 @@ hps_status catalog_tell_order(struct hps_catalog *catalog, const struct catalog_
 /* ---- switch.c -------------------------------------------------------------------------------- */
 
 /* Activate the resident version `number`. First write the new active version to the model's record,
- * then switch, then unload versions beyond keep_versions. The caller calls catalog_reap afterwards.
- * back: this is a rollback, and afterwards the model has no version to roll back to. switch_lock
- * held, lock not. */
+ * then switch, then unpublish versions beyond keep_versions. The caller then calls catalog_reap to
+ * remove them. back: this is a rollback, and afterwards the model has no version to roll back to.
+ * switch_lock held, lock not. */
 hps_status catalog_activate_locked(struct hps_catalog *catalog, struct catalog_model *model,
                                    int64_t number, bool back, struct hps_switched *out_switched,
                                    struct hps_error *err) HPS_MUST_CHECK;
@@ -282,7 +288,8 @@ hps_status catalog_check_diff(const struct hps_catalog *catalog, struct catalog_
  * error   PRECONDITION: the version lags too far behind */
 hps_status catalog_check_lag(struct hps_catalog *catalog, const char *model, int64_t number,
                              struct hps_error *err) HPS_MUST_CHECK;
-/* Set the gauge model_active_version of the model. */
+/* Set the gauge model_active_version of the model to its active version. switch_lock held, or no
+ * other thread uses the catalog yet. */
 void catalog_show_active(struct hps_catalog *catalog, const struct catalog_model *model);
 /* Tell the host map which version of the model is active: rows of the active version may evict rows
  * of other versions. Lock held. */
@@ -368,8 +375,8 @@ hps_status catalog_load_config(struct hps_catalog *catalog, const struct hps_con
 
 /* ---- ready.c --------------------------------------------------------------------------------- */
 
-/* Set the error that lookups of the model get while no version of it can serve, because it is
- * loading or its load failed. Lock held. */
+/* Set or clear the error that lookups of the model get while the model has no version that can
+ * serve. The error says whether the model is loading or its load failed. Lock held. */
 void catalog_expect(struct hps_catalog *catalog, struct catalog_model *model);
 /* Do catalog_expect for all models. lock not held. */
 void catalog_expect_all(struct hps_catalog *catalog);
@@ -392,9 +399,9 @@ void catalog_load_again(struct hps_catalog *catalog);
 
 /* A load request that is checked and completed. */
 struct catalog_request {
-    /* The request. If it has a models[] entry in `config`, that entry has set the fields that the
-     * caller left empty. said.entry: that entry or, without it, the server's models[] entry; NULL:
-     * there is neither. */
+    /* The request. If the caller set said.config, the fields that the caller left empty are from
+     * that models[] entry. said.entry is that entry or, without it, the server's models[] entry;
+     * NULL: there is neither. */
     struct hps_load_request said;
     struct hps_config *config;       /* the request's models[] entry, parsed; NULL: no own entry */
     struct hps_notes entry_notes;    /* notes of parsing it */
@@ -483,8 +490,8 @@ hps_status catalog_reaper_start(struct hps_catalog *catalog, struct hps_error *e
 void catalog_reaper_stop(struct hps_catalog *catalog);
 /* Unpublish surplus versions. While more than keep_versions versions are or have been active,
  * unpublish the one that was active longest ago. Versions with a pending switch are not
- * unpublished. Append the numbers of unpublished versions to *out_gone. The caller calls
- * catalog_reap afterwards. switch_lock held, lock not. */
+ * unpublished. Append the numbers of unpublished versions to *out_gone. The caller then calls
+ * catalog_reap to remove them. switch_lock held, lock not. */
 void catalog_retire_locked(struct hps_catalog *catalog, struct catalog_model *model,
                            struct hps_versions_gone *out_gone);
 /* As catalog_retire_locked, but unpublish the versions that were never active, except version

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The servers of a store (backends/store_servers.h) in metrics and readiness.
+ * Reports the servers of a store (backends/store_servers.h) in metrics, and checks for readiness
+ * that they are reachable.
  */
 #ifndef HPS_SERVER_CATALOG_STORE_SERVERS_H
 #define HPS_SERVER_CATALOG_STORE_SERVERS_H
@@ -21,9 +22,9 @@ void hps_store_servers_free(struct hps_store_servers *servers); /* no effect if 
  * One thread at a time. */
 void hps_store_servers_refresh(struct hps_store_servers *servers);
 
-/* Whether every slot of the store has a reachable server. If not, out_text[size] gets a sentence
- * with the number of slots without one. Also true if the store does not consist of servers. Any
- * thread. */
+/* Returns true if every hash slot of the store has a reachable server, or if the store does not
+ * consist of servers. Otherwise out_text[size] gets a sentence with the number of slots that have
+ * no reachable server. Any thread. */
 bool hps_store_servers_all_up(struct hps_store *store, char *out_text, size_t size);
 
 #endif

@@ -30,8 +30,8 @@ hps_status hps_version_diff(const struct hps_version *before, const struct hps_v
 /* Free the contents of *diff, and zero *diff. No effect if *diff is zeroed already. */
 void hps_version_diff_free(struct hps_version_diff *diff);
 /* OK if `after` may replace `before` without `force`. rows_loss_max: the largest share of rows, 0
- * to 1, that a table may lose. Another row type is accepted, because the values stay the
- * same, except for the conversion error that the load reports.
+ * to 1, that a table may lose. A change of the row type is accepted: it changes values only by the
+ * conversion error, which the load reports.
  * error   PRECONDITION: a table was removed, is new, has another width, or lost too many rows; the
  *         text names the table */
 hps_status hps_version_diff_check(const struct hps_version_diff *diff, double rows_loss_max,
