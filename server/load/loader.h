@@ -89,8 +89,9 @@ struct hps_load_progress {
 /* Estimate of the remaining time in milliseconds, from the average rate so far. 0: unknown, or all
  * rows are done. now_us: hps_clock_us. Any thread. */
 uint64_t hps_load_remaining_ms(const struct hps_load_progress *progress, uint64_t now_us);
-/* Log the progress of a load, unless it was logged or started less than 10 s ago. table: the name
- * of table number progress->table. Any thread, one call at a time; cheap enough for a timer. */
+/* Log the progress of a load. No effect within 10 s of the load's start, or of the last call that
+ * logged. table: the name of the table with the index progress->table. Any thread, one call at a
+ * time; cheap enough for a timer. */
 void hps_load_progress_log(struct hps_load_progress *progress, const char *model, int64_t version,
                            const char *table, uint64_t now_us);
 

@@ -33,8 +33,8 @@ hps_status hps_records_delete_model(struct hps_store *store, const char *model,
                                     struct hps_error *err) HPS_MUST_CHECK;
 
 /* Record that a shared store may have rows of an unpublished version, which is being loaded or
- * unloaded. If the process ends before, the record lets a later process delete the rows. Delete the
- * record when the rows are deleted, or when the version is published. */
+ * unloaded. If the process ends in that time, the record lets a later process delete the rows.
+ * Delete the record when the rows are deleted, or when the version is published. */
 hps_status hps_records_put_unused(struct hps_store *store, const struct hps_version *version,
                                   struct hps_error *err) HPS_MUST_CHECK;
 hps_status hps_records_delete_unused(struct hps_store *store, const struct hps_version *version,

@@ -41,10 +41,11 @@ struct hps_source {
 #define HPS_SOURCE_CONFIG "models[]"
 
 /* Open the tables of a model directory. Their order is that of its manifest.json or, without a
- * manifest, the order of names. A manifest must match the directory. Widths, default rows and row
- * types come from the table of the same name in `model` (may be NULL). The files, and the targets
- * of symbolic links, must be below one of `roots`. If `roots` is NULL, they may be anywhere. Takes
- * `roots`, also on failure. The caller closes *out_source with hps_source_close. May block. */
+ * manifest, the order of names. A manifest must name exactly the tables in the directory, and the
+ * file sizes in it must be right. Widths, default rows and row types come from the table of the
+ * same name in `model` (may be NULL). The files, and the targets of symbolic links, must be below
+ * one of `roots`. If `roots` is NULL, they may be anywhere. Takes `roots`, also on failure. The
+ * caller closes *out_source with hps_source_close. May block. */
 hps_status hps_source_open_dir(struct hps_roots *roots, const char *dir,
                                const struct hps_config_model *model, struct hps_source *out_source,
                                struct hps_error *err) HPS_MUST_CHECK;
@@ -72,10 +73,10 @@ hps_status hps_source_open_tables(struct hps_roots *roots, const struct hps_sour
                                   struct hps_source *out_source, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Open the tables of a models[] entry, in the order of the entry. The operator chose the path of
- * each table, so symbolic links in these paths may lead anywhere. Symbolic links to the files of a
- * table must lead below a permitted directory. The permitted directories are `model_roots` and, for
- * each path in the entry, the directory that contains the target of the path. May block. The caller
- * closes *out_source with hps_source_close. */
+ * each table, so symbolic links in these paths may lead anywhere. If a file of a table is
+ * itself a symbolic link, its target must be below a permitted directory. The permitted
+ * directories are `model_roots` and, for each path in the entry, the directory that contains the
+ * target of the path. May block. The caller closes *out_source with hps_source_close. */
 hps_status hps_source_open_config(const struct hps_strings *model_roots,
                                   const struct hps_config_model *model,
                                   struct hps_source *out_source, struct hps_error *err)

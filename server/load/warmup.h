@@ -81,10 +81,10 @@ struct hps_warmup_limits {
 /* Whether a warm-up of this version can have an effect. Any thread. */
 bool hps_warmup_useful(struct hps_warmup *warmup, const struct hps_version *version);
 /* Insert the rows of the model's hot keys into the host map, as rows of `version`: the hottest keys
- * first, until the map is full. If the model has init_ec, also insert the
- * rows into the embedding caches of `version`. The rows are read from lower tiers. The calling
- * thread pauses for about half of the time. The version must be pinned or not yet published. May
- * block. Any thread; calls may run in parallel. */
+ * first, until the map is full. If the model has init_ec, also insert the rows into the embedding
+ * caches of `version`. The rows are read from lower tiers. The calling thread pauses for about half
+ * of the time. The version must be pinned or not yet published. May block. Any thread; calls may
+ * run in parallel. */
 void hps_warmup_run(struct hps_warmup *warmup, struct hps_version *version,
                     const struct hps_warmup_limits *limits, struct hps_warmup_report *out_report);
 /* Pause for the time that has passed since start_us (hps_clock_us), at most 50 ms. Background

@@ -16,7 +16,7 @@
 enum {
     WARMUP_BATCH_KEYS_MAX = 1024,     /* keys that are read and inserted together */
     WARMUP_BATCH_BYTES_MAX = 1 << 20, /* bytes of their rows */
-    /* While a warm-up waits for a device's caches: how often it checks whether to stop. */
+    /* While a warm-up waits for a device's caches, it checks at this interval whether to stop. */
     WARMUP_LOOK_US = 20 * 1000
 };
 
