@@ -42,11 +42,11 @@ hps_status decode_check_enum(const struct decoder *decoder, const char *field, u
  *         many keys or bags; the caller of decode_query sets the text */
 hps_status decode_query(const struct decoder *decoder, struct cursor in,
                         struct hps_lookup_request *request) HPS_MUST_CHECK;
-/* Adds the numbers of keys and bags of the TableQuery in `in` to `count`. No effect if the query is
- * malformed. */
 struct decode_count {
     uint64_t n_keys, n_bags;
 };
+/* Adds the numbers of keys and bags of the TableQuery in `in` to `count`. No effect if the query is
+ * malformed. */
 void decode_count(const struct decoder *decoder, struct cursor in, struct decode_count *count);
 
 #endif

@@ -21,7 +21,7 @@
 #include "server/lookup/encode.h"
 #include "server/rpc/wire.h"
 
-/* Bytes that a block of heads has in addition, for the tag and the length of the matrix. */
+/* Additional bytes in a block of heads, for the tag and the length of the matrix. */
 enum { ENCODE_MARGIN = 64 };
 
 /* The values of one TableResult. */

@@ -87,7 +87,8 @@ struct exchange;    /* exchange.c */
 /* The memory that a request needs, and the reservations of this memory. */
 struct request_room {
     struct hps_admission_ticket ticket; /* the reservation at admission */
-    uint64_t reply_bytes; /* bytes of the reply, and of the stored rows that its bags add up */
+    /* Upper bound of the bytes of the reply, plus request_pooled_bytes. */
+    uint64_t reply_bytes;
     uint64_t work_bytes;  /* bytes of further memory that the lookup uses */
     uint64_t wait_us_max; /* longest wait for admission */
     uint64_t late_us;     /* hps_loop_now_us at which the wait for admission ends */
@@ -247,7 +248,8 @@ void request_discharge_quota(struct request *request);
  * limit of the connection, then at admission. Then does request_start, at once or when there is
  * capacity. Rejects the request if a quota is used up or the wait takes too long. */
 void request_ask_room(struct request *request);
-/* Bytes of the stored rows that the lookup adds up for bags. */
+/* Bytes of the stored rows that the lookup reads for queries with pooling. A key that occurs twice
+ * counts twice. */
 uint64_t request_pooled_bytes(const struct hps_lookup *lookup);
 /* In PHASE_CONN: the connection has capacity for the reply, which is now charged to it. Continues
  * with admission. */

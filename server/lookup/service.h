@@ -54,7 +54,8 @@ struct hps_lookup_service_parts {
     const struct hps_service_metrics *metrics;
     struct hps_lookup_limits limits;
     enum hps_lookup_path path;
-    uint32_t key_bytes; /* 4: keys of requests are narrowed (hps_keys_narrow); 8 or 0: not */
+    /* 4: keys of requests are narrowed to 4 bytes (hps_keys_narrow). 8 or 0: keys do not change. */
+    uint32_t key_bytes;
 };
 
 struct hps_lookup_service;
