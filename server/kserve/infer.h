@@ -114,12 +114,12 @@ hps_status kserve_take_parameter(struct kserve_infer *infer,
                                  const struct kserve_parameter *parameter, struct hps_error *err)
     HPS_MUST_CHECK;
 
+enum kserve_side { KSERVE_INPUT, KSERVE_OUTPUT };
 /* Checks a parameter of an input or output. tensor: the name of the input or output; parameter: the
  * name of the parameter. The caller handles the parameters that say where values are in an HTTP
  * body. This function rejects the parameters under "error", and ignores all others.
  *
  * error   UNIMPLEMENTED: shared memory, classification; INVALID: the name begins with `hps_` */
-enum kserve_side { KSERVE_INPUT, KSERVE_OUTPUT };
 hps_status kserve_check_parameter(enum kserve_side side, struct kserve_text tensor,
                                   struct kserve_text parameter, struct hps_error *err)
     HPS_MUST_CHECK;

@@ -15,7 +15,8 @@
  * reply in *out_asked. After an error, *out_request has only model, version and label, and
  * *out_asked only the id. If the arena has no space for the id, *out_request and *out_asked stay
  * unchanged.
- * error   `status` if it is not OK; others as kserve_view */
+ * error   EXHAUSTED: the arena has no space for the id; else `status` if it is not OK; else as
+ *         kserve_view */
 hps_status kserve_keep(hps_status status, const struct kserve_infer *infer,
                        const struct hps_decode_limits *limits, struct hps_arena *arena,
                        struct hps_lookup_request *out_request, struct hps_lookup_asked **out_asked,
