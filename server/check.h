@@ -13,8 +13,8 @@ struct hps_check {
     /* Whether a persistent store exists already. If so, missing model files are warnings, not
      * errors, because the store may have the versions that hpsd is to serve. */
     bool stored;
-    /* Called for each error and each warning. is_error: hpsd would not start, or would not load the
-     * model. */
+    /* Called for each error and each warning. is_error is true if hpsd would not start, or would
+     * not load the model. */
     void (*tell)(void *ctx, bool is_error, const char *text);
     void *ctx;
 };

@@ -120,7 +120,7 @@ struct hps_daemon {
     enum daemon_phase phase;
     bool failed;          /* a failure ends the daemon */
     atomic_bool draining; /* a drain was requested or has begun; any thread may set it */
-    unsigned n_draining;  /* drain: loops that still have connections; main thread */
+    unsigned n_draining;  /* during a drain, loops with open connections; main thread */
 
     struct loop_thread *threads;
     unsigned n_threads;

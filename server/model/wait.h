@@ -20,9 +20,10 @@ struct hps_wait {
     /* Records of this wait may have been rejected unnoticed: a view lists only the newest rejected
      * records, and some older ones were in no view. */
     bool unlisted;
-    uint64_t number_seen; /* rejected records up to this hps_rejected_view.number were examined */
-    size_t n_visible;     /* the first n_visible of request->records are visible */
-    char rejected[400];   /* text about the newest rejected record of this wait; "": none */
+    /* Rejected records with a number (hps_rejected_view.number) up to this one were examined. */
+    uint64_t number_seen;
+    size_t n_visible;   /* the first n_visible of request->records are visible */
+    char rejected[400]; /* text about the newest rejected record of this wait; "": none */
 
     /* The reply, as of the last view. */
     Hps__V1__WaitOutcome outcome; /* NOT_YET: still waiting */

@@ -45,7 +45,8 @@ static inline void hps_stages_enter(struct hps_stages *stages, enum hps_stage st
     hps_stages_enter_at(stages, stage, hps_clock_us());
 }
 
-/* Move `us` microseconds, but at most the time of stage `from`, from that stage to stage `to`. */
+/* Move `us` microseconds from the time of stage `from` to that of stage `to`. If `from` has less
+ * time, move all of it. */
 static inline void hps_stages_name(struct hps_stages *stages, enum hps_stage from,
                                    enum hps_stage to, uint64_t us)
 {
