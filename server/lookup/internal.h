@@ -41,8 +41,8 @@
 #include "server/lookup/service.h"
 #include "server/observe/stages.h"
 
-/* Which thread or queue has a request, and what the timer of the request does when it fires. The
- * timer is not set in phases without a note about it. Loop thread only. */
+/* Which thread or queue has a request, and what the timer of the request does when it fires. In a
+ * phase whose comment does not mention the timer, it is not set. Loop thread only. */
 enum request_phase {
     PHASE_LOOP, /* the loop thread, in its current turn */
     /* The worker pool, which inflates and decodes the message. The phase ends when the request is

@@ -13,8 +13,8 @@
 
 struct hps_wait {
     const Hps__V1__WaitForUpdatesRequest *request; /* borrowed; hps_wait_check returned OK for it */
-    /* Start of the wait, Unix time in ms. State that was read from Kafka earlier does not count.
-     * The goal NOW waits for the records that were logged before this time. */
+    /* Start of the wait, Unix time in ms. The goal NOW waits for the records that were logged
+     * before this time. */
     int64_t begin_ms;
     bool begun; /* at least one view was examined */
     /* Records of this wait may have been rejected unnoticed: a view lists only the newest rejected
