@@ -3,9 +3,9 @@
  * A blocking gRPC client for tools. A client has one connection and an event loop. The calling
  * thread runs the loop within each call. A client belongs to one thread at a time.
  *
- * The functions below have one call in flight. For several calls in flight, start each with
- * hps_grpc_client_start on the channel of hps_client_channel, and run the loop of hps_client_loop
- * with hps_loop_turn.
+ * hps_client_call, hps_client_stream and hps_client_health return when their call has ended, so one
+ * call is in flight at a time. For several calls in flight, start each with hps_grpc_client_start
+ * on the channel of hps_client_channel, and run the loop of hps_client_loop with hps_loop_turn.
  */
 #ifndef HPS_CLIENT_CLIENT_H
 #define HPS_CLIENT_CLIENT_H
@@ -41,7 +41,7 @@ struct hps_client;
  *
  * error   UNAVAILABLE: no server was reached; DEADLINE: no answer in time; INVALID: a malformed
  *         address, token or TLS option; NOT_FOUND, PERMISSION, IO: the token or TLS files cannot be
- *         read; UNAUTHENTICATED: certificates; NO_MEMORY, EXHAUSTED
+ *         read; UNAUTHENTICATED: a certificate is missing or rejected; NO_MEMORY, EXHAUSTED
  */
 hps_status hps_client_open(const struct hps_client_options *options, struct hps_client **out_client,
                            struct hps_error *err) HPS_MUST_CHECK;
@@ -76,6 +76,7 @@ hps_status hps_client_stream(struct hps_client *client, const char *path, const 
 hps_status hps_client_health(struct hps_client *client, const char *service, uint64_t timeout_us,
                              bool *out_serving, struct hps_error *err) HPS_MUST_CHECK;
 
+/* The loop and the channel of the client, valid until hps_client_close. */
 struct hps_loop *hps_client_loop(struct hps_client *client);
 struct hps_grpc_channel *hps_client_channel(struct hps_client *client);
 

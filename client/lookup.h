@@ -28,7 +28,7 @@
 #define HPS_CLIENT_LOOKUP_POOLINGS     "none|sum|mean|sqrtn|mean_by_count"
 #define HPS_CLIENT_LOOKUP_LAYOUTS      "per-table|concat"
 
-enum { HPS_CLIENT_LOOKUP_CONCAT = 2 }; /* number of hps.v1.RowLayout */
+enum { HPS_CLIENT_LOOKUP_CONCAT = 2 }; /* ROW_LAYOUT_CONCAT of hps.v1.RowLayout */
 
 /* The part of a request for one table. The reply has one row for each key. With pooling, it has one
  * row for each bag of keys instead. */
@@ -85,7 +85,7 @@ struct hps_client_lookup_result {
     uint32_t unique_key_count;
     uint32_t defaulted_key_count;
     uint32_t unknown_key_count;
-    const uint8_t *key_status; /* [n_key_status] of enum hps_key_status; NULL: all were found */
+    const uint8_t *key_status; /* [n_key_status] of enum hps_key_status; NULL: all keys found */
     size_t n_key_status;       /* hps_client_lookup_check compares it with the query */
     struct hps_client_lookup_tier tiers[HPS_TIER_COUNT];
     uint32_t n_tiers;

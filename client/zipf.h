@@ -33,7 +33,7 @@ static inline double hps_random_unit(struct hps_random *random)
 struct hps_zipf {
     uint64_t n; /* number of rows */
     double alpha;
-    double heavy; /* share of draws that return rank 1, in addition to the distribution */
+    double heavy; /* share of draws that return rank 1 without using the distribution */
     /* h_x1, h_n and s: constants of the rejection-inversion. */
     double h_x1;
     double h_n;
