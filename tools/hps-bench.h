@@ -23,7 +23,7 @@ struct bench_table {
     char name[BENCH_NAME_BYTES];
     uint32_t number; /* table number of base/rows/rowgen.h */
     uint64_t n_rows;
-    enum hps_dtype dtype; /* as stored */
+    enum hps_dtype dtype; /* type of the stored rows */
     struct hps_zipf zipf;
 };
 
@@ -49,11 +49,12 @@ struct bench_plan {
     bool concat;              /* replies have one matrix with the rows of all tables */
     enum hps_pooling pooling; /* of every table; NONE: the next three fields are 0 */
     uint64_t n_bag_keys;      /* keys of a bag; the last bag of a table has the rest */
-    uint32_t *offsets;        /* [n_rows + 1] bags of a table, the same for all tables; hps_free */
-    bool weighted;            /* every key has a weight */
-    uint64_t n_rows;          /* rows of each table in a reply: one per key or bag */
-    uint64_t seed;            /* of the random keys */
-    uint64_t data_seed;       /* --seed of hps-gen, for `verify` */
+    /* [n_rows + 1], hps_free. Bag b of each table has keys [offsets[b], offsets[b + 1]). */
+    uint32_t *offsets;
+    bool weighted;              /* every key has a weight */
+    uint64_t n_rows;            /* rows of each table in a reply: one per key or bag */
+    uint64_t seed;              /* of the random keys */
+    uint64_t data_seed;         /* --seed of hps-gen, for `verify` */
     struct bench_table *tables; /* [n_tables], hps_free */
     uint64_t n_tables;
     bool json;
@@ -82,14 +83,14 @@ struct bench_counts {
     char wrong_text[320]; /* difference in the first wrong row */
 };
 
-/* Progress, which workers count and the main thread reads, and the signals to start and stop. */
+/* Shared by all workers and the main thread: progress, and when to start and stop. */
 struct bench_live {
     atomic_ullong requests_started;
     atomic_ullong requests_done;
     atomic_ullong keys_done;
     atomic_ullong bytes_done;
     atomic_ullong errors;
-    atomic_uint n_ready;    /* workers with open connections */
+    atomic_uint n_ready;    /* workers that have connected, or failed to connect */
     atomic_uint n_running;  /* workers that have not ended */
     atomic_ullong start_us; /* when the load begins, by hps_clock_us; 0: not yet */
     atomic_bool stop;
@@ -97,12 +98,12 @@ struct bench_live {
 
 /* Buffers in which bench_verify computes the expected rows. */
 struct bench_check {
-    uint32_t dim; /* capacity of the buffers, in values */
-    float *row;   /* [dim] like the next three, which are in the same memory; hps_free frees all */
-    float *expected;
-    float *tolerance;
-    float *got;
-    uint8_t *bytes; /* one row of any type */
+    uint32_t dim;     /* capacity of the buffers, in values */
+    float *row;       /* [dim]; start of the memory of all four arrays, which hps_free frees */
+    float *expected;  /* [dim] */
+    float *tolerance; /* [dim] */
+    float *got;       /* [dim] */
+    uint8_t *bytes;   /* one row of any type */
 };
 
 struct bench_worker {

@@ -23,10 +23,10 @@ struct publish_options {
     struct hps_producer_options broker;
     const char *model;
     const char *table;   /* NULL: all tables of the input; lines then begin with TABLE */
-    const char *from;    /* NULL: option not given; so are diff[0] and deletes */
-    const char *diff[2]; /* old path, new path */
-    const char *deletes;
-    bool lines; /* read lines from standard input */
+    const char *from;    /* NULL: option not given */
+    const char *diff[2]; /* old path, new path; both NULL: option not given */
+    const char *deletes; /* NULL: option not given */
+    bool lines;          /* read lines from standard input */
     enum hps_update_form form;
     const char *form_word; /* `form` as text: "keyed", "hctr" or "packed" */
     uint32_t key_bytes;    /* HCTR: 8 or 4 */
@@ -79,7 +79,7 @@ hps_status publish_table(struct publish *publish, const char *table, uint32_t di
 void publish_expect(struct publish *publish, uint64_t n_rows);
 
 struct publish_input {
-    const char *table; /* the only table; NULL: as in struct publish_options */
+    const char *table; /* the only table; NULL: all tables, as in struct publish_options */
     bool nan_allowed;
     enum hps_dtype row_dtype; /* type of sent rows; if BF16, uint16 files are read as BF16 */
     bool units;               /* a line may be "commit", which ends a unit */
@@ -126,7 +126,8 @@ void publish_servers_close(struct publish_servers *servers); /* NULL has no effe
 /* Checks that all servers apply updates to the version, and expect keys of key_bytes. Call it
  * before the first record is sent.
  *
- * error   INVALID: a server does not; else the error of the call
+ * error   INVALID: a server does not, or has not confirmed it in time; other errors of
+ *         hps_client_wait
  */
 hps_status publish_servers_begin(struct publish_servers *servers, struct hps_error *err)
     HPS_MUST_CHECK;
@@ -140,8 +141,8 @@ struct publish_rows_form {
 /* Checks that all servers accept these rows or deletes, and that all follow `topic`. The topic must
  * exist. Call it before rows or deletes of the table are sent.
  *
- * error   INVALID: a server does not accept them or does not follow the topic; else the error of
- *         the call
+ * error   INVALID: a server does not accept them, does not follow the topic, or has not confirmed
+ *         this in time; other errors of hps_client_call and hps_client_wait
  */
 hps_status publish_servers_check(struct publish_servers *servers,
                                  const struct publish_rows_form *form, const char *topic,
@@ -160,7 +161,7 @@ struct publish_range {
  *
  * unit    timeout_us: for all servers together
  * error   DEADLINE: not visible in time; PRECONDITION: the records will not become visible;
- *         CANCELLED: the user has interrupted the program; else the error of the call
+ *         CANCELLED: the user has interrupted the program; other errors of hps_client_wait
  */
 hps_status publish_wait(struct publish_servers *servers, const struct publish_range *ranges,
                         size_t n, uint64_t timeout_us, struct hps_error *err) HPS_MUST_CHECK;

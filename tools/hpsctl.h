@@ -24,9 +24,9 @@ struct hpsctl {
     uint64_t timeout_us; /* time limit of a call; 0: no limit */
     const struct hpsctl_verb *verb;
     struct hps_client *client; /* NULL before hpsctl_open */
-    char **words;              /* [n_words] words after the verb; the verb allows n_words */
-    int n_words;
-    uint32_t choice; /* index of the verb's choice that the first word names */
+    char **words;              /* [n_words] words after the verb */
+    int n_words;               /* in the range that the verb allows */
+    uint32_t choice; /* index of the first word in the `choices` of the verb (base/args.h) */
 };
 
 struct hpsctl_verb {
@@ -50,9 +50,9 @@ int hpsctl_fail(struct hpsctl *ctl, const struct hps_error *err);
 int hpsctl_usage(const struct hpsctl *ctl, const char *fmt, ...) HPS_PRINTF(2, 3);
 /* Prints that memory is exhausted. Returns TOOL_REFUSED. */
 int hpsctl_no_memory(void);
-/* Connects, unless the verb has connected already. hpsctl_call calls it. A verb that first checks
- * its words thus reports wrong words without a server. Returns TOOL_OK, or the exit code after
- * printing the error. */
+/* Connects, unless the verb has connected already. hpsctl_call calls this function, so a verb can
+ * report wrong words before it needs a server. Returns TOOL_OK, or the exit code after printing the
+ * error. */
 int hpsctl_open(struct hpsctl *ctl);
 /* Calls a method of Admin. Returns TOOL_OK, or the exit code after printing the error. The caller
  * frees the reply, *out_reply, with hps_message_free. Strings of the reply are printable

@@ -17,7 +17,7 @@
 
 enum tool_exit {
     TOOL_OK = 0,
-    TOOL_REFUSED = 1, /* the server rejected the call, or it failed for another reason */
+    TOOL_REFUSED = 1, /* the server rejected the call, or another error occurred */
     TOOL_USAGE = 2,
     TOOL_UNREACHABLE = 3,
     TOOL_DEADLINE = 4,
@@ -43,7 +43,8 @@ const char *tool_admin_address(void);
 hps_status tool_address_check(const char *option, const char *address, struct hps_error *err)
     HPS_MUST_CHECK;
 
-/* How a tool connects: its address, and the shared options for tokens and TLS. */
+/* How a tool connects to the server. The options tool_connect_args, which all tools share, set the
+ * fields for the token and for TLS. Each tool sets the other fields. */
 extern struct hps_client_options tool_connect;
 extern const struct hps_arg tool_connect_args[];
 
