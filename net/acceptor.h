@@ -33,8 +33,8 @@ hps_status hps_acceptor_new(struct hps_loop *loop, const struct hps_acceptor_opt
 /* Starts to accept connections on `listen_fd`. The acceptor owns `listen_fd` from now on, also on
  * failure. The accepted connections use TLS with `tls`, or no TLS if `tls` is NULL. The acceptor
  * takes a reference to `tls`. on_accept gets `cookie` for each connection of this socket.
- * `unlink_file`: hps_acceptor_stop removes the file of this Unix socket. It must be false for
- * sockets that a service manager has opened. */
+ * If `unlink_file` is true, hps_acceptor_stop removes the file of this Unix socket. It must be
+ * false for sockets that a service manager has opened. */
 hps_status hps_acceptor_add(struct hps_acceptor *acceptor, int listen_fd, struct hps_tls *tls,
                             unsigned cookie, bool unlink_file, struct hps_error *err)
     HPS_MUST_CHECK;

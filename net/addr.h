@@ -15,7 +15,7 @@
 
 #define HPS_ADDR_HOST_MAX 255
 #define HPS_ADDR_TEXT_MAX (HPS_ADDR_HOST_MAX + 16) /* with brackets, port and NUL */
-#define HPS_PLACES_MAX    16                       /* of one host name; further ones are ignored */
+#define HPS_PLACES_MAX    16                       /* per host name; further places are ignored */
 
 struct hps_addr {
     bool is_unix;

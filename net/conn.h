@@ -50,7 +50,8 @@ hps_status hps_conn_attach(struct hps_conn *conn, struct hps_loop *loop,
 /* Continues the connect and the TLS handshake. OK: both are finished; later calls return OK too.
  * For an accepted connection without TLS, the first call returns OK. AGAIN: call again from
  * on_ready. Every other status ends the connection, with the peer and the reason in `err`:
- * UNAVAILABLE, DEADLINE, UNAUTHENTICATED (certificates), CLOSED, EXHAUSTED or NO_MEMORY. */
+ * UNAVAILABLE, DEADLINE, UNAUTHENTICATED (a certificate is missing or rejected), CLOSED, EXHAUSTED
+ * or NO_MEMORY. */
 hps_status hps_conn_handshake(struct hps_conn *conn, struct hps_error *err) HPS_MUST_CHECK;
 
 /* Sets the events for which on_ready is called: HPS_LOOP_READ, HPS_LOOP_WRITE, both, or 0 for none.

@@ -51,9 +51,9 @@ struct hps_grpc_method {
     bool no_body; /* HTTP/1.1: a request with a body is rejected; the body is not read */
     /* Receives one complete message, which the loop thread has inflated. For methods with small
      * messages. `data` is valid during the callback only, unless hps_grpc_call_keep_message is
-     * called. Without client_streaming, it is called at most once, after the half-close. */
+     * called. Without client_streaming, this callback runs at most once, after the half-close. */
     void (*on_message)(struct hps_grpc_call *call, const uint8_t *data, size_t size);
-    /* If set, it is called instead of on_message, with one message that may still be compressed.
+    /* If set, called instead of on_message, with one message that may still be compressed.
      * The service inflates the message with hps_grpc_unpack on another thread, so that the loop is
      * not delayed. `packed` is valid during the callback only. So is packed->data, unless
      * hps_grpc_call_keep_message is called. */
@@ -137,13 +137,13 @@ const char *hps_grpc_no_start_name(enum hps_grpc_no_start how);
 
 /* Why a slow client was disconnected, or why one of its calls was ended. */
 enum hps_grpc_slow {
-    /* It read less than reply_bytes_per_s_min for 10 s. */
+    /* The client read less than reply_bytes_per_s_min for 10 s. */
     HPS_GRPC_SLOW_RATE,
-    /* It read less than reply_bytes_per_s_min while other replies waited for memory. */
+    /* The client read less than reply_bytes_per_s_min while other replies waited for memory. */
     HPS_GRPC_SLOW_ROOM,
-    /* It sent less than request_bytes_per_s_min for 10 s. */
+    /* The client sent less than request_bytes_per_s_min for 10 s. */
     HPS_GRPC_SLOW_SEND_RATE,
-    /* It sent less than request_bytes_per_s_min while other requests lacked memory. */
+    /* The client sent less than request_bytes_per_s_min while other requests lacked memory. */
     HPS_GRPC_SLOW_SEND_ROOM,
     HPS_GRPC_SLOW_COUNT
 };
@@ -175,11 +175,11 @@ struct hps_grpc_guard {
      * the call with `err`. */
     hps_status (*enter)(void *visitor, const struct hps_grpc_call *call, uint32_t roles,
                         const void **out_grant, struct hps_error *err);
-    /* After hps_grpc_loop_recheck: decides whether the connection may stay. Any status but OK
-     * closes it at once. */
+    /* After hps_grpc_loop_recheck: decides whether the connection may stay open. Any status but OK
+     * closes the connection at once. */
     hps_status (*visitor_again)(void *visitor, const struct hps_conn *conn, struct hps_error *err);
     /* After visitor_again returned OK, for each call of the connection that has a grant: decides
-     * whether the call may continue. Any status but OK ends it. */
+     * whether the call may continue. Any status but OK ends the call. */
     hps_status (*again)(void *visitor, const struct hps_grpc_call *call, const void *grant,
                         uint32_t roles, struct hps_error *err);
     void (*release)(const void *grant); /* drops a reference; NULL has no effect */
@@ -260,8 +260,8 @@ uint64_t hps_grpc_call_client(const struct hps_grpc_call *call); /* the result o
 const void *hps_grpc_call_grant(const struct hps_grpc_call *call);
 uint64_t hps_grpc_call_start_us(const struct hps_grpc_call *call);
 uint64_t hps_grpc_call_deadline_us(const struct hps_grpc_call *call); /* 0: no deadline */
-/* Sets the deadline of the call, unless it has an earlier one. For deadlines that are part of a
- * message. No effect after the call is finished.
+/* Sets the deadline of the call, unless the call has an earlier one. Used if a request message
+ * contains a time limit. No effect after the call is finished.
  *
  * unit    at_us: by hps_clock_us. A time in the past ends the call in the next turn of the loop
  */

@@ -33,7 +33,7 @@ enum {
     HPS_HTTP2_LOST = 0x7fffffff,
 };
 
-enum { HPS_HTTP_FIELDS_MAX = 32 }; /* maximum number in a header block that is sent */
+enum { HPS_HTTP_FIELDS_MAX = 32 }; /* maximum number of fields in a sent header block */
 
 struct hps_http_field {
     const char *name; /* in lower case */

@@ -116,7 +116,7 @@ struct hps_http2 {
     bool received;        /* result of hps_conn_received, saved when `conn` was freed */
     struct {
         struct http2_batch *batch; /* frames that are being written; may be NULL */
-        /* Framed pieces that the kernel does not have yet, in order of release_at. */
+        /* Framed pieces that the kernel does not have yet, in the order of their ends. */
         struct http2_piece *unreleased_head, *unreleased_tail;
         uint64_t position; /* bytes ever added to batches */
         uint64_t bodies;   /* body bytes in `position` */
@@ -132,9 +132,9 @@ struct hps_http2 {
         struct hps_http2_filter filter;
         /* Rates of tiny DATA frames, of PING frames, and of all control frames. */
         struct http2_rate tiny, pings, controls;
-        /* Like `opened` of a stream: when the peer last enlarged the connection's window, and when
-         * SETTINGS last changed the windows of all streams. */
+        /* As `opened` of struct hps_http2_stream, for the window of the connection. */
         uint64_t opened;
+        /* As `opened`, for SETTINGS frames, which change the windows of all streams. */
         uint64_t opened_streams;
     } in;
     struct hps_error why; /* first cause of the connection's end */
@@ -145,7 +145,7 @@ struct hps_http2 {
 /* Changes the phase of the connection; asserts that `to` may follow. */
 void http2_phase_set(struct hps_http2 *h2, enum http2_phase to);
 
-extern const unsigned http2_send_follows[HTTP2_SEND_PHASES]; /* bit p: phase p may follow */
+extern const unsigned http2_send_follows[HTTP2_SEND_PHASES]; /* [phase] bit p: phase p may follow */
 
 /* Changes the phase of the sending side of the stream; asserts that `to` may follow. */
 static inline void http2_stream_send_set(struct hps_http2_stream *stream, enum http2_send_phase to)

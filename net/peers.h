@@ -72,8 +72,8 @@ struct hps_peers_limits {
     double share;          /* share of a peer, as a fraction of connections_max; 0: no shares */
     unsigned failures_max; /* failures per minute above which a peer is slowed; 0: never slowed */
     /* True: connections may be displaced in their first idle second too, and the number of
-     * displaced connections that are still open is not limited. For an owner that accepts and
-     * closes connections on one loop: there a displaced connection closes within a turn. */
+     * displaced connections that are still open is not limited. Set by an owner whose loop both
+     * accepts and closes connections, so that a displaced connection closes within a turn. */
     bool idle_at_once;
 };
 
