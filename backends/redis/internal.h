@@ -199,7 +199,7 @@ hps_status redis_put_command(struct hps_buf *bytes, const char *name,
 /* Count the rows of all shards and restart their time to live. False: a shard did not respond;
  * `err` has the first failure that a server or the cluster reported. */
 bool redis_count_rows(struct redis_space *space, struct hps_error *err);
-/* Start the leases thread, which runs until the store is closed. NO_MEMORY */
+/* Start the leases thread, which runs until the store is closed. The only error is NO_MEMORY. */
 hps_status redis_maintenance_start(struct redis *redis) HPS_MUST_CHECK;
 
 /* ---- state.c: known state of shards ---------------------------------------------------------- */

@@ -12,7 +12,7 @@
 #include "base/buf.h"
 
 enum {
-    HPS_REDIS_POSITION_BYTES = 16, /* stored form: u64 partition in memory order, i64 BE offset */
+    HPS_REDIS_POSITION_BYTES = 16, /* stored form: u64 partition in host order, i64 BE offset */
     HPS_REDIS_SPAN_BYTES = 32      /* stored form of a span: partition, start, first, next */
 };
 
@@ -39,8 +39,8 @@ const struct hps_redis_position *hps_redis_positions_find(
 /* Make `to` a copy of `from`. NO_MEMORY: `to` is unchanged. */
 hps_status hps_redis_positions_copy(struct hps_redis_positions *to,
                                     const struct hps_redis_positions *from) HPS_MUST_CHECK;
-/* Raise the position of `partition` to at least `offset`; add it if the set lacks it. `start`
- * replaces the old start unless it is negative. NO_MEMORY */
+/* Raise the offset of `partition` to at least `offset`. If the set lacks the partition, add it.
+ * `start` replaces the old start unless `start` is negative. The only error is NO_MEMORY. */
 hps_status hps_redis_positions_raise(struct hps_redis_positions *positions, uint64_t partition,
                                      int64_t start, int64_t offset) HPS_MUST_CHECK;
 /* Replace the set with the one whose stored form is in `data`. INVALID: malformed; NO_MEMORY */

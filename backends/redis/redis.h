@@ -21,7 +21,7 @@ struct hps_redis_store_options {
     uint32_t n_shards;         /* per version; must be the same in all daemons */
     uint32_t fields_max;       /* maximum number of rows per command */
     uint64_t write_timeout_us; /* longest duration of a write; an earlier deadline has priority */
-    bool authoritative;        /* the only copy of the rows: shards are never emptied */
+    bool authoritative; /* this store has the only copy of the rows, so never empties shards */
     /* Name of this daemon, unique among the daemons that share Redis. NULL: "hpsd". */
     const char *member;
     uint64_t lease_ms; /* a lease expires this long after it was last renewed */
@@ -46,7 +46,7 @@ struct hps_redis_store_options {
                                       .sample_every = 16})
 
 /* Open the store; does not wait for any server. Strings are borrowed for the call.
- * error   INVALID: an option is invalid; `err` names it. NO_MEMORY */
+ * error   INVALID: an option is invalid, and `err` names it; NO_MEMORY */
 hps_status hps_redis_open(const struct hps_redis_store_options *options,
                           struct hps_store **out_store, struct hps_error *err) HPS_MUST_CHECK;
 

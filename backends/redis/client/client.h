@@ -89,7 +89,7 @@ enum {
      * command without this flag must have the same effect when executed twice. */
     HPS_REDIS_ONCE = 2,
     /* The node counts as failed if it sends nothing for command_timeout_us, even if the deadline of
-     * the call is later. A long reply may take longer as long as bytes arrive. */
+     * the call is later. A long reply may take more time while its bytes keep arriving. */
     HPS_REDIS_QUICK = 4,
 };
 

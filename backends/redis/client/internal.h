@@ -121,8 +121,8 @@ void hps_redis_node_account(struct hps_redis_cluster *cluster, struct hps_redis_
  * PROBE). */
 void hps_redis_node_probed(struct hps_redis_cluster *cluster, struct hps_redis_node *node,
                            hps_status status, const char *why);
-/* The server sent an error reply: count it and store it as `stats.error`. Log it, each kind of
- * error at most once a minute. */
+/* Record an error reply of the node: count it and store its text as `stats.error`. Also log it, but
+ * each kind of error at most once a minute. */
 void hps_redis_node_refused(struct hps_redis_node *node, const char *error);
 /* Close the node's idle links now, and its checked-out links when they are checked in. */
 void hps_redis_node_drop_links(struct hps_redis_node *node);
