@@ -65,8 +65,10 @@ struct hps_rocksdb_family {
     bool leftover; /* a drop was begun and may have failed, so the rows must not be used */
     /* A compaction found damage. RocksDB no longer compacts the family after the next open. */
     bool damaged;
-    bool flushed;   /* in store->dropped: every flush that ran at the drop has ended */
-    bool compacted; /* in store->dropped: every compaction that ran at the drop has ended */
+    /* For a family in store->dropped: all flushes that were running when it was dropped have
+     * ended. */
+    bool flushed;
+    bool compacted; /* the same for compactions */
     struct hps_rocksdb_family *next;
 };
 
@@ -268,8 +270,8 @@ void hps_rocksdb_write_failed(struct hps_rocksdb *store, const char *text);
 
 /* Whether a write has succeeded since RocksDB last reported an event. For rocksdb-sync. */
 bool hps_rocksdb_health_settled(const struct hps_rocksdb *store);
-/* Same as hps_rocksdb_health_settled, but if RocksDB has reported an event since, attempts a write.
- * For rocksdb-sync, which holds wal.gate for writing. */
+/* Same as hps_rocksdb_health_settled, but if no write has succeeded since the last event, attempts
+ * one first. For rocksdb-sync, which holds wal.gate for writing. */
 bool hps_rocksdb_takes_writes(struct hps_rocksdb *store);
 /* Ensure that the memtable of the default family is not empty. Only then does RocksDB start a new
  * WAL after a full disk (health.c). False: RocksDB accepts no writes now. */

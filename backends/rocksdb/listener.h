@@ -28,8 +28,8 @@ enum hps_rocksdb_event_kind {
     HPS_ROCKSDB_COMPACTION_FAILED,
 };
 
-/* Values of RocksDB's enums, as far as hpsd uses them, in this enum and the next three. listener.cc
- * checks the numbers at compile time. */
+/* This enum and the next three copy values of RocksDB's enums that hpsd uses. listener.cc checks
+ * the numbers at compile time. */
 enum hps_rocksdb_reason {
     HPS_ROCKSDB_REASON_FLUSH = 0,
     HPS_ROCKSDB_REASON_COMPACTION = 1,
