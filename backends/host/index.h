@@ -206,7 +206,7 @@ static inline void hps_host_touch(struct hps_host_place place)
 uint64_t hps_host_index_bytes(uint64_t n_rows);
 
 /* Open an index with space for n_rows keys. n_rows 0 needs no memory, so that a version can be
- * opened when the budget is full. EXHAUSTED, NO_MEMORY. */
+ * opened when the budget is full. Fails with EXHAUSTED or NO_MEMORY. */
 hps_status hps_host_index_open(struct hps_host_index *index, struct hps_host_account *account,
                                struct hps_epoch *epoch, uint64_t seed, uint64_t n_rows)
     HPS_MUST_CHECK;
@@ -214,7 +214,7 @@ hps_status hps_host_index_open(struct hps_host_index *index, struct hps_host_acc
 void hps_host_index_close(struct hps_host_index *index);
 
 /* Begin to grow if the index is too small for n_rows keys. Until the index has had that many keys,
- * it does not shrink. EXHAUSTED, NO_MEMORY. */
+ * it does not shrink. Fails with EXHAUSTED or NO_MEMORY. */
 hps_status hps_host_index_reserve(struct hps_host_index *index, uint64_t n_rows) HPS_MUST_CHECK;
 /* Do one bounded step of pending work: move buckets to the new array, or return memory. True: there
  * are more buckets to move. */

@@ -104,7 +104,7 @@ uint64_t host_evictions_take(struct hps_space *space, const struct hps_table *ta
 hps_status host_reserve(struct hps_space *space, struct hps_error *err) HPS_MUST_CHECK;
 
 /* Create a set of empty host tables for tables[n_tables]. sized: allocate their indexes for
- * hps_table.n_rows rows now. EXHAUSTED; NO_MEMORY */
+ * hps_table.n_rows rows now. Fails with EXHAUSTED or NO_MEMORY. */
 hps_status host_set_new(struct host_map *store, struct host_space *space,
                         const struct hps_table *tables, uint32_t n_tables, bool sized,
                         struct host_set **out_set) HPS_MUST_CHECK;

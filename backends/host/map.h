@@ -22,7 +22,7 @@ struct hps_host_map_options {
     double target_ratio; /* a table that has reached rows_max evicts down to rows_max times this */
 };
 
-/* Open the store. The caller closes it with its `close` call. NO_MEMORY */
+/* Open the store. The caller closes it with its `close` call. The only error is NO_MEMORY. */
 hps_status hps_host_map_open_with(const struct hps_host_map_options *options,
                                   struct hps_store **out_store, struct hps_error *err)
     HPS_MUST_CHECK;

@@ -35,8 +35,8 @@ struct hps_host_rows {
     uint64_t n_used;      /* row ids below this have been in use, and may be free again */
     uint64_t n_paid;      /* row ids below this are charged to the budget */
     uint64_t huge_bytes;  /* this area's part of account->huge_bytes */
-    /* Byte offset in the area: pages before it, from the end of the charged rows on, have not been
-     * returned to the system yet. */
+    /* The pages from the end of the charged rows to this byte offset of the area must still be
+     * returned to the system. */
     size_t stale_end;
     bool huge;                      /* the area has huge pages */
     struct hps_host_free_rows free; /* free rows below the limit */
@@ -80,7 +80,7 @@ static inline bool hps_host_rows_shrinking(const struct hps_host_rows *rows)
     return rows->limit != HPS_HOST_ROW_NONE;
 }
 
-/* Charge one more step. EXHAUSTED or NO_MEMORY. */
+/* Charge one more step. Fails with EXHAUSTED or NO_MEMORY. */
 hps_status hps_host_rows_grow(struct hps_host_rows *rows) HPS_MUST_CHECK;
 /* Return the id of a free row, which the caller may write. hps_host_rows_ready must not be 0. */
 uint32_t hps_host_rows_take(struct hps_host_rows *rows);

@@ -73,8 +73,8 @@ struct hps_host_table {
 uint64_t hps_host_table_bytes(const struct hps_host_shared *shared, uint32_t row_bytes,
                               uint64_t n_rows);
 
-/* Create an empty table for about n_rows rows. sized: allocate its index for n_rows now. EXHAUSTED,
- * NO_MEMORY. */
+/* Create an empty table for about n_rows rows. sized: allocate its index for n_rows now. Fails with
+ * EXHAUSTED or NO_MEMORY. */
 hps_status hps_host_table_new(struct hps_host_shared *shared, uint32_t row_bytes, uint64_t n_rows,
                               bool sized, atomic_bool *incomplete,
                               struct hps_host_table **out_table) HPS_MUST_CHECK;
