@@ -63,7 +63,7 @@ struct hps_call {
     /* For shared stores, to which other daemons may have applied later updates than this daemon.
      * False: return rows of shards that are at the version's log positions or at later ones. True:
      * return no rows of shards at later positions. Updates applied during the call move the
-     * version's positions, so rows may then be of different positions. */
+     * version's positions, so the returned rows may be at different positions. */
     bool exact_position;
     /* The store sets *later to true if returned rows are at later log positions than the version.
      * Otherwise it leaves *later unchanged. May be NULL. */

@@ -87,8 +87,9 @@ struct hps_leader_response {
     /* hps_clock_us when the newest answered request was sent; 0: no response yet. */
     uint64_t asked_us;
     int64_t asked_unix_ms; /* the same moment in wall-clock time */
-    /* hps_clock_us when the first answered request after the leader's last silence was sent. If the
-     * leader was never silent, the first answered request of all. */
+    /* The leader has answered without a silence since this time: hps_clock_us when the first
+     * answered request after its last silence was sent. If the leader was never silent, the time at
+     * which the first answered request of all was sent. */
     uint64_t since_us;
     /* From the newest response: the offset after the last record, including records of open
      * transactions. */
@@ -255,9 +256,8 @@ struct hps_consumer_ops {
                               const struct hps_consumer_record *record, const char *reason,
                               struct hps_error *err);
     /* Wait until the log has acknowledged all dead letters. After an error, some dead letters sent
-     * since the previous flush may be lost, so the caller must send all of them again. INVALID (too
-     * large for the topic), PERMISSION and NOT_FOUND are unlikely to end: a retry usually fails,
-     * too. */
+     * since the previous flush may be lost, so the caller must send all of them again. After
+     * INVALID (too large for the topic), PERMISSION or NOT_FOUND, a retry usually fails, too. */
     hps_status (*dead_letter_flush)(struct hps_consumer *consumer, uint32_t timeout_ms,
                                     struct hps_error *err);
 };
