@@ -129,8 +129,8 @@ struct hps_grpc_limits {
 enum hps_grpc_no_start {
     HPS_GRPC_TIMEOUT,     /* no handshake or no request in time */
     HPS_GRPC_CERTIFICATE, /* the client's certificate is missing or not trusted */
-    HPS_GRPC_PROTOCOL,    /* the client broke TLS or HTTP, or rejected the server's certificate */
-    HPS_GRPC_LEFT,        /* the client disconnected */
+    HPS_GRPC_PROTOCOL, /* the client violated TLS or HTTP, or rejected the server's certificate */
+    HPS_GRPC_LEFT,     /* the client disconnected */
     HPS_GRPC_NO_STARTS
 };
 const char *hps_grpc_no_start_name(enum hps_grpc_no_start how);
@@ -313,20 +313,20 @@ bool hps_grpc_call_cancelled(const struct hps_grpc_call *call);
 /* Charges `bytes`, the memory of the reply, to the connection. Call this once per call, before the
  * call is finished. A client_streaming call may be charged again after each discharge.
  *
- *   - OK: the bytes are charged until hps_grpc_call_discharge, even if the connection ends before
+ *   - OK: the bytes are charged until hps_grpc_call_discharge, even if the connection ends earlier
  *   - AGAIN: the call is in the queue of the connection, because other calls are in this queue, or
  *     the charges of the connection would exceed connection_reply_bytes_max. on_room is called when
- *     the bytes are charged, unless the call is finished or ends before
+ *     the bytes are charged, unless the call is finished or ends earlier
  *   - EXHAUSTED: the bytes are not charged, and on_room is not called
  *
  * A reply may have any size if no other bytes are charged to the connection.
  *
  * unit    bytes: > 0. held: bytes of request data that the call keeps while it is queued. If the
  *         call ends in the queue, these bytes count until on_close
- * error   EXHAUSTED: the queued calls of the connection would hold more than
- *         connection_reply_bytes_max. Also if `held` exceeds 64 KiB and the queued calls of all
- *         connections would hold more than request_bytes_all_max. A limit does not apply if no
- *         queued call holds bytes that count towards it
+ * error   EXHAUSTED: one of two limits would be exceeded. The queued calls of the connection may
+ *         hold up to connection_reply_bytes_max. If `held` exceeds 64 KiB, the queued calls of all
+ *         connections may hold up to request_bytes_all_max. A limit does not apply while no queued
+ *         call holds bytes that count towards it
  */
 hps_status hps_grpc_call_charge(struct hps_grpc_call *call, size_t bytes, size_t held)
     HPS_MUST_CHECK;
