@@ -179,8 +179,9 @@ int hpsctl_keys_read(const struct hpsctl *ctl, int first, bool bags, struct hpsc
 void hpsctl_keys_free(struct hpsctl_keys *keys);
 
 struct hpsctl_rows_options {
-    uint64_t n_values; /* values shown of each row; 0: all values, one line per row */
-    bool as_stored;    /* show the type in which the rows are stored */
+    /* Values shown of each row, in a table. 0: all values, one line per row, without a table. */
+    uint64_t n_values;
+    bool as_stored; /* show the type in which the rows are stored */
 };
 
 /* Prints the rows of `result`, which must be the only result of `reply`. Returns the exit code. */
