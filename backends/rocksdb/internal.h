@@ -75,7 +75,7 @@ struct hps_rocksdb_family {
 /* Whether RocksDB accepts writes. health.c has a diagram of the transitions. */
 enum hps_rocksdb_writes {
     HPS_WRITES_TAKEN = 1 << 0,      /* writes are accepted */
-    HPS_WRITES_STOPPED = 1 << 1,    /* an error has stopped writes, until a write succeeds */
+    HPS_WRITES_STOPPED = 1 << 1,    /* an error has stopped writes; ends when a write succeeds */
     HPS_WRITES_RECOVERING = 1 << 2, /* as STOPPED, while RocksDB tries to recover */
     /* A write to the WAL failed on a full disk; hpsd sends RocksDB no further writes. */
     HPS_WRITES_WAL_FULL = 1 << 3,
@@ -228,7 +228,7 @@ void hps_rocksdb_mode_review(struct hps_rocksdb *store);
 /* Read the names of damaged families from disk. Returns the names, one per line. NULL: no family is
  * damaged, or an error has occurred.
  *
- * owner   the caller frees the result (hps_free), also on failure
+ * owner   the caller frees the result (hps_free), which may be non-NULL on failure, too
  * error   in *out_status, which is always set: NO_MEMORY, IO, PERMISSION */
 char *hps_rocksdb_damaged_read(const struct hps_rocksdb *store, struct hps_error *err,
                                hps_status *out_status);
