@@ -84,9 +84,9 @@ struct hps_store_log_ops {
      * updates. A batch may be applied again. Applying older batches again brings shards that are
      * behind up to date.
      * call    deadline_us 0: only the store's own limit for writes applies
-     * error   The version's positions have not changed; the caller applies the batch again.
-     *         NO_MEMORY. Only if no other store has the rows: EXHAUSTED: a server is full;
-     *         UNAVAILABLE: a shard was not reached; DATA_LOSS: a shard is behind */
+     * error   NO_MEMORY. If no other store has the rows, also EXHAUSTED: a server is full;
+     *         UNAVAILABLE: a shard was not reached; DATA_LOSS: a shard is behind. An error leaves
+     *         the version's positions unchanged, and the caller must apply the batch again */
     hps_status (*apply)(struct hps_space *space, const struct hps_call *call,
                         const struct hps_log_batch *batch, struct hps_log_report *out_report);
     /* Find the offsets from which the log must be applied again, so that no shard is behind any
