@@ -20,8 +20,8 @@ struct hps_dir {
     char *path; /* for messages */
 };
 
-/* Open `path`. If this process runs as root, it follows only symbolic links that root owns.
- * Otherwise a service could use links to make root access other directories.
+/* Open `path`. If this process runs as root, it follows only symbolic links that root owns. So
+ * another user cannot use a link to make root access another directory.
  *
  * owner   the caller closes out_dir (hps_dir_close)
  * error   NOT_FOUND; PERMISSION (also: this process is root, and another user owns a link);
@@ -50,8 +50,8 @@ hps_status hps_dir_open_file(const struct hps_dir *dir, const char *name, int fl
 /* Whether an entry with this name exists. A symbolic link counts as an entry, even if its target
  * does not exist. */
 bool hps_dir_has(const struct hps_dir *dir, const char *name);
-/* Call fn for each entry except "." and "..". If fn does not return OK, the loop ends and its
- * status is returned. */
+/* Call fn for each entry except "." and "..". If fn does not return OK, the loop ends, and
+ * hps_dir_each returns the status of fn. */
 hps_status hps_dir_each(const struct hps_dir *dir,
                         hps_status (*fn)(void *ctx, const struct hps_dir *dir, const char *name,
                                          struct hps_error *err),
@@ -74,8 +74,8 @@ hps_status hps_dir_check_owner(const struct hps_dir *dir, const char *option, st
 
 /* ---- acting as the owner of a directory ------------------------------------------------------ */
 
-/* The identity that hps_dir_actor_end restores. The changed identity applies to all threads of the
- * process. So until hps_dir_actor_end no other thread may use files. */
+/* The identity that hps_dir_actor_end restores. Until then all threads of the process act with the
+ * changed identity, so no other thread may use files. */
 struct hps_dir_actor {
     bool changed; /* false: the identity was not changed */
     uint32_t gid;

@@ -10,8 +10,8 @@
  *
  * If T.npy or T.rows.npy has INT8 rows (uint8), T.scale_bias.npy has their scales and biases.
  *
- * A checkpoint of NVIDIA DeepLearningExamples' (DLE) DLRM and DCNv2 has config.json and one
- * feature_<i>.npy for each table.
+ * A checkpoint of the models DLRM and DCNv2 in NVIDIA DeepLearningExamples (DLE) has config.json
+ * and one feature_<i>.npy for each table.
  */
 #ifndef HPS_BASE_ROWS_MODELDIR_H
 #define HPS_BASE_ROWS_MODELDIR_H
@@ -35,10 +35,10 @@ bool hps_label_valid(const char *label);
     "1 to 120 of a-z A-Z 0-9 . _ -, beginning with a letter, a digit or _, and not digits alone"
 
 struct hps_model_table {
-    const struct hps_roots *roots; /* directories of its files; borrowed; NULL: any path */
+    const struct hps_roots *roots; /* the files must be below these; borrowed; NULL: any path */
     char *name;
     enum hps_row_form form; /* never AUTO */
-    char *path;             /* argument of hps_row_reader_open; of a pair: T.rows.npy */
+    char *path;             /* path for hps_row_reader_open; for a pair T.rows.npy */
 };
 
 struct hps_model_dir {

@@ -30,7 +30,7 @@ enum hps_npy_type {
     HPS_NPY_I4,
     HPS_NPY_U4,
     HPS_NPY_V2,
-    HPS_NPY_BF16 /* "bfloat16"; hps_npy_format does not write it */
+    HPS_NPY_BF16 /* the header says "bfloat16"; hps_npy_format cannot write it */
 };
 
 struct hps_npy {

@@ -119,7 +119,7 @@ struct hps_row_writer;
  * path    the directory, the .npy file, or T.rows.npy of a pair; copied. For INT8 rows the writer
  *         also creates T.scale_bias.npy.
  * error   INVALID: the dim is out of range, or the form cannot store the type; EXISTS: the
- * directory of a HUGECTR table exists; EXHAUSTED: the disk is full; IO; NO_MEMORY
+ *         directory of a HUGECTR table exists; EXHAUSTED: the disk is full; IO; NO_MEMORY
  */
 hps_status hps_row_writer_open(const char *path, const struct hps_row_writer_options *options,
                                struct hps_row_writer **out_writer, struct hps_error *err)

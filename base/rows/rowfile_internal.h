@@ -31,8 +31,8 @@ struct hps_row_reader {
     /* Rows that are converted, or combined from two files, are read in pieces. */
     size_t piece_rows; /* rows per piece */
     uint8_t *piece;    /* [piece_rows] rows as in the files; INT8: first all values, then scales */
-    /* [dim] buffer for one row as FP32. Set if neither file_dtype nor dtype is FP32: such rows are
-     * first converted to FP32, then to dtype. */
+    /* [dim] buffer for one row as FP32. Set if rows are converted and neither type is FP32. Such
+     * rows are first converted to FP32, then to dtype. */
     float *wide;
     hps_row_convert_fn widen;   /* file_dtype to FP32; set with `wide` */
     hps_row_convert_fn convert; /* to dtype, from FP32 if `wide` is set, else from file_dtype */

@@ -28,7 +28,7 @@ enum { HPS_ROWSORT_MEMORY_BYTES_MIN = 1 << 20 };
 
 struct hps_rowsort_options {
     uint32_t row_bytes;
-    size_t memory_bytes;  /* hard limit; at least the minimum above and 16 pairs */
+    size_t memory_bytes;  /* hard limit; at least the minimum above, and enough for 16 pairs */
     uint64_t n_rows_hint; /* expected number of rows, to allocate less memory; 0: unknown */
     const char *dir;      /* directory of the spill file, used only if runs are spilled; copied */
     uint64_t disk_free_bytes_min; /* spills that would leave less free space fail */

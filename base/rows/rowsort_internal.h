@@ -14,7 +14,7 @@
 
 enum {
     ROWSORT_KEY_BYTES = 8,
-    ROWSORT_TAKE_BYTES_MAX = 8 << 20, /* of one read; small, so that a cancel takes effect soon */
+    ROWSORT_TAKE_BYTES_MAX = 8 << 20, /* of one read; small, so that a cancel has effect soon */
     ROWSORT_ALIGN = 64
 };
 
@@ -48,8 +48,8 @@ struct area {
     bool ascending; /* the keys arrived in strictly ascending order */
 };
 
-/* INPUT: rows are added. Later phases return rows. DIRECT: from `reader`; MEMORY: from one area;
- * MERGE: from runs. FAILED: after an error. */
+/* In INPUT, rows are added. The later phases return rows: DIRECT from `reader`, MEMORY from one
+ * area, MERGE from runs. After an error the phase is FAILED. */
 enum phase { PHASE_INPUT, PHASE_DIRECT, PHASE_MEMORY, PHASE_MERGE, PHASE_FAILED };
 
 /* Destination of records: separate arrays of the caller for keys and rows, or one buffer in which

@@ -38,7 +38,7 @@ enum {
 /* Headers of a keyed or HCTR record:
  *   VERSION      int64 LE, > 0: the model version that the record is for
  *   ROW_VERSION  u64 LE: the row version, for tables with `row_versions`
- *   DTYPE        text (hps_dtype_name): the type of the row. The width alone may be ambiguous */
+ *   DTYPE        text (hps_dtype_name): the type of the row, since two types can have one size */
 #define HPS_UPDATE_HEADER_VERSION     "hps-version"
 #define HPS_UPDATE_HEADER_ROW_VERSION "hps-row-version"
 #define HPS_UPDATE_HEADER_DTYPE       "hps-dtype"
@@ -126,7 +126,7 @@ void hps_update_hctr_encode(const hps_key *keys, const void *rows, size_t n, uin
                             uint32_t row_bytes, uint8_t *out_bytes);
 /* Encode the key of a keyed record, or the value of a header. */
 void hps_update_u64_encode(uint64_t value, uint8_t out_bytes[HPS_UPDATE_KEY_BYTES]);
-/* Encode the head of a packed record, before the UpdateBatch. */
+/* Encode the head of a packed record. The UpdateBatch follows it. */
 void hps_update_packed_head(uint8_t out_bytes[HPS_UPDATE_HEAD_BYTES]);
 
 /* The partition (0 to n_partitions - 1) that Kafka's default partitioner for Java (murmur2) chooses
