@@ -58,11 +58,11 @@ struct hps_arg {
 /* A program, or one verb of a program. */
 struct hps_command {
     const char *name;           /* NULL ends a table of verbs */
-    const char *words;          /* names of the arguments: "MODEL VERSION"; one line per form */
+    const char *words;          /* arguments in the help: "MODEL VERSION"; one line per form */
     const char *summary;        /* one line */
-    const struct hps_arg *args; /* own options; may be NULL */
+    const struct hps_arg *args; /* options of this command only; may be NULL */
     const struct hps_arg *shared_args; /* options shared with other programs; may be NULL */
-    const char *choices;               /* allowed values of words[0]: "get|reset"; NULL: any */
+    const char *choices;               /* values of the first argument: "get|reset"; NULL: any */
     int n_words_min;
     int n_words_max;
     const char *details; /* text after the summary in the help; may be NULL */
@@ -139,16 +139,16 @@ hps_status hps_args_ranges(const struct hps_arg_range *ranges, size_t n, struct 
 bool hps_args_u64(const char *text, uint64_t *out_value);
 bool hps_args_i64(const char *text, int64_t *out_value);
 bool hps_args_f64(const char *text, double *out_value);
-bool hps_args_key(const char *text, uint64_t *out_key);        /* an int64 or a uint64 */
+bool hps_args_key(const char *text, uint64_t *out_key);        /* -2^63 to 2^64 - 1 */
 bool hps_args_duration_us(const char *text, uint64_t *out_us); /* text as for HPS_ARG_US */
 bool hps_args_bytes(const char *text, uint64_t *out_bytes);    /* text as for HPS_ARG_BYTES */
 
 /* Index of `word` in a list such as "table|json", from 0. False: it is not in the list. */
 bool hps_args_choice(const char *choices, const char *word, uint32_t *out_index);
 
-/* Write " (did you mean WORD?)" to `out`, with the nearest of `words` (NULL-terminated), or "" if
- * no word is near (base/suggest.h). The text `dashes` ("--" or "") is written before the word.
- * Returns `out`. */
+/* Write " (did you mean WORD?)" to `out`. WORD is the most similar word to `text` in `words`
+ * (NULL-terminated), with `dashes` ("--" or "") before it. If no word is similar (base/suggest.h),
+ * `out` becomes "". Returns `out`. */
 enum { HPS_ARGS_HINT_BYTES = 96 };
 const char *hps_args_hint(const char *text, const char *const *words, const char *dashes,
                           char out[HPS_ARGS_HINT_BYTES]);

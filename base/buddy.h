@@ -14,8 +14,8 @@ struct hps_buddy;
 
 enum { HPS_BUDDY_PIECE_BITS_MIN = 12 }; /* the smallest piece has 4 KiB */
 
-/* Manage the offsets below `size`, rounded down to a multiple of 4 KiB. NULL: no memory, or `size`
- * is less than 4 KiB, or 2^32 - 1 times 4 KiB or more. */
+/* Manage the offsets below `size`, rounded down to a multiple of 4 KiB. `size` must be at least 4
+ * KiB and less than (2^32 - 1) * 4 KiB. NULL: no memory, or `size` is not in this range. */
 struct hps_buddy *hps_buddy_new(uint64_t size);
 void hps_buddy_free(struct hps_buddy *buddy); /* no effect if NULL */
 

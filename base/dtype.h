@@ -7,8 +7,9 @@
  *     INT8_ROWWISE_F32    [u8 x dim][scale f32][bias f32]
  *     INT8_ROWWISE_F16    [u8 x dim][scale f16][bias f16]
  *
- * All are little-endian without padding, so the scale of an INT8 row may be unaligned. A value of
- * an INT8 row is u8 * scale + bias in fp32; the product and the sum are rounded separately.
+ * All values are little-endian without padding, so the scale of an INT8 row may be unaligned. A
+ * value of an INT8 row is u8 * scale + bias in fp32; the product and the sum are rounded
+ * separately.
  */
 #ifndef HPS_BASE_DTYPE_H
 #define HPS_BASE_DTYPE_H
@@ -34,7 +35,7 @@ enum { HPS_DTYPE_STORED_END = HPS_DTYPE_INT8_ROWWISE_F16 + 1 };
 /* The name: fp32, fp16, bf16, int8_rowwise_f32, int8_rowwise_f16 or raw; "unknown" for other
  * numbers. */
 const char *hps_dtype_name(enum hps_dtype dtype);
-/* The type of that name, raw included. False: no such type; *out is unchanged. */
+/* The type with this name, raw included. False: no type has this name; *out is unchanged. */
 bool hps_dtype_parse(const char *name, size_t size, enum hps_dtype *out);
 
 /* Whether rows can be stored as this type. Accepts any number, also from a peer or a file. */
@@ -106,8 +107,8 @@ void hps_row_convert(void *to, enum hps_dtype to_type, const void *from, enum hp
  * `stream`, the caller must call hps_row_stream_end. */
 typedef void (*hps_row_convert_fn)(void *to, const void *from, uint32_t dim);
 hps_row_convert_fn hps_row_converter(enum hps_dtype to_type, enum hps_dtype from_type, bool stream);
-/* Make all rows that this thread has streamed visible before its later writes, for example before
- * the write that notifies another thread. */
+/* Order the rows that this thread has streamed before its later writes. A thread that sees such a
+ * later write, for example a flag that the rows are complete, then also sees the rows. */
 void hps_row_stream_end(void);
 
 /* Whether an FP32 row (any alignment) can be converted to a type. False: *out_at is the index of a

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Conversion of single values from and to FP16 and BF16, as bits. base/row_kernel_*.c convert
- * vectors of values to the same bits, NaNs included. Any thread.
+ * Conversion between a float and the bits of an FP16 or BF16 value. base/row_kernel_*.c convert
+ * vectors of values, with the same results, NaNs included. Any thread.
  */
 #ifndef HPS_BASE_HALF_H
 #define HPS_BASE_HALF_H

@@ -151,7 +151,8 @@ static inline void hps_cond_wait(struct hps_cond *cond, struct hps_lock *lock)
 }
 
 /* Like hps_cond_wait, but wait until deadline_us of hps_clock_us at most. False: the deadline has
- * passed. If a test has frozen hps_clock_us, the wait still ends after the remaining time. */
+ * passed. The remaining time is measured with the kernel's clock, so the wait ends even if a test
+ * has frozen hps_clock_us. */
 bool hps_cond_wait_until(struct hps_cond *cond, struct hps_lock *lock, uint64_t deadline_us);
 
 static inline void hps_cond_signal(struct hps_cond *cond)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The log: one line per event, as logfmt or JSON, with the fields of docs/monitoring.md, on stderr
- * unless hps_log_setup changes it. A line is one write(2). Each call site is limited to 10 lines
- * per second. The field suppressed=N of its next line is the number of lines left out. Any thread.
+ * The log has one line per event, in logfmt or JSON. docs/monitoring.md lists the fields. Each line
+ * is written with one write(2) to stderr, or to the descriptor that hps_log_setup sets. Each call
+ * site is limited to 10 lines per second. The field suppressed=N of its next line is the number of
+ * lines that were left out. Any thread.
  */
 #ifndef HPS_BASE_LOG_H
 #define HPS_BASE_LOG_H

@@ -30,7 +30,8 @@ struct hps_metric;  /* one series; valid until the registry is freed */
 /* Create a registry of the families defs[n_defs]. NULL: no memory. table_series_max limits how many
  * series with the label `table` are printed, over all families, because a model may have thousands
  * of tables. Further series are updated but not printed; metrics_series_dropped gives their number.
- * A later hps_metric_get of such a series prints it if the limit allows it by then. */
+ * If a later hps_metric_get returns such a series, and the limit allows it by then, the series is
+ * printed from then on. */
 struct hps_metrics *hps_metrics_new(const struct hps_metric_family_def *defs, unsigned n_defs,
                                     unsigned table_series_max);
 void hps_metrics_free(struct hps_metrics *metrics);
@@ -60,7 +61,8 @@ double hps_metric_value(const struct hps_metric *metric);
 
 /* Register `fn`, which is called before each print to set computed gauges (queue depths, sizes). */
 void hps_metrics_on_print(struct hps_metrics *metrics, void (*fn)(void *ctx), void *ctx);
-/* Append the Prometheus text of all series, process_* included. */
+/* Append the Prometheus text of the series that are printed, and of the process_* metrics. Errors
+ * as hps_buf_reserve; after an error nothing is appended. */
 hps_status hps_metrics_print(struct hps_metrics *metrics, struct hps_buf *out) HPS_MUST_CHECK;
 
 #endif

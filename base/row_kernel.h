@@ -9,7 +9,7 @@
 
 #include "base/dtype.h"
 
-enum { HPS_DTYPE_OUTPUT_END = HPS_DTYPE_BF16 + 1 }; /* array size: types of replies */
+enum { HPS_DTYPE_OUTPUT_END = HPS_DTYPE_BF16 + 1 }; /* size of arrays by output type */
 
 /* Same arguments as hps_row_sum_add_ahead, without the type. There is one function for each type of
  * rows. */

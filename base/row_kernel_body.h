@@ -3,8 +3,8 @@
  * The functions of one struct hps_row_kernel, on vectors of fp32. Each row_kernel_*.c includes this
  * file once, after it has defined:
  *
- *     TARGET                    attributes of functions: the instruction set
- *     INLINE                    attributes of functions that are inlined into their callers
+ *     TARGET                    function attribute that selects the instruction set
+ *     INLINE                    function attribute that inlines a function into its callers
  *     WIDTH                     number of fp32 values in a vector
  *     vec                       a vector
  *     struct tail               which lanes of a vector are used for the last columns of a row
@@ -12,7 +12,7 @@
  *     v_all(x)                  a vector of WIDTH times x
  *     v_add v_sub v_mul v_div v_min v_max
  *                               v_min and v_max return the second operand if the first is a NaN
- *     v_load(type, from)        load values as fp32, any alignment; of an INT8 type: the u8 values
+ *     v_load(type, from)        load values as fp32, any alignment; of INT8: u8, not yet scaled
  *     v_load_tail(type, from, tail)          v_load for the lanes of `tail`; 0 in the other lanes
  *     v_store(type, to, v), v_store_tail(type, to, v, tail)    store as FP32, FP16, BF16
  *     v_stream(type, to, v)     v_store that bypasses the caches; `to` is aligned to the vector
@@ -55,7 +55,7 @@ INLINE uint32_t value_bytes(enum hps_dtype type)
     return type == HPS_DTYPE_FP32 ? 4 : is_int8(type) ? 1 : 2;
 }
 
-/* Scale and bias of an INT8 row; unused values for other types. */
+/* Scale and bias of an INT8 row. For other types both are 0 and are not used. */
 INLINE struct affine affine_of(enum hps_dtype type, const uint8_t *row, uint32_t dim)
 {
     float scale = 0, bias = 0;
@@ -210,7 +210,7 @@ TARGET static void range(const void *row, uint32_t dim, float *out_least, float 
 struct rule {
     float bias;
     float factor;
-    bool divides; /* divides by the factor; else multiplies */
+    bool divides; /* true: divide by `factor`; false: multiply by it */
 };
 
 INLINE uint8_t quantised(const struct rule *rule, float value)
@@ -334,9 +334,9 @@ INLINE vec weight_at(const struct sum *sum, uint32_t i)
     return v_all(weight);
 }
 
-/* Add, for all rows in order, the columns of n_vectors vectors, beginning at `column`. The call for
- * column 0 also prefetches later rows. n_vectors is a compile-time constant. `width` is dim if dim
- * is a compile-time constant, else 0. */
+/* For each row in order, add n_vectors * WIDTH columns, beginning at `column`, to the sum. The call
+ * for column 0 also prefetches later rows. n_vectors is a compile-time constant. `width` is dim if
+ * dim is a compile-time constant, else 0. */
 INLINE void sum_vectors(enum hps_dtype type, const struct sum *sum, uint32_t column,
                         uint32_t n_vectors, uint32_t width)
 {

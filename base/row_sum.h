@@ -21,7 +21,7 @@ enum hps_pooling {
 
 /* The name: none, sum, mean, sqrtn or mean_by_count; "unknown" for other numbers. */
 const char *hps_pooling_name(enum hps_pooling pooling);
-/* The pooling of that name. False: no such pooling; *out is unchanged. */
+/* The pooling with this name. False: no pooling has this name; *out is unchanged. */
 bool hps_pooling_parse(const char *name, size_t size, enum hps_pooling *out);
 
 /* sum[d] = sum[d] + w[i] * x[i][d], for i = 0 to n - 1 in this order.

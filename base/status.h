@@ -63,9 +63,10 @@ struct hps_error {
     char text[480];
 };
 
-/* Set `err` (may be NULL) and return `status`, so that a failure is one statement. Long text is
- * cut. Characters that are unsafe for a terminal or a log are escaped (hps_text_plain), so
- * err->text may be printed even if it contains names from clients or files. */
+/* Set `err` (may be NULL) and return `status`, so that a function can fail with one `return
+ * hps_error_set(...)`. Long text is cut. Characters that are unsafe for a terminal or a log are
+ * escaped (hps_text_plain). So err->text may be printed even if it contains names from clients or
+ * files. */
 hps_status hps_error_set(struct hps_error *err, hps_status status, const char *fmt, ...)
     HPS_PRINTF(3, 4);
 /* Set err's status (`err` may be NULL) and put "prefix: " before its text. Returns `status`. */

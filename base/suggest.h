@@ -8,7 +8,7 @@
 /* The best candidate so far. Zero it before the first candidate. */
 struct hps_suggestion {
     const char *text;  /* borrowed; NULL: no candidate is near */
-    unsigned distance; /* number of edits between the name and `text` */
+    unsigned distance; /* edits between name and `text`; at most 1 if `text` begins with name */
 };
 
 /* Store `candidate` in `best` if it is near to `name`, and nearer than the stored candidate. A

@@ -38,7 +38,7 @@ size_t hps_text_escape(uint32_t point, char out_escape[HPS_TEXT_ESCAPE_BYTES]);
  * characters. A capacity of HPS_TEXT_GROWTH * size + 1 is always enough.
  *
  * shape   out_text[capacity], not `text` itself; capacity > 0
- * returns its length
+ * returns the length of the copy, without the NUL
  */
 size_t hps_text_plain(const char *text, size_t size, char *out_text, size_t capacity);
 
