@@ -187,7 +187,7 @@ struct hps_config_server {
     char *admin_token_file; /* "": no admin token */
     char *audit_log;        /* "": no copy of the audit lines */
     uint64_t request_bytes_max;
-    bool compression; /* accept gzip messages of clients */
+    bool compression; /* accept compressed requests */
     uint64_t reply_bytes_max;
     uint32_t keys_max;
     uint32_t tables_max;
@@ -219,7 +219,7 @@ struct hps_config_server {
     enum hps_config_log_format log_format; /* same numbers as enum hps_log_format */
     uint32_t keep_versions;
     struct hps_strings model_roots; /* after finish never empty */
-    uint64_t disk_free_min_bytes;   /* 0: 2 GiB or 5 % of the file system, if larger */
+    uint64_t disk_free_min_bytes;   /* 0: max(2 GiB, 5 % of the file system) */
     uint64_t load_memory_bytes;
     uint64_t hot_keys_bytes;   /* 0: hot keys are not counted */
     uint32_t hot_keys_save_s;  /* 0: hot keys are not saved */
@@ -228,7 +228,7 @@ struct hps_config_server {
     double activate_rows_loss_max;
     enum hps_config_nan_policy nan_policy;
     enum hps_config_device_loss on_device_loss;
-    uint64_t gpu_memory_bytes; /* per device; 0: 80 % of its free memory */
+    uint64_t gpu_memory_bytes; /* per device; 0: 80 % of the memory free at start */
     uint64_t gpu_result_bytes; /* 0: a quarter of reply_bytes_in_flight, at most 1 GiB */
     enum hps_config_lookup_path lookup_path;
     bool async_without_gpu;
@@ -357,8 +357,8 @@ struct hps_config_policies {
 };
 /* Get the policies for requests that set none: the values in the entry `model`, or if `model` is
  * NULL the defaults of the options. The hit rate threshold is 1.0 if `model` is NULL, or if its
- * cache is static or UVM, as in HPS, where such caches hold every row. With a threshold of 1.0,
- * THRESHOLD lookups are exact. */
+ * cache is static or UVM. With a threshold of 1.0, THRESHOLD lookups are exact. HPS behaves the
+ * same, because its static and UVM caches hold every row. */
 void hps_config_model_policies(const struct hps_config_model *model,
                                struct hps_config_policies *out_policies);
 

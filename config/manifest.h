@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads and writes manifest.json of a model directory. The program that writes the model files
- * describes them in manifest.json, and a load checks them against it. manifest.json is optional.
- * config.json of a DLE checkpoint is read into the same structure. Any thread.
+ * describes them in manifest.json, and a load checks the files against it. manifest.json is
+ * optional. config.json of a DLE checkpoint is read into the same structure. Any thread.
  *
  *   {"format": "hpsd-manifest", "version": 1, "lineage": "run7",
  *    "tables": [{"name": "items", "dim": 128, "rows": 1000, "dtype": "fp32",
@@ -11,7 +11,7 @@
  *                          "offset": 17}]}
  *
  * Only "tables" and the names of the tables are required. Unknown keys are ignored. "dtype" is the
- * type of the rows in the files, as hps_dtype_name names it. bf16 rows in .npy files need it,
+ * type of the rows in the files, as hps_dtype_name names it. bf16 rows in .npy files need "dtype",
  * because NumPy has no bf16 type and stores such rows as uint16 or <V2.
  */
 #ifndef HPS_CONFIG_MANIFEST_H
@@ -54,7 +54,7 @@ struct hps_manifest_position {
 };
 
 struct hps_manifest {
-    const char *file; /* name of the file that was read, for messages; NULL: none */
+    const char *file; /* "manifest.json" or "config.json"; NULL: no file was read */
     char *lineage;    /* NULL: not given */
     struct hps_manifest_table *tables;
     size_t n_tables;
