@@ -10,8 +10,8 @@
 
 struct hps_simt;
 
-/* Call it on the thread that will run the launches. seed: determines the random order in which
- * blocks and lanes run; 0: blocks and lanes run in order. NO_MEMORY */
+/* Make the struct of a stream. Call it on the stream's thread. seed: determines the random order in
+ * which blocks and lanes run; 0: blocks and lanes run in order. NO_MEMORY */
 hps_status hps_simt_new(uint64_t seed, struct hps_simt **out_simt) HPS_MUST_CHECK;
 void hps_simt_free(struct hps_simt *simt);
 /* Run all blocks of a launch, one after another. args: [kernel->args_size] aligned to 16 bytes.
