@@ -36,7 +36,7 @@ HPS_DEVICE_CODE uint32_t embed_lanes_remainder(uint32_t n, uint32_t lanes)
 
 /* Call it at the end of a block of threads. Returns true in the first warp of the block that ends
  * last, and resets blocks_done to 0. If `reads` is true, that warp then sees everything that all
- * blocks have written. If it is false, the warp may only call embed_raise_flag afterwards. */
+ * blocks have written. If `reads` is false, the warp may only call embed_raise_flag afterwards. */
 HPS_DEVICE_CODE bool embed_last_block(uint64_t blocks_done, bool reads)
 {
     uint32_t *done = (uint32_t *)embed_at(blocks_done);

@@ -87,12 +87,11 @@ struct hps_embed_use {
     uint32_t first_tile; /* index of its first tile (kernels.h) */
 };
 
-/* The state of one lookup, reused for later lookups. The host memory of a ticket that kernels
- * access is one allocation (struct hps_embed_block). */
+/* The state of one lookup, reused for later lookups. */
 struct hps_embed_ticket {
     struct hps_embed_cache *cache;
-    uint8_t *host;          /* the block */
-    hps_devptr device;      /* the address of the block for the device */
+    uint8_t *host;          /* host memory that kernels access; layout: struct hps_embed_block */
+    hps_devptr device;      /* the address of `host` for the device */
     hps_devptr blocks_done; /* counter of the kernels' finished blocks; 0 between launches */
     /* recorded after the lookup's work on the streams `work`, `out` and `watch` */
     struct hps_event *worked, *copied_out, *watched;
@@ -146,7 +145,8 @@ struct hps_embed_intake {
     struct hps_embed_entry *entries; /* [SLICE_ROWS_MAX] in the order staged */
     uint64_t *order, *order_other;   /* [SLICE_ROWS_MAX] hps_embed_order of each entry; order_other
                                         is scratch memory for sorting */
-    uint32_t *seen;                  /* [SEEN] hash set of the keys of one hps_embed_stage call */
+    uint32_t *seen;                  /* [HPS_EMBED_SEEN] hash set of the keys of one call of
+                                        hps_embed_stage */
     uint8_t *repeated; /* [SLICE_ROWS_MAX] 1: the key occurs again later in the same call */
 };
 
@@ -168,9 +168,9 @@ struct hps_embed_cache {
     hps_devptr arena;
     hps_devptr small; /* device memory for counters, and for a small range without rows */
     struct hps_embed_range *ranges; /* list of the ranges that have memory, by ascending offset */
-    struct hps_embed_desc empty; /* the range without rows: used for retired ranges and for ranges
-                                    that are not live */
-    uint32_t n_retiring;         /* retired ranges in `ranges` */
+    struct hps_embed_desc empty;    /* descriptor of a range without rows; lookups get it if their
+                                       range is retired or not live */
+    uint32_t n_retiring;            /* retired ranges in `ranges` */
     struct hps_embed_clearing clearing;
 
     struct hps_embed_ticket *tickets; /* [n_batches] */
@@ -194,7 +194,7 @@ enum { HPS_EMBED_SEEN = 2 * HPS_EMBED_SLICE_ROWS_MAX };
 
 /* Mark the device lost. Returns DATA_LOSS. */
 hps_status hps_embed_lose(struct hps_embed_cache *cache);
-/* Some work has ended: restart the time-out (timeout_us). */
+/* Restart the time-out (timeout_us). Called when some work has ended. */
 void hps_embed_progress(struct hps_embed_cache *cache);
 /* Call hps_embed_begins before queueing work on the device, and hps_embed_given after it, with the
  * time that the first call returned. The time that the driver takes to accept the work then does

@@ -56,7 +56,7 @@ HPS_DEVICE_CODE uint32_t embed_find(uint64_t sets, uint64_t key, uint32_t set)
     return way;
 }
 
-/* Find keys in the spills that are not in their set. Lane i gets the slot of key i, or
+/* Search the spills for keys that are not in their set. Lane i gets the slot of key i, or
  * EMBED_NO_SLOT if the spill does not have it or `missed` is false. Reads a spill only if the set
  * of a missed key is marked. */
 HPS_DEVICE_CODE uint64_t embed_find_spilled(uint64_t sets, uint32_t n_sets, uint64_t key,
@@ -221,8 +221,8 @@ HPS_DEVICE_CODE void embed_give_rows(const struct hps_embed_lookup_args *args,
                                      const struct hps_embed_part_desc *part,
                                      const struct hps_quad *tile, uint64_t slot, uint32_t hits)
 {
-    uint32_t how = hps_load_u32(&part->unit_bytes); /* and stored, wanted, pooling */
-    uint32_t lanes = hps_load_u32(&part->lanes);    /* and weighted */
+    uint32_t how = hps_load_u32(&part->unit_bytes); /* also loads stored, wanted, pooling */
+    uint32_t lanes = hps_load_u32(&part->lanes);    /* also loads weighted */
     uint32_t unit_bytes = how & 0xff, pooling = how >> 24;
     struct embed_copy copy;
 
@@ -361,8 +361,8 @@ HPS_KERNEL(hps_embed_kernel_halve, struct hps_embed_halve_args, args, HPS_EMBED_
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
-/* The state of a warp while it changes one block: lane i below WAYS has way i of the current set,
- * and the lanes after them have the ways of the block's spill. */
+/* The state of a warp while it changes one block. The first HPS_EMBED_KERNEL_WAYS lanes each have
+ * one way of the current set. The lanes after them each have one way of the block's spill. */
 struct embed_change {
     const struct hps_embed_desc *desc;
     uint64_t way_key; /* the key of the lane's way */

@@ -323,7 +323,7 @@ struct hps_embed_apply_args {
     uint64_t groups;     /* struct hps_embed_group [n_groups] */
     uint64_t entries;    /* struct hps_embed_entry [] */
     uint64_t rows;       /* the staging ring */
-    uint64_t counts;     /* struct hps_embed_counts [n_ranges]; 0 before and after the launch */
+    uint64_t counts;     /* struct hps_embed_counts [n_ranges]; all 0 before and after */
     uint64_t counts_out; /* struct hps_embed_counts [n_ranges] in host memory: the results */
     uint64_t blocks_done;
     uint32_t n_groups;

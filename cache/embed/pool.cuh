@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The kernel that adds the rows of bags. It runs after the lookup kernel, which found the rows. A
- * few neighbouring lanes add one bag: each lane adds four columns of all rows, in the order of the
- * keys. So a sum has the same bits as one of hps_row_sum_add, and does not depend on the other
+ * The kernel that pools the rows of bags. It runs after the lookup kernel, which found the rows. A
+ * few neighbouring lanes pool one bag: each lane adds four columns of all rows, in the order of the
+ * keys. So a sum has the same bits as a sum of hps_row_sum_add, and does not depend on the other
  * parts of the lookup.
  */
 #include "base/row_sum.h"
@@ -88,7 +88,7 @@ HPS_DEVICE_CODE void embed_divide(struct embed_sum *sum, uint32_t pooling, uint3
     }
 }
 
-/* Add one bag. lane: index of the calling lane among the lanes of the bag. */
+/* Pool one bag. lane: index of the calling lane among the lanes of the bag. */
 HPS_DEVICE_CODE void embed_pool_bag(const struct hps_embed_pool_args *args, uint32_t index,
                                     uint32_t lane)
 {

@@ -46,7 +46,7 @@ static inline bool hps_embed_ring_take(struct hps_embed_ring *ring, uint64_t byt
     return true;
 }
 
-/* Release all pieces before `position`, which is the begin of a piece or an earlier value of
+/* Release all pieces before `position`, which is the start of a piece or an earlier value of
  * `head`. */
 static inline void hps_embed_ring_give(struct hps_embed_ring *ring, uint64_t position)
 {
