@@ -84,7 +84,7 @@ struct gpu_watch {
     struct hps_worker worker;
     struct hps_lock lock;
     struct hps_cond changed;
-    bool stopping; /* lock */
+    bool stopping; /* protected by `lock`: the thread must end */
 };
 
 struct hps_gpu_tier {
@@ -126,10 +126,11 @@ struct hps_gpu_tier {
 struct hps_gpu_space {
     struct hps_gpu_tier *tier;
     struct hps_gpu_space *next; /* only the tier's thread: next in tier->spaces */
-    /* the caches of the same version on another device; constant while the space is in use */
+    /* the space of the same version on the next device; NULL: there is no further device. Constant
+     * while the space is in use */
     struct hps_gpu_space *sibling;
-    atomic_uint n_turns; /* first sibling only: counts lookups, to rotate them among equally loaded
-                            devices */
+    atomic_uint n_turns; /* only in the version's first space: counts lookups, so that equally
+                            loaded devices are used in turn */
     uint32_t n_tables;
 
     /* only the tier's thread */

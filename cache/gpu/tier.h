@@ -7,9 +7,10 @@
  *                     (queue)  │ parts of many lookups         │ ── done(lookup) ──▶ caller
  *                              └───────────────────────────────┘
  *
- * N is the index of the device. The thread queries no other tier, and allocates no device memory
- * while it serves. No thread holds a lock of the tier for long. Parts of lookups that are pending
- * at the same time form one batch. While batches are on the device, the thread fills the next one.
+ * N is the index of the device. The thread queries no other tier. All device memory is allocated
+ * when the tier is opened. No thread holds a lock of the tier for long. Parts of lookups that are
+ * pending at the same time form one batch. While batches are on the device, the thread fills the
+ * next one.
  *
  * Insertions and updates are *changes*. They enter one queue, in the order in which they take its
  * lock, and the changes of a table are applied in this order. The guard of an insertion is called
@@ -85,7 +86,7 @@ struct hps_gpu_share {
     uint64_t n_rows_cached; /* rows that the cache is to hold; 0: the table is not cached */
 };
 
-/* The functions that take it copy what they need. */
+/* Borrowed for the call: hps_gpu_space_open and hps_gpu_space_add copy what they need. */
 struct hps_gpu_space_options {
     const char *model;                  /* name of the model, for logs */
     int64_t number;                     /* number of the version, for logs */
