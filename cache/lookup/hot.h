@@ -45,9 +45,9 @@ void hps_hot_note(struct hps_hot *hot, const hps_key *keys, uint32_t n);
  * key with the smallest count in its bucket of 8 keys, if that count is smaller than `count`.
  * Otherwise the key is dropped. */
 void hps_hot_add(struct hps_hot *hot, hps_key key, uint32_t count);
-/* Halve all counts, so that older requests count less. They are halved only if at least 8 keys per
- * possible count (hps_hot_keys_max) have been noted since the last halving. So idle times do not
- * erase counts. Also adapts the size of the sample to the load. Call it at regular intervals. */
+/* Halve all counts, so that older requests count less. Call it at regular intervals. So that idle
+ * times do not erase counts, a call halves them only if at least 8 * hps_hot_keys_max keys were
+ * noted since the last halving. Each call also adapts the size of the sample to the load. */
 void hps_hot_age(struct hps_hot *hot);
 /* Number of keys noted so far, counted or not. */
 uint64_t hps_hot_seen(const struct hps_hot *hot);

@@ -84,18 +84,18 @@ hps_status lookup_finish_part(struct hps_lookup *lookup, struct hps_lookup_part 
 
 /* ---- bags.c ---------------------------------------------------------------------------------- */
 
-/* If a memory tier pools, let it add the bags for which it has all keys. Call it before
+/* If a memory tier pools, let it pool the bags for which it has all keys. Call it before
  * lookup_start_part. EXHAUSTED (arena) */
 hps_status lookup_pool_bags(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
-/* Record the bags that a tier of this kind has added, which are the bits set in `whole` (see struct
+/* Record the bags that a tier of this kind has pooled: their bits are set in `whole` (see struct
  * hps_bags). The part keeps the pointer `whole`. The keys of these bags become part->hits.
  * EXHAUSTED (arena) */
 hps_status lookup_take_whole(struct hps_lookup *lookup, struct hps_lookup_part *part,
                              uint32_t *whole, enum hps_tier_kind kind) HPS_MUST_CHECK;
 /* Report the work of lookup_pool_bags in the walks. Call it after lookup_start_part. */
 void lookup_report_pooled(struct hps_lookup *lookup);
-/* Add the bags that no tier has added. All parts must be finished. helpers: threads that share the
- * work; NULL: only the caller. EXHAUSTED (arena), DEADLINE, CANCELLED */
+/* Pool the bags that no tier has pooled. All parts must be finished. helpers: threads that share
+ * the work; NULL: only the caller. EXHAUSTED (arena), DEADLINE, CANCELLED */
 hps_status lookup_add_bags(struct hps_lookup *lookup, struct hps_pool *helpers,
                            struct hps_error *err) HPS_MUST_CHECK;
 

@@ -12,9 +12,10 @@
  *     shaped   The reply has another type, or one matrix of all tables. A tier with
  *              HPS_STORE_SHAPES, and a gpu that is queried first, write rows to their places. Rows
  *              of other tiers are *gathered* in extra memory, as stored, and converted at the end.
- *     pooled   The reply has one row for each bag of keys. A memory tier that pools
- *              (backends/store_pool.h), or a gpu that is queried first, adds the bags for which
- *              it has all keys. Rows of other bags are gathered, and added at the end.
+ *     pooled   The reply has one row for each bag of keys: the sum of the rows of these keys,
+ *              divided as enum hps_pooling says. A memory tier that pools (backends/store_pool.h),
+ *              or a gpu that is queried first, pools the bags for which it has all keys. Rows of
+ *              other bags are gathered, and pooled at the end.
  *
  * The steps (hps_lookup_...) and their order:
  *
@@ -82,8 +83,8 @@ struct hps_lookup_metrics {
     struct hps_metric *insertion_shared_queue_rows;
 };
 
-/* Which parts query the gpu before the host map, if a version has both. With pooling, a part of a
- * lookup that wants a consistency unit never does. */
+/* Which parts query the gpu before the host map, if a version has both. If a lookup wants a
+ * consistency unit, its parts with pooling never query the gpu first. */
 enum hps_lookup_path {
     HPS_LOOKUP_PATH_AUTO, /* parts of at least HPS_LOOKUP_GPU_FIRST_BYTES; with pooling, only if the
                              gpu is to cache the whole table */
@@ -138,25 +139,25 @@ struct hps_lookup_part {
     /* Keys that hits_tier found before the walk; the walk leaves them out. For keys[i], bit i % 32
      * of word i / 32 is set; each duplicate has its own bit. hits_tier is the gpu if it was queried
      * first, or the host map if it pools. With pooling, only the keys of bags that the tier has
-     * added have their bits set. NULL: no key was found before the walk. */
+     * pooled have their bits set. NULL: no key was found before the walk. */
     const uint32_t *hits;
     enum hps_tier_kind hits_tier;
     uint32_t n_unique;     /* unique keys of the walk, plus the number of bits set in `hits` */
     uint32_t n_defaulted;  /* keys with the status DEFAULTED; each duplicate counts */
     uint32_t n_unknown;    /* keys with the status UNKNOWN; each duplicate counts */
-    uint32_t n_whole_bags; /* POOLED: bags that a tier added; it had all keys of the bag, or the bag
-                              has no keys */
+    uint32_t n_whole_bags; /* POOLED: bags that a tier pooled, because it had all keys of the bag or
+                              the bag has no keys */
     struct hps_duplicate *duplicates; /* [n_keys - n_unique] by ascending index; without keys that
                                          are set in `hits` */
     struct hps_walk walk;             /* what each tier did, and which keys it answered */
-    bool finished;      /* all keys of the part are answered; bags may still have to be added */
+    bool finished;      /* all keys of the part are answered; some bags may not be pooled yet */
     bool waits_for_gpu; /* the gpu will be queried for keys that the memory tiers missed */
 
     /* private */
-    uint32_t *whole; /* POOLED: the bags that tiers added, as in struct hps_bags; NULL: no tier
-                        added one */
+    uint32_t *whole; /* POOLED: the bags that tiers pooled, as in struct hps_bags; NULL: no tier
+                        pooled a bag */
     const uint32_t *cached; /* POOLED: keys that the gpu had when it was queried first, including
-                               keys of bags that it did not add; bits as in `hits`; NULL: the gpu
+                               keys of bags that it did not pool; bits as in `hits`; NULL: the gpu
                                was not queried first */
     /* The row of keys[i], as stored, is at gathered + i * table->row_bytes. NULL: the part gathers
      * no rows. */

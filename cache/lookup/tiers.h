@@ -151,17 +151,18 @@ void hps_walk_found_before(struct hps_walk *walk, enum hps_tier_kind kind, uint3
  * keys. Their rows must already be in their places. Call it before or after a step. */
 void hps_walk_answered(struct hps_walk *walk, enum hps_tier_kind kind, uint32_t n);
 
-/* For this walk and those linked to it (of one version): query the memory tiers, down to the first
- * tier that may block. Missing keys that are remembered as absent then count as known to be in no
- * tier. With call->helpers, several threads share a large lookup. Errors as of hps_walk_rest. */
+/* For this walk and those linked to it, all of one version: query the memory tiers, down to the
+ * first tier that may block. Missing keys that are remembered as absent then count as known to be
+ * in no tier. With call->helpers, several threads share a large lookup. Errors as of hps_walk_rest.
+ */
 hps_status hps_walk_memory(struct hps_walk *first, const struct hps_walk_call *call,
                            struct hps_error *err) HPS_MUST_CHECK;
 
-/* For this walk and those linked to it (of one version): query all remaining tiers. Found rows are
- * inserted into the memory tiers above, unless an update has changed them since the read. A shared
- * tier above gets them later (backfill.h). If a tier fails, the walk continues with the next one;
- * if the lowest tier fails, the walk fails. If another lookup is fetching a key, the walk waits for
- * its row.
+/* For this walk and those linked to it, all of one version: query all remaining tiers. Found rows
+ * are inserted into the memory tiers above, unless an update has changed them since the read. A
+ * shared tier above gets them later (backfill.h). If a tier fails, the walk continues with the next
+ * one; if the lowest tier fails, the walk fails. If another lookup is fetching a key, the walk
+ * waits for its row.
  *
  * A shared tier may have rows with updates that this version does not have yet. Such rows are valid
  * answers. They are not inserted into the tiers above, because lookups that want a consistency unit
