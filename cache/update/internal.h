@@ -14,7 +14,7 @@ struct update_position {
     struct update_position *next;
     struct hps_record record; /* points into `bytes` */
     size_t name_size;         /* size of the key that the source gave */
-    /* Prefix of the record's key, the key that the source gave, the value. */
+    /* The record's key, which is a prefix and then the key that the source gave, then the value */
     uint8_t bytes[];
 };
 
@@ -31,13 +31,13 @@ struct hps_updates {
     bool batch_runs;                   /* a batch is being applied to the tiers */
     bool held; /* a lookup holds updates back, or will do so after the current batch */
 
-    /* [n_tables] for each table, a hidden table of the durable store that has its row versions;
-     * NULL: the version has no row versions */
+    /* [n_tables] hidden tables of the durable store; each has the row versions of one table. NULL:
+     * the version has no row versions */
     struct hps_table *version_tables;
 
     /* [n_tables] rows that batches have added to the loaded rows, less rows that they removed */
     _Atomic int64_t *rows_changed;
-    atomic_bool rows_updated; /* batches have changed rows, or may have */
+    atomic_bool rows_updated; /* batches have changed rows, so the row counts may be estimates */
 
     /* The updater thread only: the sum of the shared tier's reports since the last call of
      * hps_update_shared_take. */

@@ -94,9 +94,9 @@ struct hps_update_batch {
 
 enum {
     HPS_UPDATE_KEYS_MAX = 1 << 26, /* maximum number of keys of one batch */
-    /* How long a batch waits for a hold to end (hps_update_hold). */
+    /* Longest time that a batch waits for the end of a hold (hps_update_hold) */
     HPS_UPDATE_HOLD_US_MAX = 100 * 1000,
-    /* How long hps_update_hold waits for the current batch to end. */
+    /* Longest time that hps_update_hold waits for the end of the current batch */
     HPS_UPDATE_HOLD_WAIT_US_MAX = 500 * 1000
 };
 
@@ -155,12 +155,12 @@ void hps_update_release(struct hps_version *version);
  * removed. It is exact until the first update, and afterwards if the host map is the lowest tier.
  * Otherwise it is an estimate, and *out_estimated is true. Thread-safe. */
 uint64_t hps_update_rows(const struct hps_version *version, bool *out_estimated);
-/* The number of rows of one table, like hps_update_rows. Also an estimate if the host map is the
- * lowest tier and has dropped rows of the version. Thread-safe. */
+/* The number of rows of one table, like hps_update_rows. The number is also an estimate if the host
+ * map is the lowest tier and has dropped rows of the version. Thread-safe. */
 uint64_t hps_update_table_rows(const struct hps_version *version, uint32_t table_id,
                                bool *out_estimated);
-/* How much of a tier the version uses: the store's space_usage. If the store can only estimate the
- * number of rows, hps_update_rows replaces it. Thread-safe. */
+/* How much of a tier the version uses: the result of space_usage for `space`. If the store only
+ * estimates the number of rows, n_rows is the result of hps_update_rows instead. Thread-safe. */
 void hps_update_usage(const struct hps_version *version, struct hps_space *space,
                       struct hps_store_usage *out_usage);
 /* The number of batches published so far; a lookup that begins now sees all of them. Thread-safe.
@@ -172,9 +172,9 @@ uint64_t hps_update_sequence(const struct hps_version *version);
 void hps_update_times_set(struct hps_version *version, int64_t event_time_ms, int64_t as_of_ms);
 int64_t hps_update_event_time_ms(const struct hps_version *version); /* thread-safe */
 int64_t hps_update_as_of_ms(const struct hps_version *version);      /* thread-safe */
-/* How old the oldest update may be that the version lacks: the time since as_of_ms, in ms. Returns
- * -1 if as_of_ms is not known. If the wall clock was set back, the result is at least the time
- * since as_of_ms last changed, measured with the monotonic clock. Thread-safe. */
+/* The highest possible age of an update that the version lacks: the time since as_of_ms, in ms.
+ * Returns -1 if as_of_ms is not known. If the wall clock was set back, the result is at least the
+ * time since as_of_ms last changed, measured with the monotonic clock. Thread-safe. */
 int64_t hps_update_age_ms(const struct hps_version *version);
 /* Call fn with the key and value of each published position, in no order. fn must not call
  * functions of this header. Stops at the first status of fn that is not OK, and returns it.
