@@ -24,9 +24,9 @@ bool hps_absent_has(const struct hps_absent *absent, uint32_t table_id, hps_key 
 void hps_absent_add(struct hps_absent *absent, uint32_t table_id, const hps_key *keys, uint32_t n,
                     const struct hps_insert_guard *guard);
 
-/* Forget keys that a batch of updates writes. Call it after the batch has marked their stamps
- * (stamps.h) and before it ends. Otherwise a lookup that began before the batch could add one of
- * these keys afterwards. */
+/* Forget keys that a batch of updates writes. Call it after hps_stamps_mark for these keys, and
+ * before hps_stamps_end. Otherwise a lookup that began before the batch could add one of the keys
+ * afterwards. */
 void hps_absent_remove(struct hps_absent *absent, uint32_t table_id, const hps_key *keys,
                        uint32_t n);
 

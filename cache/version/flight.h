@@ -10,7 +10,7 @@
  *     join ─┬─▶ LEADS ── fetch ─┬─ land ──▶ ALONE; waiting keys become FOUND or ABSENT
  *           │                   └─ leave ─▶ ALONE; the first waiting key becomes LEADS
  *           ├─▶ WAITS ─┬─ the leader lands ──▶ FOUND or ABSENT
- *           │          ├─ the leader leaves ─▶ LEADS, or it still waits, for the new leader
+ *           │          ├─ the leader leaves ─▶ LEADS if this key waited first, else WAITS
  *           │          └─ leave ─▶ ALONE
  *           └─▶ ALONE (an update has changed the key): fetch it without sharing
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The model set: the resident versions of each model, and which one is active. Readers see the set
- * as an immutable snapshot, to which one pointer leads. A writer replaces the pointer, so a request
- * sees either the version before a switch or the version after it. Readers never wait. The catalog
+ * The model set: the resident versions of each model, and which one is active. Readers load one
+ * pointer to an immutable snapshot of the set. A writer replaces the pointer, so a request sees
+ * either the version before a switch or the version after it. Readers never wait. The catalog
  * (server/catalog) calls hps_models_add, _activate and _remove, one at a time.
  */
 #ifndef HPS_CACHE_VERSION_MODELS_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Counters of the lookups of each version: how many succeeded and failed, and where the time was
- * spent. They only rise. A version that is unloaded and loaded again under the same number
+ * spent. Counters never decrease. A version that is unloaded and loaded again under the same number
  * continues its counters.
  */
 #ifndef HPS_CACHE_VERSION_USAGE_H
@@ -10,8 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Parts of a lookup's time. The time that is in none of them was spent receiving the request from
- * the network. */
+/* Parts of a lookup's time. The rest of the time was spent receiving the request from the network.
+ */
 enum hps_usage_part {
     HPS_USAGE_QUEUE,  /* waiting for admission or for a thread */
     HPS_USAGE_INPUT,  /* decoding the message */

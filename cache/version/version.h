@@ -47,7 +47,7 @@ struct hps_table_metrics {
     struct hps_metric *keys_found;     /* lookup_keys_total{status="found"} */
     struct hps_metric *keys_defaulted; /* lookup_keys_total{status="defaulted"} */
     struct hps_metric *keys_unknown;   /* lookup_keys_total{status="unknown"} */
-    struct hps_metric *unique_keys;    /* lookup_unique_keys_total; NULL: no metric counts keys */
+    struct hps_metric *unique_keys;    /* lookup_unique_keys_total; NULL: no series is counted */
     struct hps_metric *absent_keys;    /* lookup_absent_keys_total, of the model */
     struct hps_metric *shared_keys;    /* lookup_shared_keys_total, of the model */
     /* lookup_defaulted_keys_total{reason}, of the model; index: enum hps_miss_policy */
@@ -148,9 +148,9 @@ struct hps_version {
      * above, lookups do not wait for missing rows. */
     _Atomic enum hps_tier_kind cache_tier;
     _Atomic double hit_rate_threshold;
-    /* The cache tier is full: recent insertions found no capacity in it. If it is a gpu, the host
-     * map is full, too. While this is set, lookups with HPS_MISS_THRESHOLD wait for missing rows.
-     * Without waiting, they would always get the default row for keys that do not fit. */
+    /* Recent insertions found no capacity in the cache tier. If that is a gpu, they found no
+     * capacity in the host map either. While the flag is set, lookups with HPS_MISS_THRESHOLD wait
+     * for missing rows. Otherwise they would always get default rows for keys that do not fit. */
     atomic_bool cache_full;
 
     /* Counts of pins, in shards, so that few threads write to the same cache line. A pin may be
