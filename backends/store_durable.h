@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A sub-table of a store (backends/store.h): a store that keeps its data on disk. It applies
- * updates atomically, keeps a small number of small records (catalog, positions of updates), lists
- * the spaces on its disk, and reports free space.
+ * A sub-table of optional store calls (backends/store.h), for stores that keep rows on disk. Such a
+ * store applies updates atomically and keeps a small number of small records (catalog, positions of
+ * updates). It lists the spaces on disk and reports the free space.
  */
 #ifndef HPS_BACKENDS_STORE_DURABLE_H
 #define HPS_BACKENDS_STORE_DURABLE_H
@@ -19,11 +19,11 @@ struct hps_record {
 
 enum { HPS_RECORD_KEY_BYTES_MAX = 1024 };
 
-/* This bit is set in the id of a hidden table. The other bits are the id of the table that it
- * belongs to. The hidden table has the row version of each key, a number that orders the updates of
- * the key (cache/update/versions.c). get and apply treat it like any other table. Only the lowest
- * store has hidden tables, so nothing is inserted into them. A scan of a table does not return rows
- * of its hidden table. */
+/* This bit is set in the id of a hidden table. The other bits are the id of the table to which
+ * the hidden table belongs. The hidden table has the row version of each key, a number that orders
+ * the updates of the key (cache/update/versions.c). get and apply treat a hidden table like any
+ * other table. Only the lowest store has hidden tables, so no rows are inserted into them. A scan
+ * of a table does not return rows of its hidden table. */
 #define HPS_TABLE_HIDDEN (UINT32_C(1) << 31)
 
 /* Receives one record of a scan. Any status but OK ends the scan, which returns this status. */
@@ -39,8 +39,8 @@ struct hps_store_durable_ops {
      * writes since the last sync.
      *
      * The records belong to the space; positions of updates are one example. Loads and scans of
-     * rows do not see them. Dropping the space deletes them. A record replaces an earlier record
-     * with the same key.
+     * rows do not see the records. Dropping the space deletes them. A record replaces an earlier
+     * record with the same key.
      *
      * shape   writes[n_writes]; records[n_records]; both numbers may be 0
      * error   EXHAUSTED: less than the minimum free space would be left; nothing was written */
@@ -65,14 +65,15 @@ struct hps_store_durable_ops {
     /* Pass every space on disk to `fn`, open or not. */
     hps_status (*space_list)(struct hps_store *store, hps_space_fn fn, void *ctx,
                              struct hps_error *err);
-    /* Bytes that loads and updates may still use before the minimum free space is reached. */
+    /* Return how many bytes loads and updates may still use before the minimum free space is
+     * reached. */
     uint64_t (*bytes_free)(struct hps_store *store);
-    /* The reason why the store refuses writes now, as static text for messages. NULL: the store
-     * accepts writes. */
+    /* Return why the store refuses writes now, as static text for messages. NULL: the store accepts
+     * writes. */
     const char *(*writes_refused)(struct hps_store *store);
     /* Copy the current state of the store to `<dir>/hpsd`, with hard links if `dir` is on the same
      * file system. The copy is a store with `dir` as its path. Data in memory is written out first.
-     * Writes and loads continue. May block.
+     * Writes and loads continue. The call may block.
      * error   EXISTS: `<dir>/hpsd` exists; EXHAUSTED: the disk of the store or of `dir` is full;
      *         PRECONDITION: the store is read-only; UNIMPLEMENTED: the store has no data on disk;
      *         IO */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Eviction with probation and a clock. On the thread of the table's writer.
+ * Eviction with probation and a clock. All functions run on the thread of the table's writer.
  */
 #include "backends/host/evict.h"
 

@@ -5,7 +5,7 @@
  * where n is a tenth of the number of rows. If readers have found the key at least twice by then,
  * the key stays in the table. Otherwise it is evicted. A key that is added again soon after its
  * eviction skips probation. A reader counts a hit by writing two bits in the bucket of the key.
- * Used by the table's writer only.
+ * Only the writer of the table calls the functions of this file.
  */
 #ifndef HPS_BACKENDS_HOST_EVICT_H
 #define HPS_BACKENDS_HOST_EVICT_H
@@ -25,25 +25,26 @@ struct hps_host_evict {
     /* [n_ghosts] Each element has 4 fingerprints of evicted keys, the newest in the lowest bits. */
     uint64_t *ghosts;
     uint64_t n_ghosts;
-    uint64_t hand; /* clock hand: a hash; its home (index.h) is the next bucket to check */
-    /* If the hand is at the last home: how many buckets after this home were checked. Otherwise
-     * 0. */
+    uint64_t hand; /* clock hand: a hash whose home (index.h) is the next bucket to check */
+    /* If the hand is at the last home: number of buckets after this home that were checked.
+     * Otherwise 0. */
     unsigned tail;
     unsigned slot; /* next slot to check in the bucket of the hand */
 };
 
-/* Start to evict. To be called once, when the table is full for the first time. n_rows: the number
- * of rows that fit the table. If there is no memory for ring and ghosts, only the clock is used. */
+/* Start to evict. Call it once, when the table is full for the first time. n_rows: the number of
+ * rows that fit the table. If there is no memory for ring and ghosts, eviction uses only the clock.
+ */
 void hps_host_evict_start(struct hps_host_evict *evict, uint64_t n_rows);
 void hps_host_evict_close(struct hps_host_evict *evict); /* frees all and zeroes `evict` */
 
-/* Decide whether a key with this hash starts on probation. To be called before the key is added.
+/* Decide whether a key with this hash starts on probation. Call it before the key is added.
  * True: the caller must call hps_host_evict_entered after it has added the key. */
 bool hps_host_evict_probation(struct hps_host_evict *evict, uint64_t hash);
 void hps_host_evict_entered(struct hps_host_evict *evict, hps_key key);
 
-/* Find a key to evict, in a bounded number of steps. Returns the place of the key. If its `bucket`
- * is NULL, the call has found no key, and the next call continues the search. */
+/* Find a key to evict, in a bounded number of steps. Returns the place of the key. If `bucket` of
+ * the place is NULL, the call has found no key, and the next call continues the search. */
 struct hps_host_place hps_host_evict_victim(struct hps_host_evict *evict,
                                             const struct hps_host_index *index);
 

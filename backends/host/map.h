@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The host tier: rows in a hash map in CPU memory, with one byte budget for all its spaces. Calls
- * are thread-safe (backends/store.h). No call waits for a disk or a network.
+ * The host tier: rows in a hash map in CPU memory, with one byte budget for all spaces. All
+ * calls are thread-safe (backends/store.h). No call waits for a disk or a network.
  */
 #ifndef HPS_BACKENDS_HOST_MAP_H
 #define HPS_BACKENDS_HOST_MAP_H
@@ -11,18 +11,18 @@
 
 struct hps_host_map_options {
     uint64_t bytes_max; /* limit for the indexes and rows of all spaces together */
-    /* Set if a store below has every row. If set, new rows evict rows that are used less. If not,
-     * rows that do not fit are refused. */
+    /* Set if a store below has every row. Insertions then evict rows that are used less. If neither
+     * `evicts` nor `lossy` is set, the store refuses rows that do not fit. */
     bool evicts;
-    /* Set if no store below has the rows, but tables that have reached rows_max may evict rows,
-     * which are then lost. In this mode loads and updates also evict. Rows that do not fit
-     * bytes_max are refused. Must not be set together with `evicts`. */
+    /* Set if no store below has the rows, and rows_max limits the tables. Loads and updates to a
+     * table that has reached rows_max then evict other rows of the table, which are lost. The store
+     * refuses rows that do not fit bytes_max. Must not be set together with `evicts`. */
     bool lossy;
     uint64_t rows_max;   /* maximum rows of each table; 0: only bytes_max limits the table */
     double target_ratio; /* a table that has reached rows_max evicts down to rows_max times this */
 };
 
-/* Open the store. The caller closes it with its `close` call. The only error is NO_MEMORY. */
+/* Open the store. The caller must close it. The only error is NO_MEMORY. */
 hps_status hps_host_map_open_with(const struct hps_host_map_options *options,
                                   struct hps_store **out_store, struct hps_error *err)
     HPS_MUST_CHECK;
@@ -30,8 +30,8 @@ hps_status hps_host_map_open_with(const struct hps_host_map_options *options,
 hps_status hps_host_map_open(uint64_t bytes_max, struct hps_store **out_store,
                              struct hps_error *err) HPS_MUST_CHECK;
 
-/* The epoch that readers enter while they copy rows. For tests, which stay in the epoch to act as a
- * slow reader. */
+/* The epoch that readers enter while they copy rows. Tests use it: they stay in the epoch to act as
+ * a slow reader. */
 struct hps_epoch *hps_host_map_epoch(struct hps_store *store);
 
 #endif

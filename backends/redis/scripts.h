@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lua scripts that a Redis server runs, each as one atomic step. A command calls a script by its
- * SHA-1 hash. scripts.c documents the arguments and the reply of each script. Thread-safe.
+ * SHA-1 hash. scripts.c documents the arguments and the reply of each script. All functions are
+ * thread-safe.
  */
 #ifndef HPS_BACKENDS_REDIS_SCRIPTS_H
 #define HPS_BACKENDS_REDIS_SCRIPTS_H
@@ -9,9 +10,9 @@
 #include "base/buf.h"
 
 enum hps_redis_script {
-    HPS_REDIS_APPLY,  /* apply updates of the log to a shard, and set its positions */
+    HPS_REDIS_APPLY,  /* apply updates from the log to a shard, and set the shard's positions */
     HPS_REDIS_SHRINK, /* as APPLY, on a full server, which allows only deletes */
-    HPS_REDIS_INSERT, /* insert rows that were found in a lower tier, if the digest matches */
+    HPS_REDIS_INSERT, /* insert rows of a lower tier, if the digest of the positions matches */
     HPS_REDIS_RESET,  /* empty a shard */
     HPS_REDIS_COMMIT, /* make loaded rows visible as a shard */
     HPS_REDIS_EVICT,  /* evict a few rows */
@@ -31,7 +32,7 @@ struct hps_redis_name {
     const char *text;
     size_t size;
 };
-/* Append the beginning of a call with its keys. The caller must append n_args arguments. */
+/* Append the beginning of a call, with the keys. The caller must append n_args arguments. */
 hps_status hps_redis_script_begin(struct hps_buf *buf, enum hps_redis_script script,
                                   const struct hps_redis_name *keys, uint32_t n_keys,
                                   uint32_t n_args) HPS_MUST_CHECK;
