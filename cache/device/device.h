@@ -139,12 +139,12 @@ void hps_event_free(struct hps_event *event);
 hps_status hps_event_record(struct hps_event *event, struct hps_stream_q *stream) HPS_MUST_CHECK;
 /* Work queued on the stream after this call waits for the last record of the event. */
 hps_status hps_stream_q_wait(struct hps_stream_q *stream, struct hps_event *event) HPS_MUST_CHECK;
-/* Check an event. OK: its last record has completed, and the work before that record is visible to
- * the caller. AGAIN: not yet. DATA_LOSS: the device is lost. An event that was never recorded is
- * complete. Does not block. */
+/* Check an event. OK: the event's last record has completed, and the work before that record is
+ * visible to the caller. AGAIN: not yet. DATA_LOSS: the device is lost. An event that was never
+ * recorded is complete. Does not block. */
 hps_status hps_event_done(struct hps_event *event) HPS_MUST_CHECK;
 /* Wait until the last record of the event has completed (OK), or the device is lost (DATA_LOSS).
- * Use it only while starting and stopping, because it blocks. */
+ * Call it only while the daemon starts or stops, because it blocks. */
 hps_status hps_event_wait(struct hps_event *event) HPS_MUST_CHECK;
 
 /* ---- work ------------------------------------------------------------------------------------ */
@@ -165,7 +165,7 @@ hps_status hps_fill_on_device(struct hps_stream_q *stream, hps_devptr to, uint8_
  * CUDA, and for the simulated device. */
 struct hps_kernel {
     const char *name;
-    size_t args_size;              /* size of its argument, a struct; at most 4,000 bytes */
+    size_t args_size;              /* bytes of the kernel's argument, a struct; at most 4,000 */
     uint32_t block_threads;        /* threads of a block, a multiple of 32 */
     uint32_t shared_size;          /* bytes of shared memory per block */
     void (*sim)(const void *args); /* the body for the simulated device, run by each fiber; NULL:
@@ -193,7 +193,7 @@ hps_status hps_launch(struct hps_stream_q *stream, const struct hps_kernel *kern
                       uint32_t n_blocks, const void *args) HPS_MUST_CHECK;
 
 /* Read a flag in host memory, to which a kernel stores a value by hps_flag_raise (simt.h). Once the
- * caller reads that value, it sees everything that the kernel did before it stored the value. */
+ * caller reads that value, the caller sees all that the kernel did before it stored the value. */
 static inline uint32_t hps_flag_load(const uint32_t *flag)
 {
     return __atomic_load_n(flag, __ATOMIC_ACQUIRE);

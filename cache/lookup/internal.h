@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared by the files of a lookup: plan.c (forms and places of rows), lookup.c (the steps),
- * unique.c (unique keys), threshold.c (which parts wait for the stores), rows.c (completing the
- * rows of a part), bags.c (bags of keys), count.c (metrics), unit.c (consistency units) and gpu.c.
- * Only the thread that owns the lookup may call these functions. "EXHAUSTED (arena)" means: returns
- * EXHAUSTED if the lookup's arena is full.
+ * Functions that the files of a lookup share: plan.c (forms and places of rows), lookup.c (the
+ * steps), unique.c (unique keys), threshold.c (which parts wait for the stores), rows.c (completing
+ * the rows of a part), bags.c (bags of keys), count.c (metrics), unit.c (consistency units) and
+ * gpu.c. Only the thread that owns the lookup may call these functions. Comments end with the
+ * errors that the function returns. "EXHAUSTED (arena)" means that the lookup's arena is full.
  */
 #ifndef HPS_CACHE_LOOKUP_INTERNAL_H
 #define HPS_CACHE_LOOKUP_INTERNAL_H
@@ -69,16 +69,16 @@ hps_status lookup_take_set(struct hps_lookup *lookup, uint64_t n, struct hps_ind
 
 /* ---- threshold.c ----------------------------------------------------------------------------- */
 
-/* Whether the part waits for the stores, now that the memory tiers have answered. May use
- * lookup->set. */
+/* Whether the part waits for the stores, now that the memory tiers have answered. The
+ * function may use lookup->set. */
 bool lookup_waits_for_stores(struct hps_lookup *lookup, const struct hps_lookup_part *part);
 
 /* ---- rows.c ---------------------------------------------------------------------------------- */
 
 /* Finish a part that waits for no tier any more: set the status of its keys and, unless it has
  * bags, complete its rows. Keys that are still missing are queued for asynchronous insertion,
- * except under HPS_MISS_MEMORY_ONLY. NOT_FOUND: a key is in no tier, under HPS_UNKNOWN_ERROR; `err`
- * names table and key. EXHAUSTED (arena) */
+ * except under HPS_MISS_MEMORY_ONLY. NOT_FOUND: unknown_policy is HPS_UNKNOWN_ERROR, and a key
+ * is in no tier; `err` names the table and the key. EXHAUSTED (arena) */
 hps_status lookup_finish_part(struct hps_lookup *lookup, struct hps_lookup_part *part,
                               struct hps_error *err) HPS_MUST_CHECK;
 
@@ -101,8 +101,8 @@ hps_status lookup_add_bags(struct hps_lookup *lookup, struct hps_pool *helpers,
 
 /* ---- count.c --------------------------------------------------------------------------------- */
 
-/* Add the tiers' work on a part to the metrics, and its duration to lookup->tier_us and others_us.
- * tier_asked: [HPS_TIER_COUNT], set to true for each tier that was queried. */
+/* Add the tiers' work on a part to the metrics, and the time of this work to lookup->tier_us and
+ * others_us. tier_asked: [HPS_TIER_COUNT], set to true for each tier that was queried. */
 void lookup_count_part(struct hps_lookup *lookup, const struct hps_lookup_part *part,
                        bool *tier_asked);
 /* Add the time of each tier that was queried to the metric tier_duration. Both arrays:
