@@ -49,11 +49,11 @@ struct hps_grpc_method {
     bool client_streaming;
     size_t request_bytes_max; /* per message; 0: request_bytes_max of the server's limits */
     bool no_body; /* HTTP/1.1: a request with a body is rejected; the body is not read */
-    /* Receives one complete message, which the loop thread has inflated. For methods with small
-     * messages. `data` is valid during the callback only, unless hps_grpc_call_keep_message is
-     * called. Without client_streaming, this callback runs at most once, after the half-close. */
+    /* Receives one complete message, which the loop thread has inflated. Methods with small
+     * messages use it. `data` is valid during the callback only, unless hps_grpc_call_keep_message
+     * is called. Without client_streaming, it runs at most once, after the half-close. */
     void (*on_message)(struct hps_grpc_call *call, const uint8_t *data, size_t size);
-    /* If set, called instead of on_message, with one message that may still be compressed.
+    /* If set, the server calls it instead of on_message. The message may still be compressed.
      * The service inflates the message with hps_grpc_unpack on another thread, so that the loop is
      * not delayed. `packed` is valid during the callback only. So is packed->data, unless
      * hps_grpc_call_keep_message is called. */
@@ -152,7 +152,8 @@ enum hps_grpc_slow {
 struct hps_grpc_observer {
     void *ctx;
     void (*on_call_end)(void *ctx, struct hps_grpc_call *call, int grpc_code, uint64_t duration_us);
-    /* A connection was opened (delta 1) or closed (delta -1). is_http: it speaks HTTP/1.1. */
+    /* A connection was opened (delta 1) or closed (delta -1). is_http: the connection speaks
+     * HTTP/1.1. */
     void (*on_connection)(void *ctx, bool is_http, int delta);
     /* A connection ended before its first request. Not called if the server drained or displaced
      * the connection, or lacked memory for it. Called before on_connection with delta -1. */
@@ -284,9 +285,9 @@ void hps_grpc_call_set_user(struct hps_grpc_call *call, void *user);
  * received stay valid until on_close. The bytes that on_packed received stay valid until the call
  * is freed. Call it within on_message or on_packed. */
 void hps_grpc_call_keep_message(struct hps_grpc_call *call);
-/* Releases the messages of the call that were kept. Only for methods with on_packed, after
- * hps_grpc_call_keep_message. The bytes of kept messages count towards request_bytes_all_max until
- * this call. */
+/* Releases the messages of the call that were kept. Only methods with on_packed may call it,
+ * after hps_grpc_call_keep_message. The bytes of kept messages count towards request_bytes_all_max
+ * until this call. */
 void hps_grpc_call_drop_message(struct hps_grpc_call *call);
 /* client_streaming: while a call is paused, no further message is delivered, and the client can
  * send at most one flow-control window more. May be called within on_message. Loop thread. */
@@ -307,7 +308,7 @@ hps_status hps_grpc_unpack(const struct hps_grpc_packed *packed, size_t size_max
 void hps_grpc_call_ref(struct hps_grpc_call *call);   /* any thread */
 void hps_grpc_call_unref(struct hps_grpc_call *call); /* any thread */
 /* Whether the call needs no reply any more: the client has disconnected, or the deadline has
- * passed. The service should stop working on it. Any thread. */
+ * passed. The service should stop working on the call. Any thread. */
 bool hps_grpc_call_cancelled(const struct hps_grpc_call *call);
 
 /* Charges `bytes`, the memory of the reply, to the connection. Call this once per call, before the
@@ -323,10 +324,10 @@ bool hps_grpc_call_cancelled(const struct hps_grpc_call *call);
  *
  * unit    bytes: > 0. held: bytes of request data that the call keeps while it is queued. If the
  *         call ends in the queue, these bytes count until on_close
- * error   EXHAUSTED: one of two limits would be exceeded. The queued calls of the connection may
- *         hold up to connection_reply_bytes_max. If `held` exceeds 64 KiB, the queued calls of all
- *         connections may hold up to request_bytes_all_max. A limit does not apply while no queued
- *         call holds bytes that count towards it
+ * error   EXHAUSTED: the queued calls would hold more bytes than one of two limits permits. The
+ *         limit for the connection is connection_reply_bytes_max. The limit for all connections is
+ *         request_bytes_all_max; it is checked only if `held` exceeds 64 KiB. No limit is checked
+ *         while the queued calls that the limit covers hold no bytes
  */
 hps_status hps_grpc_call_charge(struct hps_grpc_call *call, size_t bytes, size_t held)
     HPS_MUST_CHECK;
@@ -343,8 +344,8 @@ void hps_grpc_readers_watch(struct hps_grpc_call *call);
 /* Disconnects a slow reader, or ends one of its calls, to free memory for the waiting reply of
  * `call`. Call it when that reply would otherwise be rejected. Candidates are connections and calls
  * whose client has read less than reply_bytes_per_s_min since hps_grpc_readers_watch recorded it,
- * at least 80 ms ago. The candidate that would take longest to read its replies is ended. Its
- * memory becomes free soon after this returns. Loop thread. */
+ * at least 80 ms ago. The candidate that would take longest to read its replies is ended. The
+ * memory of these replies becomes free soon after this function returns. Loop thread. */
 void hps_grpc_readers_cut(struct hps_grpc_call *call);
 
 /* Queues one message made of slices, and takes their references. If the call has ended, only
@@ -354,7 +355,7 @@ void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slic
                         unsigned n_slices);
 /* Like hps_grpc_call_send, for a small message, which is copied. */
 void hps_grpc_call_send_copy(struct hps_grpc_call *call, const void *data, size_t size);
-/* Bytes of the call that are queued and not yet in the kernel. For streaming services. */
+/* Bytes of the call that are queued and not yet in the kernel. Streaming services use it. */
 size_t hps_grpc_call_queued(const struct hps_grpc_call *call);
 /* Adds metadata to the trailers. Call it before the call is finished. Values of names that end in
  * -bin are encoded in base64. HTTP/1.1: the metadata is sent with the headers. Metadata that is
@@ -386,9 +387,9 @@ void hps_grpc_call_answer_status(struct hps_grpc_call *call, unsigned http_statu
 void hps_grpc_call_finish(struct hps_grpc_call *call, int grpc_code, const char *message);
 /* Calls hps_grpc_call_finish with the gRPC code and the text of `err`. */
 void hps_grpc_call_fail(struct hps_grpc_call *call, const struct hps_error *err);
-/* Like hps_grpc_call_fail, for a message above its size limit. If an option sets the limit, its
- * name is added to the text, unless the text contains advice already. HTTP/1.1: the status is 413,
- * not 429, because a retry cannot succeed. */
+/* Like hps_grpc_call_fail, for a message above its size limit. If an option sets the limit, the
+ * name of the option is added to the text, unless the text contains advice already. HTTP/1.1: the
+ * status is 413, not 429, because a retry cannot succeed. */
 void hps_grpc_call_fail_too_large(struct hps_grpc_call *call, const struct hps_error *err);
 
 /* ---- client ---------------------------------------------------------------------------------- */
@@ -400,7 +401,7 @@ struct hps_grpc_client_events {
     /* The server has sent a message. `data` is valid during the callback only. */
     void (*on_message)(void *ctx, const uint8_t *data, size_t size);
     /* The call has ended with a gRPC code and a message. Called exactly once; the call is freed
-     * after it returns. */
+     * after this callback returns. */
     void (*on_done)(void *ctx, int grpc_code, const char *message);
 };
 
