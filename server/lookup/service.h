@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps.v1.ParameterServer: lookups, from the request message to the reply. The loop thread of a
- * connection decodes small messages, and runs small lookups in memory tiers. Workers decode larger
- * messages. Workers or I/O threads run all other lookups. All loops share one service.
+ * The service hps.v1.ParameterServer: lookups, from the request message to the reply. The loop
+ * thread of a connection decodes small messages, and runs small lookups in memory tiers. Workers
+ * decode larger messages. Workers or I/O threads run all other lookups. All loops share one
+ * service.
  */
 #ifndef HPS_SERVER_LOOKUP_SERVICE_H
 #define HPS_SERVER_LOOKUP_SERVICE_H
@@ -27,7 +28,8 @@ struct hps_lookup_limits {
     /* Bytes of the largest message that the loop thread decodes. Workers decode larger messages.
      * Compressed messages count with their inflated size. */
     uint32_t inline_message_bytes;
-    /* Limit on idle requests that are kept for reuse, with their arenas. */
+    /* Maximum number of unused request objects, with their arenas, that the service keeps for
+     * reuse. */
     uint32_t arenas_idle_max;
 };
 
@@ -44,8 +46,8 @@ struct hps_lookup_limits {
 /* Pointers are borrowed for the life of the service. */
 struct hps_lookup_service_parts {
     struct hps_models *models;
-    struct hps_pool *workers; /* for large messages, and large lookups in memory tiers */
-    /* For tiers that may block, so that workers never wait for a slow disk. */
+    struct hps_pool *workers; /* threads for large messages, and large lookups in memory tiers */
+    /* I/O threads, which query the tiers that may block. So workers never wait for a slow disk. */
     struct hps_pool *io;
     struct hps_insertion *insertion; /* NULL: there is no asynchronous insertion */
     struct hps_block_pool *blocks;
@@ -60,13 +62,14 @@ struct hps_lookup_service_parts {
 
 struct hps_lookup_service;
 
-/* NULL: out of memory. */
+/* Creates a service. Returns NULL if there is no memory. */
 struct hps_lookup_service *hps_lookup_service_new(const struct hps_lookup_service_parts *parts);
 /* Sets tables_max, keys_max and queue_us_max for later requests. The other limits do not change.
  * Any thread. */
 void hps_lookup_service_limits_set(struct hps_lookup_service *service,
                                    const struct hps_lookup_limits *limits);
-/* Call it after all loops are drained and all workers are stopped. No effect if NULL. */
+/* Frees the service. Call it after all loops are drained and all workers are stopped. No effect if
+ * NULL. */
 void hps_lookup_service_free(struct hps_lookup_service *service);
 /* The methods Lookup and LookupStream, for hps_grpc_server_add. */
 const struct hps_grpc_service *hps_lookup_service_grpc(const struct hps_lookup_service *service);
