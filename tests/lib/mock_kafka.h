@@ -44,6 +44,7 @@ void hps_mock_kafka_broker_down(struct hps_mock_kafka *mock, int32_t broker, boo
 void hps_mock_kafka_slow(struct hps_mock_kafka *mock, int32_t broker, int rtt_ms);
 /* Kafka's error codes and API keys. */
 enum {
+    HPS_MOCK_PRODUCE = 0,
     HPS_MOCK_FETCH = 1,
     HPS_MOCK_LIST_OFFSETS = 2,
     HPS_MOCK_OFFSET_COMMIT = 8,
@@ -57,6 +58,7 @@ enum {
     HPS_MOCK_NO_COORDINATOR = 15,
     HPS_MOCK_TOPIC_DENIED = 29,
     HPS_MOCK_GROUP_DENIED = 30,
+    HPS_MOCK_DUPLICATE = 46, /* of a sequence number: the record is there already */
     HPS_MOCK_STORAGE = 56,
 };
 /* The next n requests of that kind that come to a broker are answered so much later. */

@@ -112,6 +112,28 @@ static void catch_up(struct log_client *rig, struct seen *seen, int64_t next)
     }
 }
 
+/* ---- dead letters ---------------------------------------------------------------------------- */
+
+static void test_dead_letter_when_properties_ask_for_no_acks_then_a_refusal_is_reported(
+    void **state)
+{
+    const struct hps_kafka_property property = {"acks", "0"};
+    struct log_client rig = client_open(1, &property, 1);
+    struct hps_error err = {0};
+    (void)state;
+    begin(&rig, 1);
+    struct hps_consumer_poll poll = {0};
+    while (poll.n_records == 0) {
+        poll = poll_once(rig.consumer, 100, 100, 1 << 20);
+    }
+    hps_mock_kafka_fail(rig.mock, HPS_MOCK_PRODUCE, HPS_MOCK_TOPIC_DENIED, 1);
+    assert_int_equal(
+        rig.consumer->ops->dead_letter(rig.consumer, TOPIC, &poll.records[0], "bad", &err), HPS_OK);
+    assert_int_equal(rig.consumer->ops->dead_letter_flush(rig.consumer, ANSWER_MS, &err),
+                     HPS_PERMISSION);
+    client_close(&rig);
+}
+
 /* ---- outages --------------------------------------------------------------------------------- */
 
 static void test_poll_when_the_cluster_goes_and_comes_then_told_once_and_nothing_is_lost(void **s)
@@ -460,6 +482,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(
             test_open_when_client_id_is_given_then_each_connection_adds_its_name, setup, teardown),
+        cmocka_unit_test(
+            test_dead_letter_when_properties_ask_for_no_acks_then_a_refusal_is_reported),
         TEST(test_poll_when_the_cluster_goes_and_comes_then_told_once_and_nothing_is_lost),
         cmocka_unit_test(test_consumer_when_there_is_no_cluster_then_calls_end_and_it_is_told),
         TEST(test_poll_when_the_leader_moves_then_reading_goes_on),
