@@ -252,6 +252,27 @@ static hps_status set_all(rd_kafka_conf_t *conf, const struct hps_producer *prod
     return HPS_OK;
 }
 
+/* Refuses properties with which a record would count as acknowledged although it is not stored, or
+ * with which acknowledgements would not be counted. */
+static hps_status check_reports(const rd_kafka_conf_t *conf, struct hps_error *err)
+{
+    static const char *const expected[][3] = {{"acks", "all", "-1"},
+                                              {"delivery.report.only.error", "false", "false"}};
+
+    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
+        char value[16] = "";
+        size_t size = sizeof(value);
+        if (rd_kafka_conf_get(conf, expected[i][0], value, &size) == RD_KAFKA_CONF_OK &&
+            strcmp(value, expected[i][1]) != 0 && strcmp(value, expected[i][2]) != 0) {
+            return hps_error_set(err, HPS_INVALID,
+                                 "property \"%s\": got %s, expected %s: a record is published only "
+                                 "when all in-sync replicas have acknowledged it",
+                                 expected[i][0], value, expected[i][1]);
+        }
+    }
+    return HPS_OK;
+}
+
 static hps_status make_client(struct hps_producer *producer,
                               const struct hps_producer_options *options, struct hps_error *err)
 {
@@ -259,6 +280,9 @@ static hps_status make_client(struct hps_producer *producer,
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
 
     hps_status status = set_all(conf, producer, options, err);
+    if (status == HPS_OK) {
+        status = check_reports(conf, err);
+    }
     if (status != HPS_OK) {
         rd_kafka_conf_destroy(conf);
         return status;

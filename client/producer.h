@@ -58,8 +58,9 @@ struct hps_producer;
 
 /* Connects and waits until a broker answers.
  *
- * error   INVALID: a property is malformed or unknown; UNAVAILABLE: no broker answered in time
- *         (`err` has the reason); UNAUTHENTICATED; PERMISSION; NO_MEMORY
+ * error   INVALID: a property is malformed or unknown, or with it the broker would not acknowledge
+ *         records (acks); UNAVAILABLE: no broker answered in time (`err` has the reason);
+ *         UNAUTHENTICATED; PERMISSION; NO_MEMORY
  */
 hps_status hps_producer_open(const struct hps_producer_options *options,
                              struct hps_producer **out_producer, struct hps_error *err)

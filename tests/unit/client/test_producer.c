@@ -170,23 +170,30 @@ static void test_send_when_another_writes_between_then_its_offsets_are_not_ours(
 static void test_send_when_the_broker_tells_no_offsets_then_that_is_known(void **state)
 {
     (void)state;
-    static const char *const properties[] = {"test.mock.num.brokers=1", "linger.ms=0",
-                                             "enable.idempotence=false", "acks=0"};
-    struct hps_producer *producer = open_with(properties, 4);
+    struct hps_mock_kafka *mock = hps_mock_kafka_new(1);
+    const struct hps_producer_options options = {.brokers = hps_mock_kafka_brokers(mock),
+                                                 .timeout_us = 30000000};
+    struct hps_producer *producer = NULL;
     struct hps_producer_counts counts;
     struct seen_ranges seen = {0};
     struct hps_error err = {0};
     uint32_t topic;
     uint32_t n_partitions;
 
+    hps_mock_kafka_topic(mock, "t", 2);
+    assert_int_equal(hps_producer_open(&options, &producer, &err), HPS_OK);
+    hps_mock_kafka_fail(mock, HPS_MOCK_PRODUCE, HPS_MOCK_DUPLICATE, 3);
     assert_int_equal(hps_producer_topic(producer, "t", &topic, &n_partitions, &err), HPS_OK);
-    send_some(producer, topic, 3);
+    for (unsigned i = 0; i < 3; i++) { /* three requests */
+        send_some(producer, topic, 1);
+    }
     hps_producer_counts_get(producer, &counts);
     assert_int_equal(counts.n_acknowledged, 3);
     assert_int_equal(counts.n_unplaced, 3);
     hps_producer_ranges(producer, see_range, &seen);
     assert_int_equal(seen.n, 0);
     hps_producer_close(producer);
+    hps_mock_kafka_free(mock);
 }
 
 static void test_send_when_larger_than_allowed_then_refused_with_advice(void **state)
@@ -262,6 +269,9 @@ static void test_open_when_property_is_wrong_then_invalid_and_named(void **state
         {"linger.ms", "expected NAME=VALUE"},
         {"=1", "expected NAME=VALUE"},
         {"acks=none", "acks"},
+        {"acks=0", "property \"acks\": got 0, expected all"},
+        {"request.required.acks=1", "property \"acks\": got 1, expected all"},
+        {"delivery.report.only.error=true", "property \"delivery.report.only.error\": got true"},
         {"sasl.pasword=secret", "property \"sasl.pasword\": "},
         {"sasl.password: secret=", "expected NAME=VALUE"},
         {"sasl.password secret", "expected NAME=VALUE"},
