@@ -370,8 +370,9 @@ static Hps__V1__WaitOutcome answer_passed_over(struct judging *at,
                   "%s:%" PRId32 ":%" PRId64 " %s by version %" PRId64 ": %s", of->topic,
                   of->partition, offset, lost ? "may not have been applied" : "was skipped",
                   at->view->version,
-                  lost ? "an operator accepted the gap, or moved past it; publish the record "
-                         "again, or load the model again"
+                  lost ? "Kafka had removed it before the version was loaded, or an operator "
+                         "accepted the gap or moved past it; publish the record again, or load the "
+                         "model again"
                        : "the version was frozen, or an operator moved past the offset; to read "
                          "it, use hpsctl updates seek");
 }

@@ -319,14 +319,21 @@ static bool begins_buried(const struct update_partition *partition,
            start_age_ms(has) > partition->listed.delete_retention_ms;
 }
 
+/* The log has no record from before the start time, but it had records before `low`. Some of these
+ * may be later than the files: DeleteRecords removes records of any age. */
+static bool begins_late(int64_t next, const struct hps_consumer_offsets *has)
+{
+    bool by_time = has->time_unix_ms >= 0 && next > has->low;
+    return has->low > 0 && !by_time;
+}
+
 /* Records that the log has no more may be some that the files lack, and that others have applied
  * who began when they were there: by time those that are older than what is kept, and the deletes
  * that compaction has removed. */
 static bool begins_cut(const struct update_partition *partition, int64_t next,
                        const struct hps_consumer_offsets *has)
 {
-    bool by_time = has->time_unix_ms >= 0 && next > has->low;
-    return has->low > 0 && !by_time && start_age_ms(has) >= partition->listed.kept_ms;
+    return begins_late(next, has) && start_age_ms(has) >= partition->listed.kept_ms;
 }
 
 /* The end of the log is another one for each daemon, and what is before it they do not all have. */
@@ -336,7 +343,8 @@ static int64_t skipped_at_start(const struct hps_update_stream *stream,
 {
     bool latest = stream->updater->options.start == HPS_UPDATE_START_LATEST;
     bool other = partition->shared_at > has->high; /* it is of a log that was here before */
-    if (other || begins_cut(partition, next, has) || begins_buried(partition, has)) {
+    bool late = stream->share.space == NULL && begins_late(next, has);
+    if (other || late || begins_cut(partition, next, has) || begins_buried(partition, has)) {
         return HPS_POSITION_LOST;
     }
     return latest && next > has->low ? has->low : HPS_POSITION_WHOLE;
@@ -365,13 +373,12 @@ static bool begins_in_a_gap(struct hps_update_stream *stream, struct update_part
                             int64_t next, const struct hps_consumer_offsets *has)
 {
     const struct hps_updater_options *options = &stream->updater->options;
-    bool cut = begins_cut(partition, next, has);
     bool buried = begins_buried(partition, has);
     if (options->start != HPS_UPDATE_START_FILES || stream->share.space != NULL ||
-        !(cut || buried)) {
+        !(begins_late(next, has) || buried)) {
         return false;
     }
-    if (cut && partition->listed.kept_ms > 0) {
+    if (begins_cut(partition, next, has) && partition->listed.kept_ms > 0) {
         update_gap(stream, partition, next,
                    "the files are older than the retention of the topic (retention.ms %" PRId64
                    "): updates before offset %" PRId64 " are gone",

@@ -99,6 +99,22 @@ def test_gap_when_the_new_topic_is_shorter_then_told_until_a_seek_to_its_end(bro
     assert values(one.stub(), "shorter", "a", [4, 7, 8]) == {4: 104, 7: 7, 8: 108}
 
 
+# ---- records removed before they were read -------------------------------------------------------------
+
+def test_start_when_records_after_the_files_were_deleted_then_it_runs_and_says_so(broker, daemon, work):
+    topic = broker.create("hps_et.trimmed.a", 1)
+    config = config_of(work, broker, "trimmed", source={"start": "files"})
+    broker.write(topic, [keyed(1, 101), keyed(2, 102), keyed(3, 103)])
+    broker.drop(topic, 0, 2)
+    one = daemon(config)
+    wait_now(one, "trimmed")
+    [partition] = updates(one, "trimmed")["partitions"]
+    assert (partition["state"], "may be gone" in partition["reason"]) == ("running", True)
+    assert values(one.stub(), "trimmed", "a", [1, 3]) == {1: 1, 3: 103}
+    assert "removed" in one.ctl("wait-for", f"{topic}:0:1", code=5)
+    one.ctl("wait-for", f"{topic}:0:2")
+
+
 # ---- compaction ----------------------------------------------------------------------------------------
 
 def test_gap_when_tombstones_were_compacted_while_down_then_told_until_loaded_anew(broker, daemon, work):

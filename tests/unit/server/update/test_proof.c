@@ -1031,21 +1031,16 @@ static void test_topic_when_its_leader_is_silent_after_an_outage_then_not_fresh(
 
 /* ---- files that are too old ------------------------------------------------------------------ */
 
-static void old_files(struct rig *rig, int64_t kept_ms)
+static void test_start_when_the_files_are_older_than_retention_then_a_gap(void **state)
 {
+    struct rig *rig = *state;
     rig->options.start = HPS_UPDATE_START_FILES;
     put(rig, 1, 10);
     hps_clock_advance(UINT64_C(7200) * S); /* the version was loaded before */
     put(rig, 2, 20);
     hps_fake_log_trim(rig->log, ITEMS, 0, 1);
-    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_KEPT_MS, kept_ms);
+    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_KEPT_MS, HOUR_MS);
     begin(rig, 0);
-}
-
-static void test_start_when_the_files_are_older_than_retention_then_a_gap(void **state)
-{
-    struct rig *rig = *state;
-    old_files(rig, HOUR_MS);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
     assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "retention.ms"));
     assert_true(item(rig, 2) == -1);
@@ -1057,13 +1052,38 @@ static void test_start_when_the_files_are_older_than_retention_then_a_gap(void *
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
 }
 
-static void test_start_when_retention_is_not_known_then_it_runs_and_says_so(void **state)
+static void test_start_when_records_that_the_files_lack_may_be_gone_then_it_runs_and_says_so(
+    void **s)
 {
-    struct rig *rig = *state;
-    old_files(rig, 0);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
-    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "may be gone"));
-    assert_true(item(rig, 2) == 20);
+    static const struct {
+        int64_t kept_ms; /* 0: not known */
+        int64_t low;
+        bool missing;
+    } cases[] = {
+        {0, 2, true},
+        {3 * HOUR_MS, 2, true},  /* retention cannot have removed them, DeleteRecords can */
+        {3 * HOUR_MS, 1, false}, /* the log has a record from before the files */
+        {3 * HOUR_MS, 0, false},
+    };
+    (void)s;
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct rig *rig = rig_open();
+        rig->options.start = HPS_UPDATE_START_FILES;
+        put(rig, 1, 10);
+        put(rig, 1, 11);
+        rig->fx.version->loaded_unix_ms = hps_clock_wall_ms() + 1;
+        hps_clock_advance(UINT64_C(7200) * S);
+        put(rig, 2, 20);
+        hps_fake_log_trim(rig->log, ITEMS, 0, cases[i].low);
+        hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_KEPT_MS, cases[i].kept_ms);
+        begin(rig, 0);
+        const struct hps_partition_view *view = view_of(rig, ITEMS, 0);
+        assert_int_equal(view->state, HPS_PARTITION_RUNNING);
+        assert_int_equal(strstr(view->reason, "may be gone") != NULL, cases[i].missing);
+        assert_int_equal(view->skipped == HPS_POSITION_LOST, cases[i].missing);
+        assert_true(item(rig, 1) == -1 && item(rig, 2) == 20);
+        rig_close(rig);
+    }
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, rig_setup, teardown)
@@ -1116,7 +1136,8 @@ int main(void)
         TEST(test_topic_when_made_anew_while_its_leader_was_silent_then_never_fresh),
         TEST(test_topic_when_its_leader_is_silent_after_an_outage_then_not_fresh),
         TEST(test_start_when_the_files_are_older_than_retention_then_a_gap),
-        TEST(test_start_when_retention_is_not_known_then_it_runs_and_says_so),
+        cmocka_unit_test(
+            test_start_when_records_that_the_files_lack_may_be_gone_then_it_runs_and_says_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
