@@ -307,7 +307,7 @@ static hps_status not_there(bool model_known, const char *model, size_t size,
                              size > 128 ? 128 : (int)size, model);
     }
     if (choice->number != 0) {
-        return hps_error_set(err, HPS_NOT_FOUND, "version %lld of model \"%.*s\" is not resident",
+        return hps_error_set(err, HPS_NOT_FOUND, "version %lld of model \"%.*s\" is not loaded",
                              (long long)choice->number, (int)size, model);
     }
     if (choice->label_size != 0) {

@@ -158,7 +158,7 @@ hps_status catalog_resident(struct hps_catalog *catalog, const char *name, int64
         status = hps_error_set(err, HPS_NOT_FOUND, "model \"%s\" is not loaded", name);
     } else if (entry == NULL) {
         status = hps_error_set(err, HPS_NOT_FOUND,
-                               "version %" PRId64 " of model \"%s\" is not resident", number, name);
+                               "version %" PRId64 " of model \"%s\" is not loaded", number, name);
     } else if (entry->state != ENTRY_RESIDENT) {
         status =
             hps_error_set(err, HPS_PRECONDITION, "version %" PRId64 " of model \"%s\" is %s",

@@ -65,8 +65,8 @@ hps_status hps_model_choose(struct hps_model_pinned *pinned, const char *model, 
     }
     pinned->n = chosen != NULL;
     pinned->versions[0] = chosen;
-    return chosen != NULL ? HPS_OK
-                          : hps_error_set(err, HPS_NOT_FOUND,
-                                          "version %" PRId64 " of model \"%s\" is not resident",
-                                          number, model);
+    return chosen != NULL
+               ? HPS_OK
+               : hps_error_set(err, HPS_NOT_FOUND,
+                               "version %" PRId64 " of model \"%s\" is not loaded", number, model);
 }

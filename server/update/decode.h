@@ -20,6 +20,7 @@
     "not_finite"                         /* NaN or Inf, or what the table's type cannot hold */
 #define HPS_UPDATE_BAD_PAYLOAD "payload" /* no UpdateBatch, or one that contradicts itself */
 #define HPS_UPDATE_BAD_HEADER  "header"  /* hps-version is no version; no hps-row-version */
+#define HPS_UPDATE_BAD_VERSION "version" /* the record is for a version that is not loaded */
 
 enum { HPS_UPDATE_TABLE_NONE = UINT32_MAX };
 

@@ -111,20 +111,49 @@ static void renew_consumer(struct hps_update_stream *stream)
 
 /* ---- records --------------------------------------------------------------------------------- */
 
+static void count_skipped(struct hps_update_stream *stream,
+                          const struct hps_consumer_record *record, const char *reason,
+                          const char *text)
+{
+    stream->batch.n_rejected++;
+    HPS_LOG(WARN, "updates", "record rejected: it is skipped, see reason",
+            HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+            HPS_STR("topic", record->topic), HPS_I64("partition", record->partition),
+            HPS_I64("offset", record->offset), HPS_STR("reason", reason), HPS_STR("error", text));
+    hps_metric_add(hps_server_metric(stream->updater->options.metrics,
+                                     HPS_M_UPDATE_RECORDS_REJECTED, stream->model, reason, NULL,
+                                     NULL),
+                   1);
+}
+
+/* Counts a record for a version that is not loaded. Only the active version counts it, so it is
+ * counted once, and a version that reads old records again does not count them. The record itself
+ * is right: no copy goes to the dead-letter topic, and no wait for other records fails. */
+static void count_for_none(struct hps_update_stream *stream,
+                           const struct hps_consumer_record *record,
+                           const struct hps_update_fate *fate)
+{
+    struct hps_updater *updater = stream->updater;
+    char text[64];
+    if (!fate->for_other || fate->version == 0 || !atomic_load(&stream->active)) {
+        return;
+    }
+    hps_lock_acquire(&updater->lock);
+    bool loaded = update_stream_find(updater, stream->model, fate->version) != NULL;
+    hps_lock_release(&updater->lock);
+    if (!loaded) {
+        (void)snprintf(text, sizeof(text), "version %" PRId64 " is not loaded", fate->version);
+        count_skipped(stream, record, HPS_UPDATE_BAD_VERSION, text);
+    }
+}
+
 static void count_bad(struct hps_update_stream *stream, const struct hps_consumer_record *record,
                       const char *reason, const char *text)
 {
     const struct hps_updater_options *options = &stream->updater->options;
     struct hps_error err = {0};
-    stream->batch.n_rejected++;
+    count_skipped(stream, record, reason, text);
     update_show_rejected(stream, record->topic, record->partition, record->offset, reason, text);
-    HPS_LOG(WARN, "updates", "record rejected: it is skipped, see reason",
-            HPS_STR("model", stream->model), HPS_I64("version", stream->number),
-            HPS_STR("topic", record->topic), HPS_I64("partition", record->partition),
-            HPS_I64("offset", record->offset), HPS_STR("reason", reason), HPS_STR("error", text));
-    hps_metric_add(hps_server_metric(options->metrics, HPS_M_UPDATE_RECORDS_REJECTED, stream->model,
-                                     reason, NULL, NULL),
-                   1);
     if (options->dead_letter_topic == NULL) {
         return;
     }
@@ -279,6 +308,7 @@ static bool take_record(struct hps_update_stream *stream, const struct hps_consu
     if (fate.bad != NULL) {
         count_bad(stream, record, fate.bad, err.text);
     }
+    count_for_none(stream, record, &fate);
     if (partition->listed.compaction == HPS_COMPACTION_YES && fate.form != 0 &&
         fate.form != HPS_UPDATE_KEYED) {
         note_form(stream, partition, fate.form);

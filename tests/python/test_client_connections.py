@@ -479,7 +479,7 @@ def test_version_when_pinned_then_the_same_rows_after_a_switch(work):
             for _ in range(2):
                 one.load(MODEL, f"{work}/files", activate=True)
             assert client.lookup("items", [1], full=True).version == 3
-            with pytest.raises(hpsd.NotFound, match="version 1 .* is not resident"):  # keep_versions is 2
+            with pytest.raises(hpsd.NotFound, match="version 1 .* is not loaded"):  # keep_versions is 2
                 pinned.lookup("items", [1])
         with client.version(2) as older:
             assert older.lookup("items", [1], full=True).version == 2

@@ -767,6 +767,38 @@ static void test_form_when_not_keyed_on_a_compacted_topic_then_counted_and_said(
 
 /* ---- lineage --------------------------------------------------------------------------------- */
 
+static void test_record_when_its_version_is_not_loaded_then_the_active_version_counts_it(void **s)
+{
+    static const struct {
+        bool active, loaded;
+        int n_rejected;
+    } cases[] = {{true, false, 1}, {false, false, 0}, {true, true, 0}};
+    const hps_key key = 1;
+    const uint64_t named = 8;
+    const struct hps_fake_header header = {HPS_UPDATE_HEADER_VERSION, &named, sizeof(named)};
+    const struct hps_fake_record record = {
+        .key = &key, .key_size = sizeof(key), .headers = &header, .n_headers = 1};
+    (void)s;
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct rig *rig = rig_open();
+        struct hps_update_stream other = {.model = (char *)"m", .number = 8};
+        want_dead_letters(rig);
+        hps_fake_log_append(rig->log, ITEMS, 0, &record);
+        open_stream(rig);
+        atomic_store(&rig->stream->active, cases[i].active);
+        rig->updater->streams = cases[i].loaded ? &other : NULL;
+        turns(rig, 3);
+        rig->updater->streams = NULL;
+        assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 1);
+        assert_int_equal(metric(rig, HPS_M_UPDATE_RECORDS_REJECTED, "version"),
+                         cases[i].n_rejected);
+        assert_int_equal(rig->stream->view.n_rejected, cases[i].n_rejected);
+        assert_int_equal(rig->stream->view.n_rejected_views, 0); /* waits for other records go on */
+        assert_int_equal(hps_fake_log_high(rig->log, DEAD_LETTERS, 0), 0);
+        rig_close(rig);
+    }
+}
+
 static void test_freeze_when_another_lineage_is_active_then_stands_until_a_seek(void **state)
 {
     struct rig *rig = *state;
@@ -1060,6 +1092,8 @@ int main(void)
         TEST(test_pause_when_it_cannot_be_stored_then_says_so_and_is_stored_later),
         TEST(test_seek_when_it_cannot_be_stored_then_what_is_paused_stays_so),
         TEST(test_form_when_not_keyed_on_a_compacted_topic_then_counted_and_said),
+        cmocka_unit_test(
+            test_record_when_its_version_is_not_loaded_then_the_active_version_counts_it),
         TEST(test_freeze_when_another_lineage_is_active_then_stands_until_a_seek),
         TEST(test_freeze_when_the_process_ends_before_it_is_stored_then_made_up_for),
         TEST(test_stream_when_the_log_is_away_then_goes_on_afterwards),
