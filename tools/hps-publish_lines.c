@@ -27,6 +27,7 @@ struct lines {
     struct publish *publish;
     const struct publish_input *input;
     uint64_t number; /* of the line */
+    uint64_t unit;   /* first line of the unit that has no `commit` yet; 0: none */
     float *values;   /* [HPS_ROW_DIM_MAX] */
 };
 
@@ -93,8 +94,10 @@ static hps_status one_line(struct lines *lines, char *line, struct hps_error *er
         return HPS_OK;
     }
     if (lines->input->units && strcmp(field, "commit") == 0 && next_field(&at) == NULL) {
+        lines->unit = 0;
         return publish_flush(lines->publish, err);
     }
+    lines->unit = lines->unit == 0 ? lines->number : lines->unit;
     if (table == NULL) {
         table = field;
         field = next_field(&at);
@@ -201,5 +204,11 @@ hps_status publish_lines(struct publish *publish, const struct publish_input *in
     }
     hps_free(lines.values);
     hps_buf_fini(&buf);
+    if (status == HPS_OK && input->units && !input->keys_only && lines.unit > 0) {
+        return hps_error_set(err, HPS_INVALID,
+                             "line %" PRIu64 ": the input ended before the \"commit\" of the unit "
+                             "that begins here; the unit was not published",
+                             lines.unit);
+    }
     return status == HPS_OK ? publish_flush(publish, err) : status;
 }

@@ -291,6 +291,10 @@ def test_lines_when_units_then_one_record_for_all_up_to_commit(broker):
                        lines="a 1 1 2\ncommit\na 2 1 2\na 3 x\ncommit\n")
     assert "line 4" in error
     assert len(broker.read(topic)) == 3  # no part of a unit
+    out, error = publish(broker, "--model", "units", "--format", "packed", "--units", "-", code=2,
+                         lines="a 1 1 2\ncommit\n\na 2 1 2\nb 7 5\n")
+    assert "published 1 rows" in out and 'line 4: the input ended before the "commit"' in error
+    assert len(broker.read(topic)) == 4
 
 
 def test_deletes_when_npy_or_lines_then_nulls_after_the_rows(broker, work):
@@ -532,6 +536,30 @@ def test_wait_when_the_version_is_frozen_then_refused_unless_records_name_it(bro
     one.ctl("wait-for", f"{topic}:0:2", "--version", 1)
 
 
+def test_wait_when_the_version_is_not_loaded_then_said_and_its_records_are_counted(broker, daemon, work):
+    topic = broker.create("hps_et.absent.items", 1)
+    one = daemon(default_config([model_config("absent", [Table.random("items", 5, 4).save(f"{work}/absent")], [4], ["items"])],
+                                update_source={"type": "kafka_message_queue", "brokers": broker.bootstrap,
+                                               "start": "earliest"}))
+    one.load("absent", f"{work}/absent", version=7)
+    to = ("--model", "absent", "-t", "items", "-", "--for-version", 7)
+    wait = ("--wait", "--addr", one.admin, "--wait-timeout", PATIENCE_S)
+    publish(broker, *to, *wait, lines="1 1 2 3 4\n")
+    with subprocess.Popen([PUBLISH, "-b", broker.bootstrap, *map(str, to + wait)], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdin.write("2 1 2 3 4\n")
+        process.stdin.flush()
+        kafka.until(lambda: broker.offsets(topic)[0][1] == 2, "the row")
+        one.ctl("wait-for", f"{topic}:0:1", "--version", 7)
+        one.ctl("unload", "absent", "7")
+        _, error = process.communicate("3 1 2 3 4\n", timeout=PATIENCE_S)
+        assert process.returncode == 5 and 'version 7 of model "absent" is not loaded' in error, error
+    _, error = publish(broker, *to, *wait, code=1, lines="4 1 2 3 4\n")
+    assert 'version 7 of model "absent" is not loaded' in error, error
+    one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--model", "absent")
+    assert one.metrics()['hpsd_update_records_rejected_total{model="absent",reason="version"}'] == 1
+
+
 def test_row_version_when_the_model_compares_them_then_an_older_one_is_left_out(broker, daemon, work):
     table = Table.random("items", 10, 4)
     broker.create("hps_et.rowp.items", 1)
@@ -626,6 +654,9 @@ def test_broker_when_it_refuses_then_exit_1_and_said(broker):
     _, error = publish(broker, "-t", "compacted", "-f", "hctr", "-", code=1, lines="1 1\n")
     assert "hps_et.m.compacted" in error and "only keyed records" in error
     publish(broker, "-t", "compacted", "-", lines="1 1\n1 null\n")
+    _, error = publish(broker, "-t", "compacted", "-f", "hctr", "-", "-X", "enable.idempotence=false", "-X", "acks=0",
+                       code=2, lines="1 1\n")
+    assert 'property "acks": got 0, expected all' in error
     broker.create("hps_et.m.small", 1, max_message_bytes=1000)
     wide = " ".join(["1"] * 1000)
     _, error = publish(broker, "-t", "small", "-", code=1, lines=f"1 {wide}\n")
