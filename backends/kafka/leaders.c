@@ -252,7 +252,7 @@ static void leader_ask(struct leader *leader)
     }
     rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(n);
     uint64_t sent_us = hps_clock_us();
-    int64_t sent_unix_ms = (int64_t)hps_clock_wall_ms();
+    int64_t sent_unix_ms = hps_clock_forward_ms();
     for (int i = 0; i < n; i++) {
         struct hps_kafka_watched *watched = leader->asked[i];
         rd_kafka_topic_partition_list_add(list, watched->topic, watched->partition)->offset =

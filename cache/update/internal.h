@@ -23,7 +23,6 @@ struct hps_updates {
     atomic_bool busy;
     _Atomic uint64_t sequence;               /* see hps_update_sequence */
     _Atomic int64_t event_time_ms, as_of_ms; /* see hps_update_times_set */
-    _Atomic uint64_t as_of_us;               /* when as_of_ms last changed, hps_clock_us */
     struct hps_lock lock; /* protects `positions`, batch_waits, batch_runs and `held` */
     struct update_position *positions; /* list of the published positions */
     struct hps_cond changed;           /* signalled when batch_runs or `held` becomes false */

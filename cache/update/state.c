@@ -117,22 +117,13 @@ void hps_update_times_set(struct hps_version *version, int64_t event_time_ms, in
 {
     struct hps_updates *updates = version->updates;
     atomic_store_explicit(&updates->event_time_ms, event_time_ms, memory_order_relaxed);
-    if (atomic_load_explicit(&updates->as_of_ms, memory_order_relaxed) != as_of_ms) {
-        atomic_store_explicit(&updates->as_of_us, hps_clock_us(), memory_order_relaxed);
-        atomic_store_explicit(&updates->as_of_ms, as_of_ms, memory_order_release);
-    }
+    atomic_store_explicit(&updates->as_of_ms, as_of_ms, memory_order_release);
 }
 
 int64_t hps_update_age_ms(const struct hps_version *version)
 {
     int64_t as_of_ms = hps_update_as_of_ms(version);
-    if (as_of_ms == 0) {
-        return -1;
-    }
-    uint64_t since_us = atomic_load_explicit(&version->updates->as_of_us, memory_order_relaxed);
-    int64_t age_ms = (int64_t)hps_clock_wall_ms() - as_of_ms;
-    int64_t still_ms = (int64_t)((hps_clock_us() - since_us) / 1000);
-    return age_ms > still_ms ? age_ms : still_ms;
+    return as_of_ms == 0 ? -1 : hps_clock_forward_ms() - as_of_ms;
 }
 
 int64_t hps_update_event_time_ms(const struct hps_version *version)

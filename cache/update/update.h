@@ -168,13 +168,12 @@ void hps_update_usage(const struct hps_version *version, struct hps_space *space
 uint64_t hps_update_sequence(const struct hps_version *version);
 /* Set the times that hps_update_event_time_ms and hps_update_as_of_ms return, both in Unix ms; 0:
  * not known. event_time_ms: the newest event time of an applied update. as_of_ms: the time before
- * which every logged update is applied. Updater thread. */
+ * which every logged update is applied, by hps_clock_forward_ms. Updater thread. */
 void hps_update_times_set(struct hps_version *version, int64_t event_time_ms, int64_t as_of_ms);
 int64_t hps_update_event_time_ms(const struct hps_version *version); /* thread-safe */
 int64_t hps_update_as_of_ms(const struct hps_version *version);      /* thread-safe */
 /* The highest possible age of an update that the version lacks: the time since as_of_ms, in ms.
- * Returns -1 if as_of_ms is not known. If the wall clock was set back, the result is at least the
- * time since as_of_ms last changed, measured with the monotonic clock. Thread-safe. */
+ * Returns -1 if as_of_ms is not known. Thread-safe. */
 int64_t hps_update_age_ms(const struct hps_version *version);
 /* Call fn with the key and value of each published position, in no order. fn must not call
  * functions of this header. Stops at the first status of fn that is not OK, and returns it.

@@ -33,9 +33,9 @@ static void add_partition(struct hps_unary *op, const struct hps_partition_view 
         of->end_offset = view->high;
         of->lag_record_count = view->lag;
         of->lag_unknown = !view->lag_known;
-        of->as_of_unix_ms = view->as_of_ms;
+        of->as_of_unix_ms = hps_clock_wall_of(view->as_of_ms);
         of->lag_ms = hps_partition_lag_ms(view);
-        of->end_unix_ms = view->heard_ms;
+        of->end_unix_ms = hps_clock_wall_of(view->heard_ms);
         of->records_per_s = view->records_per_s;
         of->passed_over_offset = view->skipped;
         of->passed_over_end_offset = view->skipped_end;
@@ -55,7 +55,7 @@ static void add_rejected(struct hps_unary *op, const struct hps_rejected_view *v
         of->offset = view->offset;
         of->reason = hps_unary_text(op, view->reason);
         of->message = hps_unary_text(op, view->text);
-        of->unix_ms = view->read_ms;
+        of->unix_ms = hps_clock_wall_of(view->read_ms);
     }
 }
 
@@ -85,7 +85,7 @@ static void add_version(struct hps_unary *op, const struct hps_stream_view *view
     of->rejected_record_count = view->n_rejected;
     of->key_count = view->n_keys;
     of->event_time_unix_ms = view->event_time_ms;
-    of->as_of_unix_ms = view->as_of_ms;
+    of->as_of_unix_ms = hps_clock_wall_of(view->as_of_ms);
     of->records_per_s = view->records_per_s;
     of->keys_per_s = view->keys_per_s;
     for (uint32_t i = 0; i < view->n_rejected_views; i++) {

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "cache/update/update.h"
 #include "server/model/pinned.h"
 
@@ -72,7 +73,7 @@ static Hps__V1__ModelVersion *describe_version(struct hps_version *version, stru
     of->loaded_unix_ms = (int64_t)version->loaded_unix_ms;
     of->update_sequence = hps_update_sequence(version);
     of->event_time_unix_ms = hps_update_event_time_ms(version);
-    of->as_of_unix_ms = hps_update_as_of_ms(version);
+    of->as_of_unix_ms = hps_clock_wall_of(hps_update_as_of_ms(version));
     bool whole = of->label != NULL && of->lineage != NULL && add_tables(version, arena, of);
     return whole ? of : NULL;
 }

@@ -26,7 +26,7 @@ struct judging {
 void hps_wait_init(struct hps_wait *wait, const Hps__V1__WaitForUpdatesRequest *request)
 {
     *wait = (struct hps_wait){.request = request,
-                              .begin_ms = (int64_t)hps_clock_wall_ms(),
+                              .begin_ms = hps_clock_forward_ms(),
                               .outcome = OUTCOME(NOT_YET),
                               .partition = -1,
                               .offset = -1};

@@ -13,7 +13,7 @@
 
 struct hps_wait {
     const Hps__V1__WaitForUpdatesRequest *request; /* borrowed; hps_wait_check returned OK for it */
-    /* Start of the wait, Unix time in ms. The goal NOW waits for the records that were logged
+    /* Start of the wait, hps_clock_forward_ms. The goal NOW waits for the records that were logged
      * before this time. */
     int64_t begin_ms;
     bool begun; /* at least one view was examined */

@@ -14,7 +14,10 @@
 #include "server/observe/metrics.h"
 #include "server/update/internal.h"
 
-enum { DEAD_LETTER_TRIES_MAX = 3 };
+enum {
+    DEAD_LETTER_TRIES_MAX = 3,
+    SET_BACK_MS = 1000 /* a step of the wall clock that matters */
+};
 
 /* ---- the rate limit -------------------------------------------------------------------------- */
 
@@ -90,8 +93,11 @@ static uint32_t make_positions(struct hps_update_stream *stream, struct stored_p
         if (update_unstored(partition)) {
             struct stored_position *to = &stored[n];
             partition->read.paused = partition->paused;
+            struct hps_position position = partition->read;
+            position.as_of_ms = hps_clock_wall_of(position.as_of_ms);
+            position.base_ms = hps_clock_wall_of(position.base_ms);
             size_t key_size = hps_position_key(partition->topic, partition->number, to->key);
-            size_t value_size = hps_position_encode(&partition->read, to->value);
+            size_t value_size = hps_position_encode(&position, to->value);
             out_records[n++] = (struct hps_record){to->key, key_size, to->value, value_size};
         }
     }
@@ -276,9 +282,26 @@ static bool flush_dead_letters(struct hps_update_stream *stream)
     return true;
 }
 
+/* Times are stored by the wall clock. If it was set back, the stored times would be too young after
+ * a restart: store them again. */
+static void note_set_back(struct hps_update_stream *stream)
+{
+    int64_t now_ms = hps_clock_forward_ms();
+    int64_t ahead_ms = now_ms - hps_clock_wall_of(now_ms);
+    bool back = ahead_ms > stream->ahead_ms + SET_BACK_MS;
+    for (uint32_t i = 0; i < stream->n_partitions && back; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        partition->pending.dirty = partition->pending.dirty || update_is_published(partition);
+    }
+    stream->ahead_ms = ahead_ms;
+}
+
 void update_apply_or_hold(struct hps_update_stream *stream)
 {
     struct hps_error err = {0};
+    if (!stream->batch.held) {
+        note_set_back(stream);
+    }
     if (update_n_unstored(stream) == 0) {
         release(stream); /* a pause that was held and taken back leaves nothing to be stored */
         return;

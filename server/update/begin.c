@@ -61,6 +61,16 @@ struct reading {
     uint32_t n_new;    /* partitions that only other versions have so far */
 };
 
+/* If a stored time is after now, the wall clock was set back since. The age of as-of is unknown, so
+ * as-of is unknown. Deletes count as seen until now, so that a correction by seconds is no gap. */
+static void distrust_future(struct hps_position *position)
+{
+    int64_t now_ms = hps_clock_forward_ms();
+    bool future = position->as_of_ms > now_ms;
+    position->as_of_ms = future ? 0 : position->as_of_ms;
+    position->base_ms = future || position->base_ms > now_ms ? now_ms : position->base_ms;
+}
+
 static hps_status read_partition(const struct reading *reading, const char *topic, int32_t number,
                                  const void *value, size_t value_size)
 {
@@ -83,6 +93,7 @@ static hps_status read_partition(const struct reading *reading, const char *topi
     if (partition == NULL) {
         return hps_error_set(reading->err, HPS_NO_MEMORY, "no memory for a position");
     }
+    distrust_future(&position);
     partition->other = false;
     partition->basis = UPDATE_PUBLISHED;
     partition->applied = position;
@@ -308,7 +319,7 @@ static int64_t start_of(const struct hps_update_stream *stream,
 /* How old what it is to have from the log may be. */
 static int64_t start_age_ms(const struct hps_consumer_offsets *has)
 {
-    return has->time_unix_ms >= 0 ? (int64_t)hps_clock_wall_ms() - has->time_unix_ms : INT64_MAX;
+    return has->time_unix_ms >= 0 ? hps_clock_forward_ms() - has->time_unix_ms : INT64_MAX;
 }
 
 static bool begins_buried(const struct update_partition *partition,
@@ -420,7 +431,7 @@ static void begin_new(struct hps_update_stream *stream, struct update_partition 
     memcpy(partition->read.cluster, stream->topics.cluster, sizeof(stream->topics.cluster));
     bool by_time = has->time_unix_ms > 0 && !begins_buried(partition, has);
     partition->read.as_of_ms = partition->proof.as_of_ms;
-    partition->read.base_ms = by_time ? has->time_unix_ms : (int64_t)hps_clock_wall_ms();
+    partition->read.base_ms = by_time ? has->time_unix_ms : hps_clock_forward_ms();
     if (partition->read.skipped == HPS_POSITION_LOST) {
         tell_lost(stream, partition);
     }

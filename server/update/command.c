@@ -84,7 +84,7 @@ void update_move_to(struct hps_update_stream *stream, struct update_partition *p
                                   .start = same && at->start <= offset ? at->start : offset,
                                   .skipped = skipped_by(partition, offset),
                                   .frozen = HPS_POSITION_WHOLE,
-                                  .base_ms = (int64_t)hps_clock_wall_ms()};
+                                  .base_ms = hps_clock_forward_ms()};
     partition->pending.moved = true;
     memcpy(read->cluster, stream->topics.cluster, sizeof(stream->topics.cluster));
     partition->to_commit = -1;

@@ -169,7 +169,7 @@ static hps_status compare_streams(struct hps_update_stream *stream,
         hps_lock_acquire(&stream->lock);
         const struct candidate candidate = {.stream = stream,
                                             .view = &stream->view,
-                                            .now_ms = (int64_t)hps_clock_wall_ms(),
+                                            .now_ms = hps_clock_forward_ms(),
                                             .lag_max_ms = lag_max_ms};
         status = compare(&candidate, &active, err);
         hps_lock_release(&stream->lock);

@@ -15,7 +15,8 @@
  *           16  i64  of the last record before it that was read: offset,
  *           24  i64    time (Unix ms),
  *           32  u64    hash of key and value
- *           40  i64  every update of the partition logged before this time (Unix ms) is applied
+ *           40  i64  every update of the partition logged before this time (Unix ms, wall clock)
+ *                    is applied
  *           48  i64  newest event time applied (Unix ms); 0: none
  *           56  i64  where the version began; -1: not known
  *           64  i64  from where on records were passed over that others may have applied; -1: from
@@ -26,7 +27,7 @@
  *           88  u64    hash of key and value
  *           96  i64  from where on records were passed over as the version was frozen; -1: from
  *                    nowhere
- *          104  i64  since when (Unix ms) deletes may be missing where as-of is not known;
+ *          104  i64  since when (likewise) deletes may be missing where as-of is not known;
  *                    0: not known
  *          112       the cluster's id; none where the source did not say (a manifest)
  *          then      the topic's id, likewise

@@ -32,11 +32,6 @@ enum {
 #define NONE_US       UINT64_C(10000000)
 #define NONE_AGAIN_US UINT64_C(100000)
 
-static int64_t wall_ms(void)
-{
-    return (int64_t)hps_clock_wall_ms();
-}
-
 /* ---- ends ------------------------------------------------------------------------------------ */
 
 /* Of the same end the later question proves more; without room every other one goes, so that those
@@ -160,7 +155,7 @@ static void is_same(struct update_partition *partition, int64_t at_ms)
     }
     partition->same.state = UPDATE_PROVED;
     partition->same.none_us = 0;
-    if (at_ms > partition->same.at_ms || partition->same.at_ms > wall_ms()) { /* a clock set back */
+    if (at_ms > partition->same.at_ms) {
         partition->same.at_ms = at_ms;
     }
 }
@@ -272,7 +267,7 @@ static void ask_witness(struct hps_update_stream *stream, struct update_partitio
 {
     if (partition->proof.watch != NULL) {
         struct update_identity *same = &partition->same;
-        same->asked_ms = wall_ms();
+        same->asked_ms = hps_clock_forward_ms();
         same->asked_us = hps_clock_us();
         same->asked_offset = witness_offset(partition);
         same->asked = true;
@@ -331,7 +326,7 @@ void update_ask_identity(struct hps_update_stream *stream)
         struct update_partition *partition = &stream->partitions[i];
         struct update_identity *same = &partition->same;
         bool proved = same->state == UPDATE_PROVED;
-        bool asked = same->asked && wall_ms() - same->asked_ms < RECALL_MS;
+        bool asked = same->asked && hps_clock_forward_ms() - same->asked_ms < RECALL_MS;
         if (!stands_or_runs(partition) || partition->phase == UPDATE_CHECKS || asked) {
             continue; /* a question that is under way is not begun anew: its answer may take time */
         }
@@ -348,11 +343,10 @@ static bool is_identity_wanted(const struct hps_update_stream *stream,
     const struct hps_position *read = &partition->read;
     bool askable = partition->same.state == UPDATE_LEARNS ? read->next > 0 : read->witness.known;
     bool again = partition->same.none_us == 0 || hps_clock_us() >= partition->same.none_again_us;
-    int64_t now_ms = wall_ms();
-    bool overdue = now_ms > same_due_ms(stream, partition) + UPDATE_LOG_TIMEOUT_MS / 2 ||
-                   partition->same.at_ms > now_ms; /* a clock set back */
-    bool asked = partition->same.asked && now_ms - partition->same.asked_ms < RECALL_MS &&
-                 now_ms >= partition->same.asked_ms; /* an answer that refuses stays one */
+    int64_t now_ms = hps_clock_forward_ms();
+    bool overdue = now_ms > same_due_ms(stream, partition) + UPDATE_LOG_TIMEOUT_MS / 2;
+    bool asked = partition->same.asked && /* an answer that refuses stays one */
+                 now_ms - partition->same.asked_ms < RECALL_MS;
     return askable && again && (update_is_unproved(partition) || overdue) && !asked &&
            stands_or_runs(partition);
 }
@@ -387,7 +381,7 @@ bool update_lost_tombstones(const struct update_partition *partition, int64_t hi
         high > partition->proof.seen_next || partition->read.next > partition->proof.seen_next;
     return partition->listed.compaction == HPS_COMPACTION_YES &&
            partition->listed.delete_retention_ms >= 0 && seen_ms > 0 && logged &&
-           wall_ms() - seen_ms > partition->listed.delete_retention_ms;
+           hps_clock_forward_ms() - seen_ms > partition->listed.delete_retention_ms;
 }
 
 void update_gap_tombstones(struct hps_update_stream *stream, struct update_partition *partition)
@@ -434,7 +428,7 @@ static void prove(struct hps_update_stream *stream, struct update_partition *par
     if (n == 0 || update_is_unproved(partition)) {
         return; /* it may be another topic: the ends are kept */
     }
-    read->as_of_ms = proof->ends[n - 1].asked_ms; /* later, unless the clock was set back */
+    read->as_of_ms = proof->ends[n - 1].asked_ms;
     proof->n_ends -= n;
     memmove(proof->ends, proof->ends + n, proof->n_ends * sizeof(proof->ends[0]));
     if (!partition->pending.dirty) {

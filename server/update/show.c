@@ -34,7 +34,7 @@ static bool is_known_same(const struct hps_update_stream *stream,
                           const struct update_partition *partition)
 {
     int64_t until_ms = update_same_until_ms(stream, partition);
-    return !update_is_unproved(partition) && (int64_t)hps_clock_wall_ms() <= until_ms;
+    return !update_is_unproved(partition) && hps_clock_forward_ms() <= until_ms;
 }
 
 static void write_reason(const struct hps_update_stream *stream,
@@ -237,11 +237,11 @@ void update_view_age(struct hps_update_stream *stream)
 {
     hps_lock_assert_held(&stream->lock);
     uint64_t now_us = hps_clock_us();
-    int64_t wall_ms = (int64_t)hps_clock_wall_ms();
+    int64_t now_ms = hps_clock_forward_ms();
     for (uint32_t i = 0; i < stream->view.n_partitions; i++) {
         struct hps_partition_view *of = &stream->shown.partitions[i];
         bool silent = now_us > of->word_until_us;
-        bool same = wall_ms <= of->same_until_ms;
+        bool same = now_ms <= of->same_until_ms;
         if ((silent || !same) && of->state == HPS_PARTITION_RUNNING) {
             (void)snprintf(of->reason, sizeof(of->reason), "%s",
                            silent
@@ -298,7 +298,7 @@ void update_show_rejected(struct hps_update_stream *stream, const char *topic, i
     uint64_t number = atomic_fetch_add(&stream->updater->n_rejected_numbers, 1) + 1;
     *view = (struct hps_rejected_view){.partition = partition,
                                        .offset = offset,
-                                       .read_ms = (int64_t)hps_clock_wall_ms(),
+                                       .read_ms = hps_clock_forward_ms(),
                                        .number = number,
                                        .reason = reason};
     snprintf(view->topic, sizeof(view->topic), "%s", topic);
@@ -318,8 +318,7 @@ static void set(struct hps_metrics *metrics, enum hps_metric_id id, const char *
 /* What is not known is as old as can be: nobody is to take it for fresh. */
 static double age_s(int64_t as_of_ms)
 {
-    int64_t age_ms = (int64_t)hps_clock_wall_ms() - as_of_ms;
-    return as_of_ms <= 0 ? INFINITY : age_ms > 0 ? (double)age_ms / 1000 : 0;
+    return as_of_ms <= 0 ? INFINITY : (double)(hps_clock_forward_ms() - as_of_ms) / 1000;
 }
 
 static void show_partition_gauges(struct hps_metrics *metrics, const struct hps_partition_view *of)

@@ -61,7 +61,7 @@ enum update_sameness {
 /* That a leader, asked at that time, said where its partition ended. */
 struct update_end {
     int64_t high;
-    int64_t asked_ms; /* Unix ms */
+    int64_t asked_ms; /* hps_clock_forward_ms, as all times of proofs and identities */
 };
 enum { UPDATE_ENDS_MAX = 16 };
 
@@ -109,7 +109,7 @@ struct update_identity {
     int64_t at_ms;                /* when it was last known to be the same; 0: not known */
     struct hps_witness candidate; /* the next witness, if this one is still there */
     bool asked;                   /* the witness was asked for, and has not been judged */
-    int64_t asked_ms;             /* ... then, Unix ms */
+    int64_t asked_ms;             /* ... then */
     uint64_t asked_us;            /* the same moment, hps_clock_us */
     int64_t asked_offset;
     uint64_t none_us;       /* since then nothing is found from it on; 0: not so */
@@ -259,7 +259,7 @@ struct update_topics {
     enum update_topics_phase phase;
     bool failed;       /* the last list was not answered: it is asked for again after a pause */
     bool fresh;        /* no position was stored when the version was added */
-    int64_t listed_ms; /* when the last list was asked for, Unix ms */
+    int64_t listed_ms; /* when the last list was asked for, hps_clock_forward_ms */
     int64_t start_ms;  /* what the files may lack since; 0: not known */
     uint64_t due_us;
     uint64_t begin_due_us; /* when partitions that start are to be looked at */
@@ -341,6 +341,7 @@ struct hps_update_stream {
 
     /* Thread `update` alone. */
     struct hps_version *version; /* pinned */
+    int64_t ahead_ms;            /* the forward clock less the wall clock, last turn */
     struct hps_consumer *consumer;
     struct update_link link;
     struct update_metrics metrics;

@@ -127,7 +127,7 @@ void update_list_topics(struct hps_update_stream *stream)
 {
     struct hps_consumer_topics topics = {0};
     struct hps_error err = {0};
-    int64_t asked_ms = (int64_t)hps_clock_wall_ms();
+    int64_t asked_ms = hps_clock_forward_ms();
     HPS_ASSERT(stream->consumer != NULL);
     hps_status status =
         update_ops(stream)->topics(stream->consumer, UPDATE_LOG_TIMEOUT_MS, &topics, &err);

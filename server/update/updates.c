@@ -34,8 +34,7 @@ const char *hps_partition_state_text(enum hps_partition_state state)
 
 int64_t hps_partition_lag_ms(const struct hps_partition_view *view)
 {
-    int64_t age_ms = (int64_t)hps_clock_wall_ms() - view->as_of_ms;
-    return view->as_of_ms <= 0 ? -1 : age_ms > 0 ? age_ms : 0;
+    return view->as_of_ms <= 0 ? -1 : hps_clock_forward_ms() - view->as_of_ms;
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */

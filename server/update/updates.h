@@ -141,6 +141,7 @@ enum hps_partition_state {
 };
 const char *hps_partition_state_text(enum hps_partition_state state); /* "starting", … */
 
+/* Times in ms are by hps_clock_forward_ms. */
 struct hps_partition_view {
     char topic[249];
     int32_t partition;
@@ -169,7 +170,7 @@ struct hps_rejected_view {
     char topic[249];
     int32_t partition;
     int64_t offset;
-    int64_t read_ms;    /* Unix ms */
+    int64_t read_ms;    /* hps_clock_forward_ms */
     uint64_t number;    /* the n-th that any stream has rejected since the start, from 1 */
     const char *reason; /* label of update_records_rejected_total; static */
     char text[120];
@@ -196,7 +197,7 @@ struct hps_stream_view {
     uint64_t n_records, n_rejected, n_keys; /* since it was added */
     int64_t event_time_ms;                  /* newest applied; 0: none */
     double records_per_s, keys_per_s;       /* applied, over the last seconds */
-    int64_t as_of_ms;                       /* of all partitions; 0: not known, also without any */
+    int64_t as_of_ms; /* of all partitions, likewise; 0: not known, also without any */
     const struct hps_partition_view *partitions; /* by topic and number */
     uint32_t n_partitions;
     const struct hps_rejected_view *rejected; /* the newest ones, oldest first */

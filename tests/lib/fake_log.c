@@ -872,7 +872,7 @@ static void fake_leader_response(const struct hps_watch *of,
         word->asked_us = now_us > word->asked_us ? now_us : word->asked_us + 1;
         word->since_us = begins ? word->asked_us : word->since_us;
         watch->broke = false;
-        word->asked_unix_ms = (int64_t)hps_clock_wall_ms();
+        word->asked_unix_ms = hps_clock_forward_ms();
         word->high = topic->partitions[watch->partition].high;
     } else {
         snprintf(word->text, sizeof(word->text), "the leader is away: %s",

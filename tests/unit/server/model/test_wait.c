@@ -156,6 +156,11 @@ static void test_now_when_judged_then_visible_only_when_all_partitions_have_prov
     expect(__LINE__, O(NOT_YET), false, "");
     V.as_of_ms = P.as_of_ms = at.now;
     expect(__LINE__, O(VISIBLE), false, "");
+    now();
+    hps_clock_advance(1000 * 1000);
+    hps_clock_wall_shift(-3600 * 1000);
+    hps_wait_init(&at.wait, &at.request); /* it begins after the last proof */
+    expect(__LINE__, O(NOT_YET), true, "recreated");
     CASE(now, V.as_of_ms = at.now - 1, NOT_YET, "list of topics");
     CASE_REFRESH(now, P.same_ms = at.now - 5000, "partition 0|recreated");
     now(); /* new topics may not be known */

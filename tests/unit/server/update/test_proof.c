@@ -17,7 +17,7 @@ enum { S = 1000 * 1000, HOUR_MS = 3600 * 1000 };
 
 static int64_t now_ms(void)
 {
-    return (int64_t)hps_clock_wall_ms();
+    return hps_clock_forward_ms();
 }
 
 static const struct hps_partition_view *view_of(struct rig *rig, const char *topic, int32_t number)
@@ -83,6 +83,63 @@ static void test_as_of_when_one_leader_is_silent_then_it_stands_though_others_an
     assert_true(staleness(rig) == 0);
     assert_true(gauge(rig, HPS_M_UPDATE_SOURCE_UP, "m", NULL, NULL) == 1);
     assert_string_equal(view_of(rig, ITEMS, 0)->reason, "");
+}
+
+/* ---- a clock that is set back ---------------------------------------------------------------- */
+
+static void test_staleness_when_the_clock_is_set_back_then_it_grows_as_before(void **state)
+{
+    struct rig *rig = *state;
+    begin(rig, 1);
+    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
+    wait_s(rig, 10);
+    hps_clock_wall_shift(-HOUR_MS);
+    wait_s(rig, 30);
+    assert_true(staleness(rig) == 40);
+    assert_int_equal(hps_update_age_ms(rig->fx.version), 40000);
+    assert_int_equal(hps_partition_lag_ms(view_of(rig, ITEMS, 0)), 40000);
+    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
+    wait_s(rig, 70); /* new lists and witnesses come as before */
+    assert_true(staleness(rig) == 0);
+    assert_int_equal(hps_update_age_ms(rig->fx.version), 0);
+    assert_true(now_ms() - view_of(rig, ITEMS, 0)->same_ms <= 30000);
+}
+
+/* hpsd ends 10 s after the leader fell silent, and starts 4 s later. */
+static void test_staleness_when_the_clock_was_set_back_before_a_restart_then_never_too_low(
+    void **state)
+{
+    static const struct {
+        int64_t ahead_ms;            /* of the wall clock as the leader answers last */
+        int64_t running_ms, down_ms; /* set back by, while hpsd runs, and while it is down */
+        int64_t age_ms;              /* after the start; -1: not known */
+    } cases[] = {{0, 0, 0, 14000},          {0, 0, HOUR_MS, -1},
+                 {0, HOUR_MS, 0, 14000},    {0, HOUR_MS, -HOUR_MS, 14000 + HOUR_MS},
+                 {HOUR_MS, 0, HOUR_MS, -1}, {HOUR_MS, HOUR_MS, 0, 14000}};
+    (void)state;
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct rig *rig = rig_open();
+        hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, 10 * HOUR_MS);
+        begin(rig, 1);
+        hps_clock_wall_shift(cases[i].ahead_ms);
+        hps_clock_advance(UINT64_C(36000) * S);
+        wait_s(rig, 1); /* base_ms is now older than delete.retention.ms */
+        hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
+        put(rig, 2, 20);
+        hps_clock_wall_shift(-cases[i].running_ms);
+        wait_s(rig, 10);
+        hps_clock_fake(hps_clock_us() + 4 * S); /* another process */
+        hps_clock_wall_shift(cases[i].ahead_ms - cases[i].running_ms - cases[i].down_ms);
+        rig_restart(rig, 3);
+        assert_int_equal(hps_update_age_ms(rig->fx.version), cases[i].age_ms);
+        assert_int_equal(hps_partition_lag_ms(view_of(rig, ITEMS, 0)), cases[i].age_ms);
+        assert_true(isinf(staleness(rig)) == (cases[i].age_ms < 0));
+        hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
+        wait_s(rig, 3);
+        assert_true(item(rig, 2) == 20);
+        assert_true(staleness(rig) == 0);
+        rig_close(rig);
+    }
 }
 
 static void note_view(void *ctx, const struct hps_stream_view *view)
@@ -1092,6 +1149,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_as_of_when_one_leader_is_silent_then_it_stands_though_others_answer),
+        TEST(test_staleness_when_the_clock_is_set_back_then_it_grows_as_before),
+        TEST(test_staleness_when_the_clock_was_set_back_before_a_restart_then_never_too_low),
         TEST(test_view_when_no_turn_comes_then_nothing_is_claimed_for_longer_than_it_is_so),
         TEST(test_view_when_the_topic_is_not_proved_in_time_then_the_lag_is_not_known),
         TEST(test_lag_when_at_a_gap_for_long_then_still_known),
