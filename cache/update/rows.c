@@ -24,6 +24,38 @@ static struct hps_space *lowest_tier(const struct hps_version *version)
     return version->tiers[version->n_tiers - 1];
 }
 
+/* The tier that tells which keys have rows. */
+static struct hps_space *sampled_tier(const struct hps_version *version)
+{
+    return hps_version_host_complete(version) ? version->tiers[0] : lowest_tier(version);
+}
+
+hps_status hps_update_known(const struct hps_version *version, uint32_t table_id,
+                            const hps_key *keys, uint32_t n, bool *out_known)
+{
+    const struct hps_table *table = &version->tables[table_id];
+    struct hps_space *space = sampled_tier(version);
+    if (update_is_shared(space)) {
+        return HPS_UNIMPLEMENTED;
+    }
+    hps_key *copy = hps_alloc(n * (sizeof(*copy) + sizeof(uint32_t) + table->row_bytes));
+    if (copy == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    uint32_t *slots = (uint32_t *)(void *)(copy + n);
+    memcpy(copy, keys, n * sizeof(*copy));
+    for (uint32_t i = 0; i < n; i++) {
+        slots[i] = i;
+    }
+    struct hps_batch batch = {.keys = copy, .slots = slots, .rows = (uint8_t *)(slots + n), .n = n};
+    hps_status status = update_read_tier(space, table, &batch);
+    for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
+        out_known[slots[i]] = i >= batch.n;
+    }
+    hps_free(copy);
+    return status;
+}
+
 /* ---- a batch --------------------------------------------------------------------------------- */
 
 struct sample {
@@ -83,8 +115,7 @@ hps_status update_rows_sample(const struct hps_version *version, const struct up
     uint64_t n_max = memory ? MEMORY_KEYS : DISK_KEYS;
     uint64_t n_keys = keys_of(plan);
     uint64_t step = (n_keys + n_max - 1) / n_max;
-    struct sample sample = {.space = memory ? version->tiers[0] : lowest_tier(version),
-                            .rows = rows};
+    struct sample sample = {.space = sampled_tier(version), .rows = rows};
     if (n_keys == 0) {
         return HPS_OK;
     }

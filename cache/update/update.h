@@ -163,6 +163,15 @@ uint64_t hps_update_table_rows(const struct hps_version *version, uint32_t table
  * estimates the number of rows, n_rows is the result of hps_update_rows instead. Thread-safe. */
 void hps_update_usage(const struct hps_version *version, struct hps_space *space,
                       struct hps_store_usage *out_usage);
+/* Set out_known[i] to whether keys[i] has a row, also of a batch that is half-applied. Reads the
+ * host map if it is complete, otherwise the lowest tier. Does not count as lookups.
+ *
+ * shape   keys, out_known: [n]; keys may repeat
+ * thread  the updater thread; may block
+ * error   UNIMPLEMENTED: the lowest tier is shared; NO_MEMORY, or an error of the store
+ */
+hps_status hps_update_known(const struct hps_version *version, uint32_t table_id,
+                            const hps_key *keys, uint32_t n, bool *out_known) HPS_MUST_CHECK;
 /* The number of batches published so far; a lookup that begins now sees all of them. Thread-safe.
  */
 uint64_t hps_update_sequence(const struct hps_version *version);

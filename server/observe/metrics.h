@@ -122,6 +122,8 @@
       "How long there may have been updates that the active version has not applied.")          \
     X(UPDATE_COMPACTED, COUNTER, "update_compacted_records_total", "model",                     \
       "HCTR and packed records on compacted topics, which lose such records.")                  \
+    X(UPDATE_MISENCODED_KEYS, COUNTER, "update_misencoded_keys_total", "model",                 \
+      "Sampled keys of keyed records that have a row only if read in another encoding.")        \
     X(UPDATE_THROTTLED, COUNTER, "update_throttled_batches_total", "model",                     \
       "Batches after which max_rows_per_s delayed updates.")                                    \
     X(UPDATE_GAP, GAUGE, "update_gap", "topic,partition",                                       \

@@ -211,6 +211,7 @@ hps_status update_stream_apply(struct hps_update_stream *stream, struct hps_erro
         .apart = update_is_apart(stream),
         .nan_allowed = true}; /* what may not be applied was not decoded */
     HPS_ASSERT(batch.n_positions == n && batch.n_spans <= n);
+    hps_update_keys_check(stream->batch.keys);
     status = hps_update_apply(stream->version, &batch, err);
     if (status == HPS_OK) {
         charge(stream, hps_update_decoder_keys(stream->batch.decoder));

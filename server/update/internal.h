@@ -6,6 +6,7 @@
  *     state.c      phases, and what holds between two turns: state.h
  *     stream.c     the turn of a stream's thread: records and events of a poll
  *     decode.c     records into the batch at hand: decode.h
+ *     keys.c       keys in another encoding than hpsd reads: keys.h
  *     position.c   a position as it is stored: position.h
  *     topics.c     which topics there are, and whether the log answers
  *     begin.c      where partitions begin, and gaps

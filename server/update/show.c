@@ -54,6 +54,11 @@ static void write_reason(const struct hps_update_stream *stream,
     } else if (state == HPS_PARTITION_RUNNING && !is_known_same(stream, partition)) {
         (void)snprintf(out, 200, SAME_UNKNOWN);
     } else if (state == HPS_PARTITION_RUNNING &&
+               hps_update_keys_misencoded(stream->batch.keys, partition->route.table_id)) {
+        (void)snprintf(out, 200,
+                       "keys misencoded: big-endian, or decimal text; publish keys as int64 "
+                       "little-endian");
+    } else if (state == HPS_PARTITION_RUNNING &&
                partition->listed.compaction == HPS_COMPACTION_UNKNOWN &&
                partition->note[0] == '\0') {
         (void)snprintf(out, 200,

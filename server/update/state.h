@@ -24,6 +24,7 @@
 #include "base/buf.h"
 #include "base/worker.h"
 #include "server/update/decode.h"
+#include "server/update/keys.h"
 #include "server/update/position.h"
 #include "server/update/updates.h"
 
@@ -277,6 +278,7 @@ struct update_dead_letters {
 struct update_at_hand {
     struct hps_update_decoder *decoder;
     struct hps_buf times; /* struct update_time */
+    struct hps_update_keys *keys;
     bool held;           /* it could not be applied: it is tried again, nothing is read meanwhile */
     char held_text[200]; /* why */
     uint64_t n_records, n_rejected;

@@ -313,6 +313,9 @@ static bool take_record(struct hps_update_stream *stream, const struct hps_consu
         fate.form != HPS_UPDATE_KEYED) {
         note_form(stream, partition, fate.form);
     }
+    if (fate.form == HPS_UPDATE_KEYED && fate.n_keys > 0) {
+        hps_update_keys_note(stream->batch.keys, partition->route.table_id, record->key);
+    }
     note_time(stream, record, &fate);
     advance(partition, record, &fate);
     stream->batch.n_records++;
@@ -649,7 +652,9 @@ hps_status update_stream_open(struct hps_update_stream *stream, struct hps_error
         stream->metrics.resets = metric(stream, HPS_M_UPDATE_SHARED_RESETS);
     }
     stream->batch.decoder = hps_update_decoder_new(&options);
-    if (stream->batch.decoder == NULL) {
+    stream->batch.keys =
+        hps_update_keys_new(stream->version, metric(stream, HPS_M_UPDATE_MISENCODED_KEYS));
+    if (stream->batch.decoder == NULL || stream->batch.keys == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for the updates of a version");
     }
     hps_status status = update_read_positions(stream, err);
@@ -667,6 +672,8 @@ void update_stream_close(struct hps_update_stream *stream)
     }
     hps_update_decoder_free(stream->batch.decoder);
     stream->batch.decoder = NULL;
+    hps_update_keys_free(stream->batch.keys);
+    stream->batch.keys = NULL;
     hps_buf_fini(&stream->batch.times);
     hps_lock_acquire(&stream->lock);
     stream->view.n_partitions = 0;

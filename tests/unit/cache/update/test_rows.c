@@ -292,6 +292,17 @@ static void test_rows_when_in_memory_alone_then_exact(void **state)
     assert_int_equal(rows_of(rig, false), TABLES * ROWS + ROWS / 2 - PIECE / 2);
 }
 
+static void test_known_when_keys_repeat_then_each_is_answered(void **state)
+{
+    const struct rig *rig = *state;
+    static const hps_key keys[] = {5, ROWS + 5, 5, UINT64_MAX, 0};
+    bool known[5];
+    assert_int_equal(hps_update_known(rig->version, 1, keys, 5, known), HPS_OK);
+    for (uint32_t i = 0; i < 5; i++) {
+        assert_int_equal(known[i], keys[i] < ROWS);
+    }
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -305,6 +316,10 @@ int main(void)
         TEST(test_rows_when_their_record_is_damaged_then_data_loss),
         cmocka_unit_test_setup_teardown(test_rows_when_in_memory_alone_then_exact, setup_memory,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_known_when_keys_repeat_then_each_is_answered, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_known_when_keys_repeat_then_each_is_answered,
+                                        setup_memory, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
