@@ -40,6 +40,12 @@
 /* Whether the log keeps only the last record of each key of a topic. */
 enum hps_compaction { HPS_COMPACTION_UNKNOWN, HPS_COMPACTION_NO, HPS_COMPACTION_YES };
 
+enum hps_record_time {
+    HPS_RECORD_TIME_NONE,
+    HPS_RECORD_TIME_CREATED, /* set by the producer: its event time */
+    HPS_RECORD_TIME_APPENDED /* set by the log when it appended the record */
+};
+
 struct hps_consumer_topic {
     const char *name;
     const char *id;       /* a recreated topic has another id; "": not known */
@@ -48,6 +54,7 @@ struct hps_consumer_topic {
     int64_t delete_retention_ms; /* how long a compacted topic keeps tombstones; -1: not known */
     /* The log has all records younger than this; 0: not known, or retention is limited by size. */
     int64_t kept_ms;
+    enum hps_record_time time_of; /* the times of new records; NONE: not known */
 };
 
 struct hps_consumer_topics {
@@ -109,12 +116,6 @@ struct hps_recalled {
     int64_t offset;    /* of the first record at or after asked_offset; -1: no such record */
     int64_t time_unix_ms; /* of that record */
     uint64_t hash;        /* of that record: hps_update_record_hash */
-};
-
-enum hps_record_time {
-    HPS_RECORD_TIME_NONE,
-    HPS_RECORD_TIME_CREATED, /* set by the producer: its event time */
-    HPS_RECORD_TIME_APPENDED /* set by the log when it appended the record */
 };
 
 /* One record. All pointers are borrowed until the next poll, assign, unassign or close. */

@@ -148,6 +148,9 @@ static void topic_configure(struct hps_consumer_topic *topic,
             kept_ms = strtoll(value, NULL, 10);
         } else if (value != NULL && strcmp(name, "retention.bytes") == 0) {
             by_size = strtoll(value, NULL, 10) >= 0;
+        } else if (value != NULL && strcmp(name, "message.timestamp.type") == 0) {
+            topic->time_of = strcmp(value, "LogAppendTime") == 0 ? HPS_RECORD_TIME_APPENDED
+                                                                 : HPS_RECORD_TIME_CREATED;
         }
     }
     topic->kept_ms = by_size || kept_ms < 0 ? 0 : kept_ms;

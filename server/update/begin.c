@@ -414,6 +414,37 @@ static bool begins_in_a_gap(struct hps_update_stream *stream, struct update_part
     return false;
 }
 
+/* The log searched the start by times that producers may set: on this topic, a record that was
+ * appended after the files were written can have an older time, and was then skipped. */
+static void note_skipped_by_time(const struct hps_update_stream *stream,
+                                 struct update_partition *partition, int64_t next,
+                                 const struct hps_consumer_offsets *has)
+{
+    bool noted = false;
+    char since[24];
+    if (stream->updater->options.start != HPS_UPDATE_START_FILES || next <= has->low ||
+        partition->listed.time_of != HPS_RECORD_TIME_CREATED || partition->note[0] != '\0') {
+        return;
+    }
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        const struct update_partition *other = &stream->partitions[i];
+        noted = noted || (other->note[0] != '\0' && strcmp(other->topic, partition->topic) == 0);
+    }
+    update_time_text(has->time_unix_ms, since, sizeof(since));
+    snprintf(partition->note, sizeof(partition->note),
+             "records before offset %" PRId64 " are skipped: their times are before %s, even if "
+             "some were appended later; see start_positions, message.timestamp.type, start_slack_s",
+             next, since);
+    if (!noted) {
+        HPS_LOG(INFO, "updates",
+                "updates started by record time: records with older times are skipped, even if "
+                "they were appended later; if producers set event times, use start_positions, "
+                "message.timestamp.type=LogAppendTime or a larger start_slack_s",
+                HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+                HPS_STR("topic", partition->topic), HPS_STR("since", since));
+    }
+}
+
 static void begin_new(struct hps_update_stream *stream, struct update_partition *partition,
                       const struct hps_consumer_offsets *has)
 {
@@ -423,6 +454,7 @@ static void begin_new(struct hps_update_stream *stream, struct update_partition 
     if (begins_in_a_gap(stream, partition, next, has)) {
         return;
     }
+    note_skipped_by_time(stream, partition, next, has);
     partition->read =
         (struct hps_position){.next = next,
                               .start = next,

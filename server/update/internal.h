@@ -64,6 +64,9 @@ struct hps_update_stream *update_stream_find(struct hps_updater *updater, const 
 /* Have its thread look at what was asked of it. The stream's lock held. */
 void update_wake(struct hps_update_stream *stream);
 
+/* Write a time as "2026-11-28T08:30:00Z". Any thread. */
+void update_time_text(int64_t unix_ms, char *out_text, size_t size);
+
 /* ---- waits.c --------------------------------------------------------------------------------- */
 
 /* Show the view to those who wait. Thread `update`. */

@@ -82,6 +82,7 @@ struct update_listed {
     enum hps_compaction compaction;
     int64_t delete_retention_ms; /* -1: not known */
     int64_t kept_ms;             /* records that are younger are all there; 0: not known */
+    enum hps_record_time time_of;
 };
 
 /* What the batch at hand has of a partition. */
@@ -277,8 +278,8 @@ struct update_dead_letters {
 /* Records read and not applied yet, and what the batches before came to. */
 struct update_at_hand {
     struct hps_update_decoder *decoder;
-    struct hps_buf times; /* struct update_time */
     struct hps_update_keys *keys;
+    struct hps_buf times; /* struct update_time */
     bool held;           /* it could not be applied: it is tried again, nothing is read meanwhile */
     char held_text[200]; /* why */
     uint64_t n_records, n_rejected;

@@ -34,6 +34,7 @@ static bool list_partition(struct hps_update_stream *stream, const struct hps_co
     partition->listed.compaction = topic->compaction;
     partition->listed.delete_retention_ms = topic->delete_retention_ms;
     partition->listed.kept_ms = topic->kept_ms;
+    partition->listed.time_of = topic->time_of;
     if (partition->phase == UPDATE_GONE || partition->phase == UPDATE_STARTS) {
         bool stays = update_is_published(partition) && partition->paused;
         update_phase_set(partition, stays ? UPDATE_PAUSED : UPDATE_STARTS);

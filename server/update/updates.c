@@ -358,8 +358,7 @@ uint64_t hps_updater_start_hash(const struct hps_updater *updater,
     return hash;
 }
 
-/* "2026-11-28T08:30:00Z" */
-static void time_text(int64_t unix_ms, char *out_text, size_t size)
+void update_time_text(int64_t unix_ms, char *out_text, size_t size)
 {
     time_t seconds = (time_t)(unix_ms / 1000);
     struct tm utc;
@@ -377,7 +376,7 @@ bool hps_updater_start_text(const struct hps_updater *updater, const struct hps_
         return false;
     }
     const struct hps_updater_options *options = &updater->options;
-    time_text(update_start_time_ms(options, (int64_t)oldest_file_ms), since, sizeof(since));
+    update_time_text(update_start_time_ms(options, (int64_t)oldest_file_ms), since, sizeof(since));
     if (manifest->n_positions > 0) {
         snprintf(manifested, sizeof(manifested),
                  "from the manifest's start_positions (%zu partitions); of others ",

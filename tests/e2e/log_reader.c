@@ -68,8 +68,8 @@ static hps_status do_topics(uint32_t timeout_ms, struct hps_error *err)
     hps_status status = consumer->ops->topics(consumer, timeout_ms, &topics, err);
     for (uint32_t i = 0; i < topics.n_topics && status == HPS_OK; i++) {
         const struct hps_consumer_topic *topic = &topics.topics[i];
-        printf("topic %s %" PRId32 " %d %" PRId64 " %s\n", topic->name, topic->n_partitions,
-               topic->compaction, topic->delete_retention_ms, topic->id);
+        printf("topic %s %" PRId32 " %d %" PRId64 " %d %s\n", topic->name, topic->n_partitions,
+               topic->compaction, topic->delete_retention_ms, topic->time_of, topic->id);
     }
     if (status == HPS_OK) {
         printf("cluster %s\n", topics.cluster_id);

@@ -10,6 +10,7 @@ from rig import BIN
 PROGRAM = os.path.join(os.path.dirname(BIN), "tests", "log_reader")
 CAUGHT_UP, GAP, GONE, BAD, FAILED, DOWN, UP, COMMITS = range(8)
 OK, NOT_FOUND, PERMISSION, UNAVAILABLE, DATA_LOSS = 0, -5, -7, -14, -15
+NO_TIME, CREATED, APPENDED = range(3)  # enum hps_record_time
 COMPACTION = {"unknown": 0, "no": 1, "yes": 2}
 PATIENCE_S = 120
 
@@ -53,11 +54,11 @@ class Reader:
         return self.answer()
 
     def topics(self):
-        return {w[1]: (int(w[2]), int(w[3]), int(w[4])) for w in self.ask("topics") if w[0] == "topic"}
+        return {w[1]: (int(w[2]), int(w[3]), int(w[4]), int(w[5])) for w in self.ask("topics") if w[0] == "topic"}
 
     def ids(self):
         """{topic: its id, "" where this librdkafka cannot ask}"""
-        return {w[1]: w[5] for w in self.ask("topics") if w[0] == "topic"}
+        return {w[1]: w[6] for w in self.ask("topics") if w[0] == "topic"}
 
     def cluster(self):
         return [w[1] for w in self.ask("topics") if w[0] == "cluster"][0]

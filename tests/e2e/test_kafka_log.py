@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from log_reader import (BAD, CAUGHT_UP, COMMITS, COMPACTION, DATA_LOSS, DOWN, GAP, GONE, NOT_FOUND, OK, PATIENCE_S,
+from log_reader import (APPENDED, BAD, CAUGHT_UP, COMMITS, COMPACTION, CREATED, DATA_LOSS, DOWN, GAP, GONE, NOT_FOUND, OK, PATIENCE_S,
                         UNAVAILABLE, UP, Reader)
 
 pytestmark = pytest.mark.one_thread
@@ -23,11 +23,12 @@ def in_order(first, last):
 
 def test_topics_when_listed_then_settings_and_cluster_are_those_of_the_broker(broker):
     broker.create("hps_et.list.a", 3)
-    broker.create("hps_et.list.b", 1, cleanup_policy="compact", delete_retention_ms=12345)
+    broker.create("hps_et.list.b", 1, cleanup_policy="compact", delete_retention_ms=12345,
+                  message_timestamp_type="LogAppendTime")
     broker.create("hps_et.lister.c", 1)
     with Reader(broker.bootstrap, "list") as reader:
-        assert reader.topics() == {"hps_et.list.a": (3, COMPACTION["no"], 86400000),
-                                   "hps_et.list.b": (1, COMPACTION["yes"], 12345)}
+        assert reader.topics() == {"hps_et.list.a": (3, COMPACTION["no"], 86400000, CREATED),
+                                   "hps_et.list.b": (1, COMPACTION["yes"], 12345, APPENDED)}
         assert reader.cluster() == broker.admin().list_topics().cluster_id
         broker.grow("hps_et.list.a", 5)
         assert reader.topics()["hps_et.list.a"][0] == 5

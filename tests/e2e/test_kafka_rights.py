@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 import pytest
 
-from log_reader import CAUGHT_UP, COMMITS, COMPACTION, FAILED, OK, PATIENCE_S, PERMISSION, Reader
+from log_reader import CAUGHT_UP, COMMITS, COMPACTION, CREATED, FAILED, NO_TIME, OK, PATIENCE_S, PERMISSION, Reader
 from rig import Authority, Table, kafka, refused, scratch, until
 from test_updates import DIM, KEYS, config_of, keyed, updates, values, wait_now
 
@@ -112,7 +112,7 @@ def test_topics_when_rights_are_granted_one_by_one_then_each_shows_what_it_is_fo
         # With it, it is listed, and its leader says how long it is; its records are not to be read.
         guarded.grant("topic", topic, "Describe")
         reader.until(lambda: topic in reader.topics(), "the topic")
-        assert reader.topics()[topic] == (1, COMPACTION["unknown"], -1)
+        assert reader.topics()[topic] == (1, COMPACTION["unknown"], -1, NO_TIME)
         assert reader.heard_now(topic, 0) == 1
         assert reader.offsets(topic, 0) == (OK, 0, 1, 1)
         reader.ask("assign", topic, 0, 0, 7)
@@ -120,7 +120,7 @@ def test_topics_when_rights_are_granted_one_by_one_then_each_shows_what_it_is_fo
         assert reader.recall(topic, 0, 0)[0] == PERMISSION
         # How it is set: whether deletes may be lost.
         guarded.grant("topic", topic, "DescribeConfigs")
-        reader.until(lambda: reader.topics()[topic] == (1, COMPACTION["yes"], 86400000), "topic settings")
+        reader.until(lambda: reader.topics()[topic] == (1, COMPACTION["yes"], 86400000, CREATED), "topic settings")
         guarded.grant("topic", topic, "Read")
         reader.ask("assign", topic, 0, 0, 8)
         assert reader.values(1) == [b"v"]

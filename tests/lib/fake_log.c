@@ -711,6 +711,7 @@ static hps_status fake_topics(struct hps_consumer *base, uint32_t timeout_ms,
             .compaction = topic->compaction,
             .delete_retention_ms = topic->delete_retention_ms,
             .kept_ms = topic->set[HPS_FAKE_KEPT_MS],
+            .time_of = (enum hps_record_time)topic->set[HPS_FAKE_TIME_OF],
         };
     }
     hps_free(c->cluster_id);

@@ -1143,6 +1143,43 @@ static void test_start_when_records_that_the_files_lack_may_be_gone_then_it_runs
     }
 }
 
+static void test_start_when_producers_may_set_times_then_it_says_what_it_skips(void **state)
+{
+    static const struct {
+        enum hps_record_time time_of;
+        int64_t first_ms; /* time of the first record; the files are of 1000 */
+        bool noted;
+    } cases[] = {{HPS_RECORD_TIME_CREATED, 500, true},
+                 {HPS_RECORD_TIME_APPENDED, 500, false},
+                 {HPS_RECORD_TIME_NONE, 500, false},
+                 {HPS_RECORD_TIME_CREATED, 1000, false}};
+    (void)state;
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct rig *rig = rig_open();
+        const hps_key key = 9;
+        const float row[FIXTURE_DIM] = {90, 90};
+        const struct hps_fake_record first = {.key = &key,
+                                              .key_size = sizeof(key),
+                                              .value = row,
+                                              .value_size = sizeof(row),
+                                              .time_unix_ms = cases[i].first_ms,
+                                              .time_of = HPS_RECORD_TIME_CREATED};
+        rig->options.start = HPS_UPDATE_START_FILES;
+        hps_fake_log_append(rig->log, ITEMS, 0, &first);
+        hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_TIME_OF, cases[i].time_of);
+        begin(rig, 1);
+        const struct hps_partition_view *view = view_of(rig, ITEMS, 0);
+        assert_int_equal(view->state, HPS_PARTITION_RUNNING);
+        assert_true(item(rig, key) == (cases[i].first_ms < 1000 ? -1 : 90));
+        assert_true(item(rig, 1) == 10);
+        const char *note =
+            "before offset 1 are skipped: their times are before 1970-01-01T00:00:01Z";
+        assert_true((strstr(view->reason, note) != NULL) == cases[i].noted);
+        assert_true(cases[i].noted || view->reason[0] == '\0');
+        rig_close(rig);
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, rig_setup, teardown)
 
 int main(void)
@@ -1197,6 +1234,7 @@ int main(void)
         TEST(test_start_when_the_files_are_older_than_retention_then_a_gap),
         cmocka_unit_test(
             test_start_when_records_that_the_files_lack_may_be_gone_then_it_runs_and_says_so),
+        cmocka_unit_test(test_start_when_producers_may_set_times_then_it_says_what_it_skips),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
