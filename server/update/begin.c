@@ -248,14 +248,14 @@ void update_stop_partition(struct hps_update_stream *stream, struct update_parti
 }
 
 void update_gap(struct hps_update_stream *stream, struct update_partition *partition,
-                int64_t accept, const char *fmt, ...)
+                const char *fmt, ...)
 {
     char reason[sizeof(partition->reason)];
     va_list args;
     va_start(args, fmt);
     (void)vsnprintf(reason, sizeof(reason), fmt, args);
     va_end(args);
-    partition->accept = accept;
+    partition->only_deletes = false;
     update_stop_partition(stream, partition, UPDATE_GAP, reason);
 }
 
@@ -390,7 +390,7 @@ static bool begins_in_a_gap(struct hps_update_stream *stream, struct update_part
         return false;
     }
     if (begins_cut(partition, next, has) && partition->listed.kept_ms > 0) {
-        update_gap(stream, partition, next,
+        update_gap(stream, partition,
                    "the files are older than the retention of the topic (retention.ms %" PRId64
                    "): updates before offset %" PRId64 " are gone",
                    partition->listed.kept_ms, has->low);
@@ -490,19 +490,19 @@ static void begin_known(struct hps_update_stream *stream, struct update_partitio
     }
     if (at->cluster[0] != '\0' && stream->topics.cluster[0] != '\0' &&
         strcmp(at->cluster, stream->topics.cluster) != 0) {
-        update_gap_other(stream, partition, has->low, "the position is of cluster %s, this is %s",
+        update_gap_other(stream, partition, "the position is of cluster %s, this is %s",
                          at->cluster, stream->topics.cluster);
         return;
     }
     if (at->next > has->high) {
-        update_gap_other(stream, partition, has->low,
+        update_gap_other(stream, partition,
                          "offset %" PRId64 " is past the end %" PRId64
                          ": the topic was recreated or truncated",
                          at->next, has->high);
         return;
     }
     if (at->next < has->low) {
-        update_gap(stream, partition, has->low,
+        update_gap(stream, partition,
                    "offsets %" PRId64 " to %" PRId64 " are gone: retention has passed", at->next,
                    has->low - 1);
         return;
@@ -682,7 +682,7 @@ void update_begin_anew(struct hps_update_stream *stream, const char *topic)
 
 static void gap_missing(struct hps_update_stream *stream, struct update_partition *partition)
 {
-    update_gap_other(stream, partition, partition->low,
+    update_gap_other(stream, partition,
                      "the last record, at offset %" PRId64
                      ", does not exist: the topic was recreated or truncated",
                      partition->applied.last.offset);
@@ -704,7 +704,7 @@ bool update_check_first(struct hps_update_stream *stream, struct update_partitio
     uint64_t hash =
         hps_update_record_hash(record->key, record->key_size, record->value, record->value_size);
     if (hash != at->last.hash || record->time_unix_ms != at->last.time_ms) {
-        update_gap_other(stream, partition, partition->low,
+        update_gap_other(stream, partition,
                          "another record is at offset %" PRId64 ": the topic was recreated",
                          at->last.offset);
     } else {

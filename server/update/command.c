@@ -85,6 +85,12 @@ void update_move_to(struct hps_update_stream *stream, struct update_partition *p
                                   .skipped = skipped_by(partition, offset),
                                   .frozen = HPS_POSITION_WHOLE,
                                   .base_ms = hps_clock_forward_ms()};
+    if (same && partition->phase == UPDATE_GAP && offset == at->next) {
+        /* Whether the topic was recreated during the gap is still to be checked. */
+        read->last = at->last;
+        read->witness = at->witness;
+        memcpy(read->topic_id, at->topic_id, sizeof(at->topic_id));
+    }
     partition->pending.moved = true;
     memcpy(read->cluster, stream->topics.cluster, sizeof(stream->topics.cluster));
     partition->to_commit = -1;
@@ -100,11 +106,31 @@ void update_move_to(struct hps_update_stream *stream, struct update_partition *p
     (void)update_identify(stream, partition, false);
 }
 
-static hps_status seek_offset(const struct hps_update_command *command,
+/* The partitions that a seek or an accept-gap moves. */
+static bool moves(const void *ctx, const struct update_partition *partition)
+{
+    const struct hps_update_command *command = ctx;
+    return fits(ctx, partition) && (command->kind == HPS_UPDATE_SEEK || update_has_gap(partition));
+}
+
+/* Continue after a gap with the first record that exists now. Only for a gap of deletes, continue
+ * at the position: reading the earlier records again would not bring the deletes back. */
+static int64_t offset_after_gap(const struct update_partition *partition,
+                                const struct hps_consumer_offsets *has)
+{
+    int64_t next = partition->read.next;
+    bool stays = partition->phase == UPDATE_GAP && partition->only_deletes && next >= has->low &&
+                 next <= has->high;
+    return stays ? next : has->low;
+}
+
+static hps_status move_offset(const struct hps_update_command *command,
+                              const struct update_partition *partition,
                               const struct hps_consumer_offsets *has, int64_t *out_offset,
                               struct hps_error *err)
 {
-    int64_t offset = command->to == HPS_UPDATE_SEEK_OFFSET     ? command->value
+    int64_t offset = command->kind == HPS_UPDATE_ACCEPT_GAP    ? offset_after_gap(partition, has)
+                     : command->to == HPS_UPDATE_SEEK_OFFSET   ? command->value
                      : command->to == HPS_UPDATE_SEEK_EARLIEST ? has->low
                      : command->to == HPS_UPDATE_SEEK_LATEST   ? has->high
                                                                : has->at_time;
@@ -158,68 +184,57 @@ static void thaw(struct hps_update_stream *stream, const struct hps_update_comma
     }
 }
 
+static void tell_accepted(const struct hps_update_stream *stream,
+                          const struct update_partition *partition, int64_t offset)
+{
+    HPS_LOG(WARN, "updates",
+            "gap accepted: updates go on after it, the records in it are not applied",
+            HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+            HPS_STR("topic", partition->topic), HPS_I64("partition", partition->number),
+            HPS_I64("offset", offset), HPS_STR("reason", partition->reason));
+}
+
 /* All of them, or none. */
-static hps_status seek(struct hps_update_stream *stream, struct update_call *call)
+static hps_status move_all(struct hps_update_stream *stream, struct update_call *call)
 {
     const struct hps_update_command *command = call->command;
+    bool seeks = command->kind == HPS_UPDATE_SEEK;
     struct hps_consumer_offsets *parts = NULL;
-    int64_t time_ms = command->to == HPS_UPDATE_SEEK_TIME ? command->value : -1;
-    hps_status status = update_ask_offsets(stream, fits, command, time_ms, &parts, &call->error);
+    int64_t time_ms = seeks && command->to == HPS_UPDATE_SEEK_TIME ? command->value : -1;
+    hps_status status = update_ask_offsets(stream, moves, command, time_ms, &parts, &call->error);
     uint32_t n = 0;
     int64_t offset;
     for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
-        if (fits(command, &stream->partitions[i])) {
-            status = seek_offset(command, &parts[n++], &offset, &call->error);
-            status = status == HPS_OK
-                         ? check_move(stream, &stream->partitions[i], offset, &call->error)
-                         : status;
+        const struct update_partition *partition = &stream->partitions[i];
+        if (moves(command, partition)) {
+            status = move_offset(command, partition, &parts[n++], &offset, &call->error);
+            status =
+                status == HPS_OK ? check_move(stream, partition, offset, &call->error) : status;
         }
     }
     n = 0;
     for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
         struct update_partition *partition = &stream->partitions[i];
-        if (fits(command, partition)) {
+        if (moves(command, partition)) {
             partition->high = parts[n].high;
-            status = seek_offset(command, &parts[n++], &offset, &call->error);
+            status = move_offset(command, partition, &parts[n++], &offset, &call->error);
+            if (!seeks) {
+                tell_accepted(stream, partition, offset);
+            }
             update_move_to(stream, partition, offset);
             call->n_changed++;
         }
     }
-    if (status == HPS_OK && stream->freeze.frozen && call->n_changed > 0) {
+    if (status == HPS_OK && seeks && stream->freeze.frozen && call->n_changed > 0) {
         thaw(stream, command);
     }
     hps_free(parts);
     return status;
 }
 
-static hps_status accept_gap(struct hps_update_stream *stream, struct update_call *call)
-{
-    hps_status status = HPS_OK;
-    for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
-        const struct update_partition *partition = &stream->partitions[i];
-        if (fits(call->command, partition) && update_has_gap(partition)) {
-            status = check_move(stream, partition, partition->accept, &call->error);
-        }
-    }
-    for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
-        struct update_partition *partition = &stream->partitions[i];
-        if (fits(call->command, partition) && update_has_gap(partition)) {
-            HPS_LOG(WARN, "updates",
-                    "gap accepted: updates go on after it, the records in it are not applied",
-                    HPS_STR("model", stream->model), HPS_I64("version", stream->number),
-                    HPS_STR("topic", partition->topic), HPS_I64("partition", partition->number),
-                    HPS_I64("offset", partition->accept), HPS_STR("reason", partition->reason));
-            update_move_to(stream, partition, partition->accept);
-            call->n_changed++;
-        }
-    }
-    return status;
-}
-
 /* Commands that move positions: nothing of the batch at hand may follow them. */
 static hps_status move(struct hps_update_stream *stream, struct update_call *call)
 {
-    bool seeks = call->command->kind == HPS_UPDATE_SEEK;
     if (stream->consumer == NULL) {
         return update_unreachable(stream, &call->error);
     }
@@ -228,7 +243,7 @@ static hps_status move(struct hps_update_stream *stream, struct update_call *cal
     }
     update_leave_stopped(stream);
     bool frozen = stream->freeze.frozen;
-    hps_status status = seeks ? seek(stream, call) : accept_gap(stream, call);
+    hps_status status = move_all(stream, call);
     if (status == HPS_OK && call->n_changed > 0) {
         status = update_stream_apply(stream, &call->error);
         if (status != HPS_OK) {

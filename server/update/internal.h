@@ -150,7 +150,7 @@ bool update_check_first(struct hps_update_stream *stream, struct update_partitio
 /* All that the log has was delivered, and the last record was not among it. */
 void update_check_caught_up(struct hps_update_stream *stream, struct update_partition *partition);
 void update_gap(struct hps_update_stream *stream, struct update_partition *partition,
-                int64_t accept, const char *fmt, ...) HPS_PRINTF(4, 5);
+                const char *fmt, ...) HPS_PRINTF(3, 4);
 /* The partition is read no more; `phase` is none that reads. GAP, OTHER, GONE and FAILED are
  * logged. */
 void update_stop_partition(struct hps_update_stream *stream, struct update_partition *partition,
@@ -191,7 +191,7 @@ bool update_identify(struct hps_update_stream *stream, struct update_partition *
 /* A gap as it is another topic, or log: what was claimed since it was last known to be the same was
  * not so. */
 void update_gap_other(struct hps_update_stream *stream, struct update_partition *partition,
-                      int64_t accept, const char *fmt, ...) HPS_PRINTF(4, 5);
+                      const char *fmt, ...) HPS_PRINTF(3, 4);
 /* The consumer is another one. */
 void update_forget_words(struct hps_update_stream *stream);
 bool update_leader_silent(const struct update_partition *partition);

@@ -127,7 +127,7 @@ void update_forget_words(struct hps_update_stream *stream)
 /* ---- is it the same topic? ------------------------------------------------------------------- */
 
 void update_gap_other(struct hps_update_stream *stream, struct update_partition *partition,
-                      int64_t accept, const char *fmt, ...)
+                      const char *fmt, ...)
 {
     char reason[sizeof(partition->reason)];
     struct update_proof *proof = &partition->proof;
@@ -142,7 +142,6 @@ void update_gap_other(struct hps_update_stream *stream, struct update_partition 
     partition->pending.dirty = update_is_published(partition);
     partition->pending.moved = partition->pending.moved && partition->pending.dirty;
     partition->pending.passed_over = partition->pending.passed_over && partition->pending.dirty;
-    partition->accept = accept;
     update_stop_partition(stream, partition, UPDATE_OTHER, reason);
 }
 
@@ -216,10 +215,9 @@ static enum none judge_none(struct update_partition *partition, const struct hps
     return lasts && partition->listed.compaction == HPS_COMPACTION_YES ? NONE_REMOVED : NONE_ASK;
 }
 
-static void gap_witness(struct hps_update_stream *stream, struct update_partition *partition,
-                        const struct hps_recalled *now)
+static void gap_witness(struct hps_update_stream *stream, struct update_partition *partition)
 {
-    update_gap_other(stream, partition, now->low >= 0 ? now->low : 0,
+    update_gap_other(stream, partition,
                      "another record, or none, is at offset %" PRId64 ": the topic was recreated",
                      partition->read.witness.offset);
 }
@@ -246,7 +244,7 @@ static void judge(struct hps_update_stream *stream, struct update_partition *par
         removed = none == NONE_REMOVED;
     }
     if (!same && !removed) {
-        gap_witness(stream, partition, now);
+        gap_witness(stream, partition);
         return;
     }
     if (same) {
@@ -305,7 +303,7 @@ bool update_identify(struct hps_update_stream *stream, struct update_partition *
     same->asked = false;
     same->state = UPDATE_PROVED;
     if (known && listed && strcmp(read->topic_id, topic_id) != 0) {
-        update_gap_other(stream, partition, 0,
+        update_gap_other(stream, partition,
                          "the topic's id is %s, of what was read it was %s: the topic was "
                          "recreated",
                          topic_id, read->topic_id);
@@ -386,10 +384,11 @@ bool update_lost_tombstones(const struct update_partition *partition, int64_t hi
 
 void update_gap_tombstones(struct hps_update_stream *stream, struct update_partition *partition)
 {
-    update_gap(stream, partition, partition->read.next,
+    update_gap(stream, partition,
                "behind or away for longer than delete.retention.ms (%" PRId64
                "): deletes may be compacted away",
                partition->listed.delete_retention_ms);
+    partition->only_deletes = true;
 }
 
 /* Stored as-of is to be young enough that a restart does not find tombstones lost that were seen:

@@ -126,7 +126,6 @@ static void phase_sane(const struct hps_update_stream *stream,
         HPS_ASSERT(!partition->paused);
         HPS_ASSERT(stream->freeze.frozen && stream->share.alone);
     }
-    HPS_ASSERT(!update_has_gap(partition) || partition->accept >= 0);
     HPS_ASSERT(partition->phase != UPDATE_GAP || partition->reason[0] != '\0');
     HPS_ASSERT(partition->phase != UPDATE_OTHER || partition->reason[0] != '\0');
 }

@@ -392,11 +392,11 @@ static void take_event(struct hps_update_stream *stream, const struct hps_consum
         break;
     case HPS_CONSUMER_GAP:
         if (event->high >= 0 && event->offset > event->high) {
-            update_gap_other(stream, partition, event->low >= 0 ? event->low : 0,
-                             "offset %" PRId64 " does not exist: %s", event->offset, event->text);
+            update_gap_other(stream, partition, "offset %" PRId64 " does not exist: %s",
+                             event->offset, event->text);
         } else {
-            update_gap(stream, partition, event->low >= 0 ? event->low : partition->read.next,
-                       "offset %" PRId64 " does not exist: %s", event->offset, event->text);
+            update_gap(stream, partition, "offset %" PRId64 " does not exist: %s", event->offset,
+                       event->text);
         }
         break;
     case HPS_CONSUMER_GONE:

@@ -115,6 +115,24 @@ def test_start_when_records_after_the_files_were_deleted_then_it_runs_and_says_s
     one.ctl("wait-for", f"{topic}:0:2")
 
 
+def test_gap_when_the_topic_is_recreated_before_accept_gap_then_every_row_of_it_is_applied(broker, daemon, work):
+    topic = broker.create("hps_et.regrown.a", 1)
+    one = daemon(config_of(work, broker, "regrown", source={"metadata_refresh_interval_ms": 60000}))
+    broker.write(topic, [keyed(key, 100 + key) for key in range(20)])
+    wait_now(one, "regrown")
+    one.ctl("updates", "pause", "--topic", topic)
+    broker.write(topic, [keyed(key, 0) for key in range(20)])
+    broker.drop(topic, 0, 30)
+    one.ctl("updates", "resume", "--topic", topic)
+    until(lambda: gap(one, "regrown"), "the gap")
+    broker.settle("delete_topics", [topic])
+    broker.make(topic, 1, 1)
+    broker.write(topic, [keyed(key, 200 + key) for key in range(20, KEYS)])
+    one.ctl("updates", "accept-gap", "--topic", topic)
+    wait_now(one, "regrown")
+    assert values(one.stub(), "regrown", "a") == {key: key + (100 if key < 20 else 200) for key in range(KEYS)}
+
+
 # ---- compaction ----------------------------------------------------------------------------------------
 
 def test_gap_when_tombstones_were_compacted_while_down_then_told_until_loaded_anew(broker, daemon, work):

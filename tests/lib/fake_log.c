@@ -565,7 +565,9 @@ static bool readable(struct fake_consumer *c, uint32_t i)
         if (reading->next >= partition->low && reading->next <= partition->high) {
             return true;
         }
-        add_event(c, HPS_CONSUMER_GAP, reading, partition, HPS_RANGE, "the offset is not there");
+        add_event(c, HPS_CONSUMER_GAP, reading,
+                  topic->set[HPS_FAKE_OFFSETS] == HPS_OK ? partition : NULL, HPS_RANGE,
+                  "the offset is not there");
     }
     drop_reading(c, i);
     return false;

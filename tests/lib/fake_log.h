@@ -45,7 +45,8 @@ enum hps_fake_topic_setting {
     HPS_FAKE_SLOW,  /* what is appended is not delivered, and polls end where the topic did, as with
                        an open transaction; its leader tells the end that there is */
     HPS_FAKE_FAILS, /* hps_status: assigned partitions FAIL with it */
-    HPS_FAKE_OFFSETS, /* hps_status: its offsets are not told, as without a leader: UNAVAILABLE */
+    HPS_FAKE_OFFSETS, /* hps_status: its offsets are not told, as without a leader: UNAVAILABLE; nor
+                         does a GAP event tell them */
     HPS_FAKE_KEPT_MS, /* records younger than this are there for sure; 0: not known */
     HPS_FAKE_TIME_OF, /* enum hps_record_time: the times of new records */
     HPS_FAKE_TOPIC_SETTINGS

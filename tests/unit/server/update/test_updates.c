@@ -513,6 +513,65 @@ static void test_gap_when_the_log_is_another_then_stops_until_told_to_go_on(void
     }
 }
 
+/* Two records were applied, then a gap was found. Before accept-gap, the topic loses more records,
+ * or is recreated with eight rows. */
+static void test_accept_when_the_log_has_changed_since_the_gap_then_no_row_of_it_is_lost(
+    void **state)
+{
+    enum gap { RETENTION, TOMBSTONES, NO_OFFSETS };
+    static const struct {
+        enum gap gap;
+        int64_t low; /* 0: the topic is recreated */
+    } cases[] = {{RETENTION, 4}, {RETENTION, 0}, {TOMBSTONES, 0}, {NO_OFFSETS, 0}};
+    (void)state;
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct rig *rig = rig_open();
+        if (cases[i].gap == TOMBSTONES) {
+            hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, 3600 * 1000);
+        }
+        apply_two(rig);
+        if (cases[i].gap == NO_OFFSETS) {
+            begin(rig, 0);
+            hps_fake_log_topic_replace(rig->log, ITEMS);
+        } else {
+            for (hps_key key = 3; key <= 6; key++) {
+                put(rig, key, 10 * (float)key);
+            }
+            hps_clock_advance(UINT64_C(3601) * 1000000);
+            hps_fake_log_trim(rig->log, ITEMS, 0, cases[i].gap == RETENTION ? 3 : 0);
+            begin(rig, 0);
+        }
+        hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_OFFSETS, HPS_UNAVAILABLE);
+        turns(rig, 2);
+        assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
+        assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_UNAVAILABLE);
+        assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
+        assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 2);
+        hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_OFFSETS, HPS_OK);
+        if (cases[i].low > 0) {
+            hps_fake_log_trim(rig->log, ITEMS, 0, cases[i].low);
+        } else {
+            hps_fake_log_topic_replace(rig->log, ITEMS);
+            for (hps_key key = 1; key <= 8; key++) {
+                put(rig, key, 100 * (float)key);
+            }
+        }
+        assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
+        turns(rig, 3);
+        if (cases[i].gap == TOMBSTONES) { /* found by the witness: it is another topic */
+            assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
+            assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
+            turns(rig, 3);
+        }
+        assert_int_equal(state_of(rig), HPS_PARTITION_RUNNING);
+        for (hps_key key = 1; key <= 8 && cases[i].low == 0; key++) {
+            assert_true(item(rig, key) == 100 * (float)key);
+        }
+        assert_true(cases[i].low == 0 || (item(rig, 4) == -1 && item(rig, 5) == 50));
+        rig_close(rig);
+    }
+}
+
 static void test_gap_when_the_last_record_was_compacted_then_none(void **state)
 {
     struct rig *rig = *state;
@@ -1084,6 +1143,8 @@ int main(void)
         TEST(test_seek_when_back_then_records_come_again),
         TEST(test_seek_when_forward_then_shown_how_far_records_were_passed_over),
         TEST(test_freeze_when_records_are_passed_over_then_shown_how_far),
+        cmocka_unit_test(
+            test_accept_when_the_log_has_changed_since_the_gap_then_no_row_of_it_is_lost),
         TEST(test_accept_when_there_is_no_gap_then_nothing_changes),
         TEST(test_pause_when_restarted_then_holds_until_resumed),
         TEST(test_pause_when_before_the_beginning_then_holds_with_it),
