@@ -577,6 +577,8 @@ hps_status redis_log_apply(struct hps_space *base, const struct hps_call *call,
         apply_to_all(&applying, redis_write_deadline(space->redis, call));
         report_applied(&applying, out_report);
     }
+    /* If another store has the rows, a batch that no shard has is no error, even if there was no
+     * memory for it: all shards are then behind, and get finds no rows there. */
     status = space->redis->options.authoritative ? only_copy_status(&applying, status) : HPS_OK;
     applying_fini(&applying);
     if (status != HPS_OK) {
