@@ -395,11 +395,16 @@ static hps_status prepare(struct apply *apply, const struct hps_update_batch *ba
     return status;
 }
 
+bool hps_update_half_applied(const struct hps_version *version)
+{
+    return hps_stamps_now(version->stamps) % 2 != 0;
+}
+
 static hps_status carry_out(struct apply *apply, struct hps_error *err)
 {
     struct hps_version *version = apply->version;
     const struct update_plan *plan = &apply->plan;
-    bool whole = hps_stamps_now(version->stamps) % 2 == 0; /* the last batch ended */
+    bool whole = !hps_update_half_applied(version); /* the last batch ended */
     hps_stamps_begin(version->stamps);
     for (uint32_t i = 0; i < plan->n_writes; i++) {
         const struct hps_write *write = &plan->writes[i];

@@ -15,8 +15,7 @@
  * Guarantees:
  * - An insertion never brings back an older row. hps_update_apply marks the stamps of all keys
  *   before it changes any tier, then changes the tiers from the lowest up. Every insertion of a row
- *   that was read from a tier compares the stamps (stamps.h). Keys of a half-applied batch are the
- *   only exception, described below.
+ *   that was read from a tier compares the stamps (stamps.h).
  * - Batches of a version are applied in order, by one thread. If several partitions have records
  *   of one key, the order of these records is not defined, unless the version has row versions.
  * - If hps_version.row_versions is set, each update of a key has a number, its *row version*. The
@@ -31,12 +30,9 @@
  *   a short time (hps_update_hold).
  * - A batch that fails with INVALID, or that the durable store refuses, has changed nothing. After
  *   any other failure it may be *half-applied*: some tiers have its changes, others do not. A
- *   failed batch is never published. Apply the same batch again before any other one. Updates
- *   contain whole rows, so applying them twice gives the same result.
- * - If the caller gives up a half-applied batch and applies another one, for example after a seek,
- *   tiers that lack the first batch keep the old rows of its keys. Insertions may copy these rows
- *   upward, although a lower tier has newer ones, until a later update of each key. For all other
- *   keys, insertions still never bring back an older row.
+ *   failed batch is never published. The caller must apply a half-applied batch again before any
+ *   other one. Otherwise upper tiers would keep old rows, although lower tiers have newer ones.
+ *   Updates contain whole rows, so applying them twice gives the same result.
  * - If a host map above a durable store cannot take a row, it drops the older row of that key
  *   instead, which never fails. If a shard of a shared tier cannot take a batch, lookups no longer
  *   read the shard until it has caught up.
@@ -124,6 +120,10 @@ hps_status hps_update_check(const struct hps_version *version, const struct hps_
  */
 hps_status hps_update_apply(struct hps_version *version, const struct hps_update_batch *batch,
                             struct hps_error *err) HPS_MUST_CHECK;
+
+/* Whether the last call of hps_update_apply has left a half-applied batch, which must be applied
+ * again before any other one. Updater thread. */
+bool hps_update_half_applied(const struct hps_version *version);
 
 /* The version's space in the shared tier; NULL: the version has no shared tier. The updater thread
  * may call the store's `log` functions for this space between batches. */

@@ -28,10 +28,9 @@
  *    mark takes the lock later. It then replaces or erases the inserted row. For shared tiers,
  *    which have no such lock, see struct hps_insert_guard in backends/store.h.
  *
- * A batch that fails half-way leaves the clock odd. The next batch uses the same odd time, so the
- * marks of both count until it ends. If the next batch is not a repetition of the failed one, point
- * 1 does not hold for the keys of the failed batch; cache/update/update.h describes this case. If
- * keys share a stripe, rows may be refused needlessly, which does no harm.
+ * A batch that fails half-way leaves the clock odd. The updater applies the same batch again, with
+ * the same odd time, until it ends (cache/update/update.h). If keys share a stripe, rows may be
+ * refused needlessly, which does no harm.
  *
  * A key whose stripe is less than `since` is *unchanged*. This answers two more questions. May a
  * lookup that begins now use a row, or a proof of absence, that was read after `since`? Yes, if the

@@ -63,6 +63,7 @@ static void abandon_partition(struct hps_update_stream *stream, struct update_pa
 void update_stream_abandon(struct hps_update_stream *stream)
 {
     struct update_at_hand *batch = &stream->batch;
+    HPS_ASSERT(!batch->held || !hps_update_half_applied(stream->version));
     hps_update_decoder_clear(batch->decoder);
     hps_buf_clear(&batch->times);
     batch->n_records = 0;
@@ -225,7 +226,7 @@ out:
     return status;
 }
 
-static void hold(struct hps_update_stream *stream, hps_status status, const struct hps_error *err)
+void update_hold(struct hps_update_stream *stream, hps_status status, const struct hps_error *err)
 {
     const char *why = err->text[0] != '\0' ? err->text : hps_status_text(status);
     if (!stream->batch.held) {
@@ -311,11 +312,8 @@ void update_apply_or_hold(struct hps_update_stream *stream)
         return;
     }
     hps_status status = update_stream_apply(stream, &err);
-    if (status == HPS_INVALID) { /* what a row may hold has changed meanwhile: decode it again */
-        update_stream_abandon(stream);
-        update_retry_later(stream);
-    } else if (status != HPS_OK) {
-        hold(stream, status, &err);
+    if (status != HPS_OK) {
+        update_hold(stream, status, &err);
     } else {
         release(stream);
     }

@@ -232,24 +232,48 @@ static hps_status move_all(struct hps_update_stream *stream, struct update_call 
     return status;
 }
 
+/* Before a move, drop the batch that waits; its records are read again if they are still wanted. A
+ * half-applied batch must be completed instead (hps_update_half_applied). */
+static hps_status drop_or_complete(struct hps_update_stream *stream, struct hps_error *err)
+{
+    if (stream->batch.held && hps_update_half_applied(stream->version)) {
+        update_apply_or_hold(stream);
+        if (stream->batch.held) {
+            return hps_error_set(err, HPS_UNAVAILABLE,
+                                 "a batch is applied in part and must be completed first: %.150s",
+                                 stream->batch.held_text);
+        }
+    } else if (stream->batch.held) {
+        update_stream_abandon(stream);
+    }
+    return HPS_OK;
+}
+
 /* Commands that move positions: nothing of the batch at hand may follow them. */
 static hps_status move(struct hps_update_stream *stream, struct update_call *call)
 {
     if (stream->consumer == NULL) {
         return update_unreachable(stream, &call->error);
     }
-    if (stream->batch.held) {
-        update_stream_abandon(stream);
+    hps_status status = drop_or_complete(stream, &call->error);
+    if (status != HPS_OK) {
+        return status;
     }
     update_leave_stopped(stream);
     bool frozen = stream->freeze.frozen;
-    hps_status status = move_all(stream, call);
-    if (status == HPS_OK && call->n_changed > 0) {
-        status = update_stream_apply(stream, &call->error);
-        if (status != HPS_OK) {
-            update_stream_abandon(stream);
-            stream->freeze.frozen = frozen;
-        }
+    status = move_all(stream, call);
+    if (status != HPS_OK || call->n_changed == 0) {
+        return status;
+    }
+    status = update_stream_apply(stream, &call->error);
+    if (status != HPS_OK && hps_update_half_applied(stream->version)) {
+        update_hold(stream, status, &call->error);
+        return hps_error_prefix(&call->error, status,
+                                "done, but not stored everywhere yet; hpsd retries that");
+    }
+    if (status != HPS_OK) {
+        update_stream_abandon(stream);
+        stream->freeze.frozen = frozen;
     }
     return status;
 }

@@ -291,7 +291,8 @@ struct hps_update_command {
  * out_n   partitions that it changed; of a REFRESH: whose leaders have answered, which others have
  *         not within 2 s
  * error   NOT_FOUND: nothing there goes by these names; PRECONDITION: no gap to accept;
- *         UNAVAILABLE: the log does not answer, or the version goes */
+ *         UNAVAILABLE: the log does not answer, the version goes, or a half-applied batch must be
+ *         completed before a SEEK or ACCEPT_GAP */
 hps_status hps_updater_command(struct hps_updater *updater,
                                const struct hps_update_command *command, uint32_t *out_n,
                                struct hps_error *err) HPS_MUST_CHECK;

@@ -888,36 +888,31 @@ static void test_lookup_when_host_map_dropped_rows_meanwhile_then_a_miss_proves_
     running_free(running);
 }
 
-/* ---- the clock ------------------------------------------------------------------------------- */
+/* ---- half-applied batches -------------------------------------------------------------------- */
 
-static bool clock_is_odd(const struct update_test *t)
-{
-    return hps_stamps_now(t->version->stamps) % 2 != 0;
-}
-
-static void test_clock_when_a_batch_stays_half_way_then_odd_until_one_is_whole(void **state)
+static void test_half_applied_when_a_batch_fails_midway_then_until_it_is_complete(void **state)
 {
     struct update_test *t = *state;
     apply_one(t, 1, 2, 1);
-    assert_false(clock_is_odd(t));
+    assert_false(hps_update_half_applied(t->version));
     add_part(t, 1, 2, 5);
     hps_fake_fail(t->stores[0], HPS_FAKE_PUT, HPS_IO, 0, 1, 0);
     hps_fake_fail(t->stores[0], HPS_FAKE_ERASE, HPS_IO, 0, 1, 0);
     assert_int_not_equal(apply(t), HPS_OK); /* the host map has the old rows, the disk the new */
-    assert_true(clock_is_odd(t));
+    assert_true(hps_update_half_applied(t->version));
     hps_fake_fail(t->stores[1], HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 1, 0);
     assert_int_equal(apply(t), HPS_EXHAUSTED);
-    assert_true(clock_is_odd(t));
+    assert_true(hps_update_half_applied(t->version));
     assert_int_equal(apply(t), HPS_OK);
     check(t, 1, 5);
-    assert_false(clock_is_odd(t));
+    assert_false(hps_update_half_applied(t->version));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name, tiers) cmocka_unit_test_prestate_setup_teardown(name, setup, teardown, &(tiers))
-        TEST(test_clock_when_a_batch_stays_half_way_then_odd_until_one_is_whole, both),
+        TEST(test_half_applied_when_a_batch_fails_midway_then_until_it_is_complete, both),
         TEST(test_batch_when_applied_then_every_tier_has_rows_and_lacks_deleted_keys, both),
         TEST(test_batch_when_of_two_tables_then_keys_are_not_mixed_up, both),
         TEST(test_batch_when_keys_come_again_then_the_last_write_counts, both),

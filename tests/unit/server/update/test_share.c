@@ -535,6 +535,27 @@ static void test_alone_when_a_seek_is_not_stored_then_begins_again_where_others_
     assert_true(value(rig, TIER_SHARED, 9) == 109);
 }
 
+/* Then a shard is ahead of the version: it would leave out records that the host map applies. */
+static void test_alone_when_a_seek_reaches_one_shard_then_it_is_completed(void **state)
+{
+    struct rig *rig = *state;
+    begin_ten(rig);
+    command(rig, HPS_UPDATE_PAUSE);
+    put_ten(rig, 200);
+    hps_fake_shared_away(rig->fx.shared, 1, true);
+    assert_int_equal(seek(rig, 15), HPS_UNAVAILABLE);
+    assert_int_equal(shard_at(rig, 0), 15);
+    hps_fake_shared_away(rig->fx.shared, 1, false);
+    settle(rig);
+    assert_int_equal(shard_at(rig, 1), 15);
+    command(rig, HPS_UPDATE_RESUME);
+    settle(rig);
+    for (hps_key key = 0; key < 10; key++) {
+        assert_true(value(rig, TIER_SHARED, key) == (float)key + (key < 5 ? 100 : 200));
+        assert_true(value(rig, 0, key) == value(rig, TIER_SHARED, key));
+    }
+}
+
 static void test_alone_when_acknowledged_writes_are_lost_then_the_log_brings_them_back(void **state)
 {
     struct rig *rig = *state;
@@ -625,6 +646,7 @@ int main(void)
         TEST_ALONE(test_alone_when_it_is_away_at_the_start_then_waits),
         TEST_ALONE(test_alone_when_a_shard_does_not_answer_then_the_batch_waits),
         TEST_ALONE(test_alone_when_a_seek_is_not_stored_then_begins_again_where_others_are),
+        TEST_ALONE(test_alone_when_a_seek_reaches_one_shard_then_it_is_completed),
         TEST_ALONE(test_alone_when_acknowledged_writes_are_lost_then_the_log_brings_them_back),
         TEST_ALONE(test_alone_when_the_log_does_not_have_what_was_lost_then_told_until_it_is_back),
         TEST_ALONE(test_alone_when_frozen_then_records_are_left_to_the_others),

@@ -632,6 +632,27 @@ static void test_seek_when_back_then_records_come_again(void **state)
     assert_true(metric(rig, HPS_M_UPDATE_RECORDS, NULL) == 4);
 }
 
+/* The disk has the new row of key 1, the host map still the old one. If the seek dropped the batch,
+ * lookups could find the old row after the new one. */
+static void test_seek_when_a_batch_is_half_applied_then_it_is_completed_first(void **state)
+{
+    struct rig *rig = *state;
+    begin(rig, 1);
+    put(rig, 1, 11);
+    put(rig, 2, 20);
+    hps_fake_fail(rig->fx.host, HPS_FAKE_PUT, HPS_IO, 0, 1, 0);
+    hps_fake_fail(rig->fx.host, HPS_FAKE_ERASE, HPS_IO, 0, 1, 0);
+    turns(rig, 2);
+    assert_true(rig->stream->batch.held);
+    hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 1, 0);
+    assert_int_equal(seek(rig, 3), HPS_UNAVAILABLE);
+    assert_true(rig->stream->batch.held);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 1);
+    assert_int_equal(seek(rig, 3), HPS_OK);
+    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 3);
+    assert_true(item(rig, 1) == 11 && item(rig, 2) == 20);
+}
+
 /* From where and up to where records were passed over, as is shown. */
 static void assert_passed_over(struct rig *rig, int64_t from, int64_t end)
 {
@@ -1145,6 +1166,7 @@ int main(void)
         TEST(test_freeze_when_records_are_passed_over_then_shown_how_far),
         cmocka_unit_test(
             test_accept_when_the_log_has_changed_since_the_gap_then_no_row_of_it_is_lost),
+        TEST(test_seek_when_a_batch_is_half_applied_then_it_is_completed_first),
         TEST(test_accept_when_there_is_no_gap_then_nothing_changes),
         TEST(test_pause_when_restarted_then_holds_until_resumed),
         TEST(test_pause_when_before_the_beginning_then_holds_with_it),
