@@ -11,10 +11,10 @@
 /* One server. Counts are since the store was opened. */
 struct hps_store_server {
     char address[280];
-    const char *role; /* static: "master", "replica", "entry" (configured, role not known yet) */
+    const char *role; /* static: "master", "replica", "entry" (configured, not in the slot map) */
     /* False: its breaker is open, or it has no connection although commands need one. */
     bool up;
-    uint32_t n_slots; /* hash slots that it serves */
+    uint32_t n_slots; /* hash slots of which it is the master */
     uint32_t n_connections;
     uint64_t latency_us; /* moving average over round trips; 0: no reply yet */
     uint64_t n_commands;
@@ -26,13 +26,13 @@ struct hps_store_server {
     uint64_t n_timeouts;
     uint64_t n_broken;  /* connections that broke or could not be opened */
     uint64_t n_refused; /* commands not sent because the server was down */
-    char error[320];    /* why it is down, or its last failure; "": it has never failed */
+    char error[320];    /* its last failure, also if it is up; "": it has never failed */
 };
 
 /* Numbers for the whole store, with all its servers and shards. */
 struct hps_store_shared_stats {
     const char *kind; /* static: "standalone", "cluster", "unknown" */
-    uint32_t n_slots; /* hash slots that have a server */
+    uint32_t n_slots; /* all hash slots, with or without a server */
     /* Hash slots with a server that is up; lookups of other slots find nothing. */
     uint32_t n_slots_up;
     uint64_t n_redirects;   /* commands redirected to another server */

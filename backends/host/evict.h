@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Eviction of one table: S3-FIFO (Yang et al., SOSP 2023) with the main queue replaced by a clock
- * hand over the buckets of the index. A new key is on probation until n further keys were added,
- * where n is a tenth of the number of rows. If readers have found the key at least twice by then,
- * the key stays in the table. Otherwise it is evicted. A key that is added again soon after its
- * eviction skips probation. A reader counts a hit by writing two bits in the bucket of the key.
+ * hand over the buckets of the index. A new key is on probation until n newer keys are on probation
+ * too, where n is a tenth of the number of rows. If readers have found the key at least twice by
+ * then, the key stays in the table. Otherwise it is evicted. A key that is added again soon after
+ * its eviction skips probation. A reader counts a hit by writing two bits in the bucket of the key.
  * Only the writer of the table calls the functions of this file.
  */
 #ifndef HPS_BACKENDS_HOST_EVICT_H

@@ -78,7 +78,7 @@ struct hps_host_index {
     struct hps_epoch *epoch;
     uint64_t seed;
     uint64_t n_keys;
-    uint64_t n_dead; /* slots of erased keys that are not reusable yet */
+    uint64_t n_dead; /* slots of erased keys that other keys cannot use yet */
     /* Number of keys that the index was opened or reserved for. The index does not shrink before it
      * has had that many keys; then this becomes 0. */
     uint64_t n_foretold;
@@ -230,8 +230,8 @@ hps_status hps_host_index_ensure_capacity(struct hps_host_index *index) HPS_MUST
  * all slots from its home to the end of the array are taken. */
 hps_status hps_host_index_add(struct hps_host_index *index, hps_key key, uint32_t row,
                               bool probation) HPS_MUST_CHECK;
-/* Erase the key at a place. Its slot is then dead: it is not reused before hps_host_index_bury. The
- * outputs identify the slot for that call. */
+/* Erase the key at a place. Its slot is then dead: before hps_host_index_bury, only the same key
+ * can be added to it again. The outputs identify the slot for that call. */
 void hps_host_index_kill(struct hps_host_index *index, struct hps_host_place place,
                          uint32_t *out_generation, uint64_t *out_slot);
 /* Whether a slot is still dead. `generation` and `slot` are the outputs of hps_host_index_kill;
@@ -239,7 +239,7 @@ void hps_host_index_kill(struct hps_host_index *index, struct hps_host_place pla
  * again. */
 bool hps_host_index_is_dead(const struct hps_host_index *index, uint32_t generation, uint64_t slot,
                             uint32_t row);
-/* Allow reuse of a dead slot. No reader may see the erased key any more. */
+/* Allow other keys to use a dead slot. No reader may see the erased key any more. */
 void hps_host_index_bury(struct hps_host_index *index, uint32_t generation, uint64_t slot);
 /* To be called after EXHAUSTED from hps_host_index_add: begin to grow, so that the key fits.
  * EXHAUSTED, NO_MEMORY: the index cannot grow. */

@@ -11,12 +11,14 @@
 
 struct hps_host_map_options {
     uint64_t bytes_max; /* limit for the indexes and rows of all spaces together */
-    /* Set if a store below has every row. Insertions then evict rows that are used less. If neither
-     * `evicts` nor `lossy` is set, the store refuses rows that do not fit. */
+    /* Set if a store below has every row. An insertion (hps_store_ops.insert) then evicts rows of
+     * its table that are used less. Loads and updates do not, but like insertions they may clear
+     * another table (host_give_way in internal.h). If neither `evicts` nor `lossy` is set, the
+     * store refuses rows that do not fit. */
     bool evicts;
-    /* Set if no store below has the rows, and rows_max limits the tables. Loads and updates to a
-     * table that has reached rows_max then evict other rows of the table, which are lost. The store
-     * refuses rows that do not fit bytes_max. Must not be set together with `evicts`. */
+    /* Set if no store below has the rows, and rows_max limits the tables. Loads, updates and
+     * insertions to a table that has reached rows_max then evict other rows of the table, which are
+     * lost. Rows that do not fit bytes_max are refused. Must not be set together with `evicts`. */
     bool lossy;
     uint64_t rows_max;   /* maximum rows of each table; 0: only bytes_max limits the table */
     double target_ratio; /* a table that has reached rows_max evicts down to rows_max times this */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The rows of one table of the host map: an area of fixed-width rows with 32-bit ids. The area is
- * charged to the budget in *steps* of about 64 KiB of rows. Used by the table's writer only, except
- * hps_host_row_at.
+ * charged to the budget in *steps* of about 64 KiB of rows. Only the table's writer calls the
+ * functions of this file, with two exceptions: readers call hps_host_row_at, and any thread may
+ * call hps_host_rows_bytes.
  *
  * Shrinking returns the end of the area to the system. It begins with a limit, which is a row id.
  * Free rows at or above the limit are kept in a separate list. The writer moves used rows at or
@@ -28,7 +29,9 @@ struct hps_host_rows {
     struct hps_host_account *account;
     struct hps_host_area area;
     uint32_t row_bytes;
-    uint32_t stride;      /* row_bytes rounded up, to a multiple of 4 below 256 and of 16 above */
+    /* row_bytes, rounded up: to a multiple of 4 if row_bytes is below 256, else to a multiple of
+     * 16. */
+    uint32_t stride;
     uint32_t extra_bytes; /* also charged for each row, for data of the row outside the area */
     uint32_t step_shift;  /* log2 of the rows per step */
     uint64_t n_max;       /* number of row ids that the area has space for */

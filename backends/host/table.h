@@ -28,8 +28,9 @@ struct hps_host_shared {
     struct hps_epoch *epoch;
     uint64_t seed; /* secret, so that clients cannot choose keys of one bucket */
     const struct hps_host_kernel *kernel;
-    bool evicts; /* may evict, because a store below has every row or `lossy` is set */
-    /* No store below has the rows; tables evict at rows_max, also during a put. */
+    bool evicts; /* tables may evict: a store below has every row, or `lossy` is set */
+    /* No store below has the rows. A table that has reached rows_max evicts rows during insertions
+     * and puts. If `lossy` is not set, tables evict rows only during insertions. */
     bool lossy;
     uint64_t rows_max; /* limit of the rows of each table, in addition to the budget */
     /* A table that has reached rows_max evicts rows gradually, down to this number. */
@@ -81,8 +82,9 @@ hps_status hps_host_table_new(struct hps_host_shared *shared, uint32_t row_bytes
 /* No thread may use the table any more. No effect if table is NULL. */
 void hps_host_table_free(struct hps_host_table *table);
 
-/* The caller of the functions below must hold the lock, except for hps_host_table_reserve and
- * hps_host_table_get. */
+/* The caller must hold the lock for the functions below, with three exceptions:
+ * hps_host_table_reserve takes the lock, and hps_host_table_get and hps_host_table_rows need no
+ * lock. */
 
 /* Replace the row of a key, or add the key if there is space.
  * error   EXHAUSTED, NO_MEMORY: a table that evicts and is not lossy no longer has the key; any
@@ -110,7 +112,8 @@ void hps_host_table_clear(struct hps_host_table *table);
  * rows; call again later. */
 bool hps_host_table_clear_end(struct hps_host_table *table);
 
-/* Make the index large enough for n_rows. Takes the lock, and releases it between steps. */
+/* Make the index large enough for n_rows. Takes the lock, and releases it between steps. Fails with
+ * EXHAUSTED or NO_MEMORY. */
 hps_status hps_host_table_reserve(struct hps_host_table *table, uint64_t n_rows) HPS_MUST_CHECK;
 
 /* Look up keys [lo, hi) of the batch. The keys [hi, batch->n) are known to be missing. The caller
@@ -118,6 +121,8 @@ hps_status hps_host_table_reserve(struct hps_host_table *table, uint64_t n_rows)
 void hps_host_table_get(const struct hps_host_table *table, const struct hps_host_out *out,
                         struct hps_batch *batch, uint32_t lo, uint32_t hi);
 
+/* Number of rows in the table. If the caller does not hold the lock, a writer may have changed the
+ * number already when the call returns. */
 static inline uint64_t hps_host_table_rows(const struct hps_host_table *table)
 {
     return atomic_load_explicit(&table->n_rows, memory_order_relaxed);

@@ -10,9 +10,9 @@
 #include "base/buf.h"
 
 enum hps_redis_script {
-    HPS_REDIS_APPLY,  /* apply updates from the log to a shard, and set the shard's positions */
+    HPS_REDIS_APPLY,  /* apply records of the update log to a shard, and set its log positions */
     HPS_REDIS_SHRINK, /* as APPLY, on a full server, which allows only deletes */
-    HPS_REDIS_INSERT, /* insert rows of a lower tier, if the digest of the positions matches */
+    HPS_REDIS_INSERT, /* insert rows of a lower tier, if the shard's digest is the expected one */
     HPS_REDIS_RESET,  /* empty a shard */
     HPS_REDIS_COMMIT, /* make loaded rows visible as a shard */
     HPS_REDIS_EVICT,  /* evict a few rows */

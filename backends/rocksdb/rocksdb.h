@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The persistent store: RocksDB in `<path>/hpsd`, with one column family per (model, version).
- * Loads write sorted SST files and ingest them in one call. It is the lowest store, so `insert`
- * inserts nothing (hps_store_insert_none). Calls are thread-safe (backends/store.h) and may wait
- * for the disk.
+ * A load writes sorted SST files and ingests them in one call. The persistent store is the lowest
+ * store, so `insert` inserts nothing (hps_store_insert_none). Calls are thread-safe
+ * (backends/store.h) and may wait for the disk.
  */
 #ifndef HPS_BACKENDS_ROCKSDB_ROCKSDB_H
 #define HPS_BACKENDS_ROCKSDB_ROCKSDB_H
@@ -23,8 +23,8 @@ enum hps_rocksdb_read_mode {
 
 struct hps_rocksdb_options {
     const char *path; /* the database is in `<path>/hpsd` */
-    /* Number of RocksDB's background jobs, and of threads that share a large get, including the
-     * calling thread. */
+    /* Maximum number of RocksDB's background jobs; less than 2 counts as 2. Also the maximum number
+     * of threads that share a large get: the calling thread and up to 31 others. */
     unsigned n_threads;
     uint32_t batch_keys_max; /* keys per multi-get and rows per write batch */
     bool read_only;
@@ -33,8 +33,9 @@ struct hps_rocksdb_options {
     uint64_t disk_free_min_bytes;
     uint64_t block_cache_bytes;
     enum hps_rocksdb_read_mode read_mode;
-    /* Page cache available for the files. If the files are larger, reads wait for the disk, and
-     * more threads share a large get. */
+    /* Page cache available for the files. If the files are larger, or reads are direct, reads wait
+     * for the disk, and up to n_threads threads share a large get. Otherwise at most one thread per
+     * CPU shares it. */
     uint64_t memory_bytes;
     uint64_t load_bytes;  /* size of the tables to be loaded, only used by AUTO; 0: not known */
     uint32_t wal_sync_ms; /* interval of WAL syncs; 0: each write is synced before it returns */
@@ -47,8 +48,12 @@ struct hps_rocksdb_options {
 enum { HPS_ROCKSDB_FORMAT = 2, HPS_ROCKSDB_FORMAT_FIRST = 1 };
 
 /* Open the store.
- * error   BUSY: another process has the store open; NEWER_FORMAT; DATA_LOSS (corrupt); PRECONDITION
- *         (not a database of hpsd); IO */
+ *
+ * error   BUSY: another process has the store open, and one of the two opens is for writing;
+ *         NEWER_FORMAT; DATA_LOSS (corrupt); PRECONDITION (not a database of hpsd); INVALID: the
+ *         file system does not support direct reads, which read_mode requires, the path is too
+ *         long, or root would write into a directory of another user; NOT_FOUND, PERMISSION,
+ *         EXHAUSTED, NO_MEMORY, IO */
 hps_status hps_rocksdb_open(const struct hps_rocksdb_options *options, struct hps_store **out_store,
                             struct hps_error *err) HPS_MUST_CHECK;
 

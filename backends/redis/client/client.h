@@ -163,7 +163,7 @@ struct hps_redis_node_stats {
     uint64_t n_refused; /* commands not sent because the node was down */
     uint64_t n_bytes_sent;
     uint64_t n_bytes_received;
-    char error[HPS_REDIS_ERROR_MAX]; /* why it is down, or its last failure; "": never failed */
+    char error[HPS_REDIS_ERROR_MAX]; /* its last failure, also if it is up; "": never failed */
 };
 
 struct hps_redis_stats {
