@@ -60,7 +60,7 @@ struct hps_command {
     const char *name;           /* NULL ends a table of verbs */
     const char *words;          /* arguments in the help: "MODEL VERSION"; one line per form */
     const char *summary;        /* one line */
-    const struct hps_arg *args; /* options of this command only; may be NULL */
+    const struct hps_arg *args; /* options that are not in shared_args; may be NULL */
     const struct hps_arg *shared_args; /* options shared with other programs; may be NULL */
     const char *choices;               /* values of the first argument: "get|reset"; NULL: any */
     int n_words_min;

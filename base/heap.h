@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Allocation from the process heap. All memory comes from here, so that tests can count and fail
- * allocations and third-party libraries can use the same heap. A result of NULL means that there is
- * no memory. Any thread.
+ * Allocation from the process heap. All memory comes from here. So tests can count allocations or
+ * make them fail, and third-party libraries can use the same heap. A result of NULL means that
+ * there is no memory. Any thread.
  */
 #ifndef HPS_BASE_HEAP_H
 #define HPS_BASE_HEAP_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Search for NaN and Inf in rows. Rows from files and updates that have such values are rejected,
- * unless `nan_policy` accepts them. Any thread.
+ * Search for NaN and Inf in rows. A row of a file or an update is rejected if it has such a value.
+ * The option `nan_policy` can accept such values, except in INT8 rows. Any thread.
  */
 #ifndef HPS_BASE_ROWS_FINITE_H
 #define HPS_BASE_ROWS_FINITE_H

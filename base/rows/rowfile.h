@@ -10,7 +10,9 @@
  * Types of rows in a .npy:
  *
  *   float32, float16
- *   uint16    bits of bfloat16, if a manifest or row_dtype says so
+ *   bfloat16  if the header of the file has this name
+ *   uint16    bits of bfloat16. Accepted if the manifest gives the type bf16, or if it gives no
+ *             type and row_dtype is BF16
  *   <V2       two untyped bytes, as ml_dtypes saves its bfloat16; same as uint16
  *   uint8     bytes of INT8 rows. Their scales and biases are in T.scale_bias.npy, [rows, 2]. If
  *             that file is float32, the rows are INT8_ROWWISE_F32; if float16, INT8_ROWWISE_F16
@@ -53,7 +55,7 @@ struct hps_row_options {
      * The error names the row. INT8 rows must be finite in any case. */
     bool nan_allowed;
     /* Type of the rows in the files, from the manifest; 0: unknown. uint16 and <V2 rows can be read
-     * only if this, or row_dtype, is BF16. */
+     * only if this is BF16, or if this is 0 and row_dtype is BF16. */
     enum hps_dtype dtype;
     enum hps_dtype row_dtype;      /* type to convert rows to; 0: no conversion */
     const struct hps_roots *roots; /* files must be below these; used by the open; NULL: any path */
