@@ -50,8 +50,10 @@ void hps_client_close(struct hps_client *client); /* NULL has no effect */
 /* Makes one unary call. Appends the reply to `reply`, which is unchanged on failure.
  *
  * unit    timeout_us: from now; 0: no limit
- * error   the status for the gRPC code that the server returned, with its text; INTERNAL: no reply,
- *         or more than one; NO_MEMORY
+ * error   the status for the gRPC code that the server returned, with its text; DEADLINE: no reply
+ *         within timeout_us; UNAVAILABLE: the connection was lost; INTERNAL: the server sent no
+ *         reply, or more than one; EXHAUSTED: the reply exceeds reply_bytes_max or size_max of
+ *         `reply`; NO_MEMORY
  */
 hps_status hps_client_call(struct hps_client *client, const char *path, const void *request,
                            size_t request_size, uint64_t timeout_us, struct hps_buf *reply,
@@ -64,9 +66,16 @@ typedef hps_status (*hps_client_message_fn)(void *ctx, const uint8_t *data, size
                                             struct hps_error *err);
 
 /* Makes one server-streaming call and passes each message to `fn`. Returns when the stream has
- * ended. The statuses and `timeout_us` are those of hps_client_call. `stop` (may be NULL) is called
- * at least every 100 ms. When it returns true, for example after a signal, the call ends with
- * CANCELLED. */
+ * ended. OK: the server ended the stream without an error, possibly without a message. `stop` (may
+ * be NULL) is called at least every 100 ms. When it returns true, for example after a signal, the
+ * call is cancelled.
+ *
+ * unit    timeout_us: for the whole stream, from now; 0: no limit
+ * error   the status for the gRPC code that the server returned, with its text; the status of `fn`;
+ *         CANCELLED: `stop` returned true; DEADLINE: the stream did not end within timeout_us;
+ *         UNAVAILABLE: the connection was lost; EXHAUSTED: a message exceeds reply_bytes_max;
+ *         NO_MEMORY
+ */
 hps_status hps_client_stream(struct hps_client *client, const char *path, const void *request,
                              size_t request_size, uint64_t timeout_us, hps_client_message_fn fn,
                              void *ctx, bool (*stop)(void), struct hps_error *err) HPS_MUST_CHECK;

@@ -19,7 +19,8 @@
 struct hps_producer_options {
     const char *brokers; /* "host:port", several separated by ',' or ';' */
     /* [n_properties] properties of librdkafka, "name=value". They override the properties that this
-     * module sets. */
+     * module sets. Properties with which records are not acknowledged by all in-sync replicas, or
+     * acknowledgements are not reported, are refused (hps_producer_open). */
     const char *const *properties;
     size_t n_properties;
     uint64_t timeout_us; /* time limit of a broker's reply and of an acknowledgement */
@@ -58,9 +59,9 @@ struct hps_producer;
 
 /* Connects and waits until a broker answers.
  *
- * error   INVALID: a property is malformed or unknown, or with it the broker would not acknowledge
- *         records (acks); UNAVAILABLE: no broker answered in time (`err` has the reason);
- *         UNAUTHENTICATED; PERMISSION; NO_MEMORY
+ * error   INVALID: a property is malformed or unknown, `acks` is not "all" or "-1", or
+ *         `delivery.report.only.error` is "true"; UNAVAILABLE: no broker answered in time (`err`
+ *         has the reason); UNAUTHENTICATED; PERMISSION; NO_MEMORY
  */
 hps_status hps_producer_open(const struct hps_producer_options *options,
                              struct hps_producer **out_producer, struct hps_error *err)

@@ -27,21 +27,21 @@ struct hps_update_writer_options {
     uint32_t key_bytes;     /* HCTR: size of a key, 8 or 4 */
     size_t batch_bytes;     /* HCTR, PACKED: maximum size of a record with several rows */
     int64_t version;        /* model version that applies the records; 0: every version */
-    bool row_version_given; /* KEYED, HCTR: send row_version in a header */
+    bool row_version_given; /* KEYED, HCTR: send row_version in a header; PACKED: no effect */
     uint64_t row_version;
     /* PACKED: send all writes between two flushes as one record, called a unit. Needs a topic with
      * one partition. */
     bool units;
     /* Type to which rows are converted before they are sent. 0: INT8 rows are sent unchanged, other
-     * rows as FP32. Every table accepts FP32 rows. Rows of another type
-     * must have the type of the table. */
+     * rows as FP32. Every table accepts FP32 rows. If rows are sent as another type, it must be the
+     * type of the table. */
     enum hps_dtype row_dtype;
     bool nan_allowed; /* send NaN, Inf and values too large for 16-bit types, too */
 };
 
-/* Returns the type in which rows of type `given` are sent with these options. INVALID: the form is
- * HCTR and the rows would be sent in another type than FP32, or INT8 rows would have to be
- * quantised again. */
+/* Sets *out_sent to the type in which rows of type `given` are sent with these options. INVALID:
+ * the form is HCTR, and the rows would be sent in another type than FP32; or both types are INT8
+ * types, but different ones, so the rows would have to be quantised again. */
 hps_status hps_update_writer_sends(const struct hps_update_writer_options *options,
                                    enum hps_dtype given, enum hps_dtype *out_sent,
                                    struct hps_error *err) HPS_MUST_CHECK;
