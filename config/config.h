@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The configuration of a daemon as one plain struct. A ps.json of HPS is read unchanged. Options
- * that only hpsd has are in the block `server`, and are additional keys in the blocks of HPS.
+ * The configuration of a daemon as one plain struct. A ps.json of HPS is read unchanged. An option
+ * that only hpsd has is in the block `server`, or is an additional key in one of the blocks of HPS.
  * options.def lists all options.
  *
  * Create a configuration with hps_config_parse_file, hps_config_parse or hps_config_for_tables,
@@ -362,8 +362,9 @@ struct hps_config_policies {
 void hps_config_model_policies(const struct hps_config_model *model,
                                struct hps_config_policies *out_policies);
 
-/* Append all options as JSON, without passwords:
- * {"server": {"keys_max": {"value": 2097152, "default": true}, ...}, ...} */
+/* Append all options as JSON:
+ * {"server": {"keys_max": {"value": 2097152, "default": true}, ...}, ...}
+ * Secret values, such as the password, are replaced by asterisks. */
 hps_status hps_config_print_effective(const struct hps_config *config, struct hps_buf *buf)
     HPS_MUST_CHECK;
 /* Append an entry of models[] as JSON, in the form that hps_config_parse_entry reads. The entry has
@@ -376,7 +377,8 @@ struct hps_config_change {
     char path[192]; /* "server.keys_max", "models[dlrm].label", "models[dlrm]" (added or removed) */
     char before[96]; /* old value as printed, truncated; "": not set */
     char after[96];  /* new value as printed, truncated; "": not set */
-    bool reloadable; /* a reload applies the new value; else only a restart does */
+    /* If neither `reloadable` nor `kept` is set, the new value takes effect at the next start. */
+    bool reloadable; /* a reload applies the new value */
     bool kept;       /* each version keeps the value with which it was loaded */
 };
 

@@ -11,7 +11,7 @@
  * and all parent cgroups. Never 0. */
 uint64_t hps_limits_memory_bytes(void);
 /* Number of CPUs that this process may use: the minimum of the CPUs in its affinity mask and the
- * quota of its cgroup, rounded up. Never 0. */
+ * CPU quotas of its cgroup and all parent cgroups. Quotas are rounded up. Never 0. */
 uint32_t hps_limits_cpus(void);
 
 /* For tests: like the functions above, but with files below `root` instead of "/". */

@@ -11,8 +11,8 @@
  *                          "offset": 17}]}
  *
  * Only "tables" and the names of the tables are required. Unknown keys are ignored. "dtype" is the
- * type of the rows in the files, as hps_dtype_name names it. bf16 rows in .npy files need "dtype",
- * because NumPy has no bf16 type and stores such rows as uint16 or <V2.
+ * type of the rows in the files, as hps_dtype_name names it. NumPy has no bf16 type, so .npy files
+ * usually have bf16 rows as uint16 or <V2. Such files need "dtype", or option row_dtype as bf16.
  */
 #ifndef HPS_CONFIG_MANIFEST_H
 #define HPS_CONFIG_MANIFEST_H
@@ -101,7 +101,7 @@ hps_status hps_manifest_check_table(const struct hps_manifest *manifest, const c
  * manifest does not have the table. PRECONDITION: a size differs; NOT_FOUND: a file is missing. */
 hps_status hps_manifest_check_sizes(const struct hps_manifest *manifest, const char *table,
                                     const char *dir_path, struct hps_error *err) HPS_MUST_CHECK;
-/* Read all files of a table for which the manifest has a checksum, and compare the checksums. Files
+/* Read each file of a table that has a checksum in the manifest, and compare the checksums. Files
  * must be below `roots`; NULL: they may be anywhere.
  *
  * error   DATA_LOSS: a checksum differs, `err` names the file; PERMISSION: a file is not below the

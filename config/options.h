@@ -121,8 +121,9 @@ void hps_section_fini(enum hps_option_section section, void *base);
 void hps_option_expected(const struct hps_option *option, struct hps_buf *buf);
 /* Append the value of the option in `base`, the struct of its section, as JSON. */
 void hps_option_print(const struct hps_option *option, const void *base, struct hps_buf *buf);
-/* Like hps_option_print, but a secret value is replaced by a text that says only whether it is
- * set. */
+/* Like hps_option_print, but without secrets. A password that is set is printed as "***". In
+ * update_source.properties, a value that may be secret (hps_secrets_is_property) is replaced by
+ * at most four '*'. */
 void hps_option_print_public(const struct hps_option *option, const void *base,
                              struct hps_buf *buf);
 /* Whether the option has a value. False for a block of options. */
