@@ -39,8 +39,9 @@ hps_status hps_conn_connect(const char *address, struct hps_tls *tls, struct hps
 void hps_conn_free(struct hps_conn *conn);
 
 /* Attaches the connection to `loop`. The loop then calls on_ready(ctx, events) on its thread when
- * the connection may be ready for a wanted event. The handshake selects the wanted
- * events. After the handshake, hps_conn_want sets them. Spurious calls are possible.
+ * the connection may be ready for a wanted event. During the handshake, the connection itself
+ * selects the wanted events. After the handshake, hps_conn_want sets them. Spurious calls are
+ * possible.
  * If the handshake does not finish within `handshake_timeout_us` (0: no limit), on_ready is called
  * and hps_conn_handshake returns DEADLINE. */
 hps_status hps_conn_attach(struct hps_conn *conn, struct hps_loop *loop,

@@ -12,8 +12,9 @@
 #include "base/status.h"
 
 /* The inflated size may be at most HPS_GZIP_RATIO_MAX times the compressed size, or
- * HPS_GZIP_FREE_BYTES if that is more. Real requests stay far below this limit: keys compress to
- * about a third of their size, padded keys to a thirtieth. */
+ * HPS_GZIP_FREE_BYTES if that is more. Real requests stay far below this limit. Keys compress to
+ * about a third of their size. A list of keys in which most places are filled with the same key
+ * (padding) compresses to about a thirtieth. */
 enum { HPS_GZIP_RATIO_MAX = 128, HPS_GZIP_FREE_BYTES = 1024 * 1024 };
 
 /* Appends the inflated `data` (one or more gzip members) to `out`. On failure `out` is unchanged.

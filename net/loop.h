@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Event loop: one thread with its descriptors, timers and posted tasks. While hps_loop_run runs,
- * only its thread may call the functions of this header. The functions assert this. Exceptions are
- * hps_loop_post and hps_loop_stop, which any thread may call. While the loop does not run, its
- * owner may call all functions from one thread at a time.
+ * only its thread may call the functions of this header; most of them assert this. There are three
+ * exceptions, which any thread may call: hps_loop_post, hps_loop_stop and hps_loop_is_mine. While
+ * the loop does not run, its owner may call all functions from one thread at a time.
  *
  * One iteration of the loop is called a turn. A turn does these steps in order:
  *
@@ -42,7 +42,7 @@ void hps_loop_stop(struct hps_loop *loop);
  * thread. */
 void hps_loop_post(struct hps_loop *loop, struct hps_task *task);
 /* Whether the calling thread may use the loop: it is the thread that runs the loop, or the loop
- * does not run. */
+ * does not run. Any thread. */
 bool hps_loop_is_mine(const struct hps_loop *loop);
 /* The time of the current turn: the value of hps_clock_us that the turn read last. Between turns:
  * the current time. */

@@ -27,9 +27,10 @@ struct hps_tls_options {
     const struct hps_tls_names *names; /* NULL: "TLS certificate", "TLS key" and so on */
     const char *cert_file;             /* PEM chain, own certificate first; client: may be NULL */
     const char *key_file;              /* PEM; NULL: the key is in cert_file */
-    /* Server: file with the CAs of client certificates (PEM). If it is set, clients must present a
-     * certificate (mTLS) unless peer_optional is set. Sessions are then not resumed, so that every
-     * connection is checked. NULL: no certificate is requested.
+    /* Server: file with the CAs of client certificates (PEM). NULL: no certificate is requested.
+     * With a file, clients must present a certificate (mTLS) unless peer_optional is set. Sessions
+     * are then never resumed, with or without peer_optional, so that every connection is checked.
+     *
      * Client: file with the CAs of servers, or a directory with OpenSSL's file names. NULL: the
      * system's CAs. */
     const char *ca_file;
