@@ -95,8 +95,10 @@ hps_status publish_diff(struct publish *publish, const struct publish_input *inp
                         const char *old_path, const char *new_path, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Publishes the lines of a file descriptor. `[TABLE] KEY VALUE...` is a row, `[TABLE] KEY null` a
- * delete, and `commit` ends a unit. TABLE is present if input->table is NULL. INVALID: a line is
- * wrong, or the last unit of rows has no `commit`; nothing of it is sent. */
+ * delete. TABLE is present if input->table is NULL. With `units`, a line `commit` ends a unit.
+ * INVALID: a line is wrong, or the last unit has no `commit` (not an error with keys_only). With
+ * `units`, the units before the error were sent, and nothing of the last one. Without `units`, rows
+ * before the error may have been sent. */
 hps_status publish_lines(struct publish *publish, const struct publish_input *input, int fd,
                          struct hps_error *err) HPS_MUST_CHECK;
 /* Publishes a delete for each key of a file: a .npy file of 32-bit or 64-bit integers, or lines
