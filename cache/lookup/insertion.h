@@ -43,7 +43,7 @@ hps_status hps_insertion_new(const struct hps_insertion_options *options,
                              struct hps_insertion **out_insertion) HPS_MUST_CHECK;
 /* Queue keys of one table. Keys that do not fit are dropped and counted. Never waits for a store.
  * The caller holds a pin of the version; the queue holds another one until the keys have been
- * fetched. Thread-safe. */
+ * fetched or dropped. Thread-safe. */
 void hps_insertion_add(struct hps_insertion *insertion, struct hps_version *version,
                        const struct hps_table *table, const hps_key *keys, uint32_t n);
 /* Calls hps_backfill_add: copies rows that are inserted into a shared tier later. Thread-safe. */

@@ -84,7 +84,8 @@ hps_status lookup_finish_part(struct hps_lookup *lookup, struct hps_lookup_part 
 
 /* ---- bags.c ---------------------------------------------------------------------------------- */
 
-/* If a memory tier pools, let it pool the bags for which it has all keys. Call it before
+/* If a memory tier pools, let it pool the bags for which it has all keys. No effect on parts that
+ * queried the gpu first, or if the lookup wants a consistency unit. Call it before
  * lookup_start_part. EXHAUSTED (arena) */
 hps_status lookup_pool_bags(struct hps_lookup *lookup, struct hps_error *err) HPS_MUST_CHECK;
 /* Record the bags that a tier of this kind has pooled: their bits are set in `whole` (see struct
@@ -116,10 +117,10 @@ void lookup_count_end(const struct hps_lookup *lookup, bool answered);
 /* ---- unit.c ---------------------------------------------------------------------------------- */
 
 /* Check a lookup that wants a consistency unit, after its last tier was queried. status: the result
- * of the lookup so far. Returns ABORTED in two cases. First, updates have changed rows that the
- * lookup read; lookup->torn is then set. Second, updates may have added a key that was in no tier,
- * for which the lookup would fail. In all other cases, and if the lookup wants no unit, returns
- * `status`. */
+ * of the lookup so far. Changes the result to ABORTED in two cases. First, `status` is OK, but
+ * updates have changed rows after the lookup read them; lookup->torn is then set. Second, `status`
+ * is NOT_FOUND, but updates may have added the missing key. In all other cases, and if the lookup
+ * wants no unit, returns `status`, which may be ABORTED because the lookup is ahead. */
 hps_status lookup_check_unit(struct hps_lookup *lookup, hps_status status, struct hps_error *err)
     HPS_MUST_CHECK;
 

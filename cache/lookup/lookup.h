@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One lookup, independent of any transport: the unique keys of each part, the walk down the tiers,
- * default rows for missing keys, duplicates, and bags. One thread owns a lookup at a time. Steps in
- * memory run on a loop or a worker; steps that may block run on an I/O thread.
+ * One lookup, independent of any transport. A lookup has *parts*: each is one table of the request,
+ * with its keys. The lookup finds the unique keys of each part and queries the tiers from the top
+ * down. It gives default rows to missing keys, copies rows for duplicate keys, and pools bags of
+ * keys. One thread owns a lookup at a time. Steps in memory run on a loop or a worker; steps that
+ * may block run on an I/O thread.
  *
- * A *part* is one table of the request, with its keys. The form of a part (enum hps_part_form) says
- * how its rows get to their places in the reply:
+ * The form of a part (enum hps_part_form) says how its rows get to their places in the reply:
  *
  *     stored   The reply has rows as the table stores them, table by table. Each tier copies its
  *              rows to their places.
  *     shaped   The reply has another type, or one matrix of all tables. A tier with
  *              HPS_STORE_SHAPES, and a gpu that is queried first, write rows to their places. Rows
  *              of other tiers are *gathered* in extra memory, as stored, and converted at the end.
- *     pooled   The reply has one row for each bag of keys: the sum of the rows of these keys,
- *              divided as enum hps_pooling says. A memory tier that pools (backends/store_pool.h),
- *              or a gpu that is queried first, pools the bags for which it has all keys. Rows of
- *              other bags are gathered, and pooled at the end.
+ *     pooled   The reply has one row for each bag of keys. The row is computed from the rows and
+ *              weights of these keys by a formula of enum hps_pooling. A memory tier that pools
+ *              (backends/store_pool.h), or a gpu that is queried first, pools the bags for which it
+ *              has all keys. Rows of other bags are gathered, and pooled at the end. If the lookup
+ *              wants a consistency unit, no tier pools.
  *
  * The steps (hps_lookup_...) and their order:
  *
@@ -29,11 +31,14 @@
  * parts after them. Until the gpu answers, no thread owns the lookup. If the gpu does not answer
  * in time, the lookup continues without it (hps_lookup_leave_gpu).
  *
- * A lookup that wants a consistency unit ends with ABORTED instead of OK in two cases:
+ * A lookup that wants a consistency unit ends with ABORTED in three cases. The fields `torn` and
+ * `ahead` of struct hps_lookup tell them apart:
  *
  *     torn     Every key is answered, but updates have changed some rows after they were read.
  *              hps_lookup_reread reads these rows again.
  *     ahead    The only copy of a row has updates that the version does not have yet.
+ *     neither  The lookup would fail with NOT_FOUND, but an update may have added the missing key
+ *              since the lookup began.
  *
  * After any ABORTED, hps_lookup_again resets the lookup to its state after take_block.
  */
@@ -134,7 +139,7 @@ struct hps_lookup_part {
 
     /* out */
     uint8_t *rows;       /* row i of the reply at rows + i * stride; NULL: the part has no rows, or
-                            was not started */
+                            run_memory has not found its unique keys yet */
     uint8_t *key_status; /* [n_keys] enum hps_key_status; NULL: all keys were found */
     /* Keys that hits_tier found before the walk; the walk leaves them out. For keys[i], bit i % 32
      * of word i / 32 is set; each duplicate has its own bit. hits_tier is the gpu if it was queried
@@ -145,8 +150,8 @@ struct hps_lookup_part {
     uint32_t n_unique;     /* unique keys of the walk, plus the number of bits set in `hits` */
     uint32_t n_defaulted;  /* keys with the status DEFAULTED; each duplicate counts */
     uint32_t n_unknown;    /* keys with the status UNKNOWN; each duplicate counts */
-    uint32_t n_whole_bags; /* POOLED: bags that a tier pooled, because it had all keys of the bag or
-                              the bag has no keys */
+    uint32_t n_whole_bags; /* POOLED: number of bags that a tier pooled. A memory tier also pools
+                              bags without keys; the gpu does not */
     struct hps_duplicate *duplicates; /* [n_keys - n_unique] by ascending index; without keys that
                                          are set in `hits` */
     struct hps_walk walk;             /* what each tier did, and which keys it answered */
@@ -197,7 +202,7 @@ struct hps_lookup {
     enum hps_dtype output; /* FP32 (also 0), FP16 or BF16. RAW: rows as stored; allowed only with
                               PER_TABLE and without pooling */
     enum hps_row_layout layout; /* CONCAT: all parts must have the same number of rows */
-    bool unit;    /* consistency unit: the rows have all changes of a batch of updates or none */
+    bool unit;    /* consistency unit: of each update batch, the rows have all changes or none */
     bool rereads; /* this lookup reads changed rows again for another lookup, which checks that all
                      its rows are of one unit */
     /* HPS_MISS_WAIT: longest wait for the stores, and for the gpu. HPS_MISS_MEMORY_ONLY: longest

@@ -9,18 +9,19 @@
  *                             │       (only if there is a gpu)   │           │
  *                             └──── all keys are answered ───────┴───────────┴─────▶ DONE
  *
- * A lookup wants a consistency unit if its rows must have all changes of a batch of updates or
- * none. Its further steps, by outcome:
+ * A lookup wants a consistency unit if its rows must have, of each batch of updates, either all
+ * changes or none. Its further steps, by outcome:
  *
- *     TORN        every key is answered, but updates         REREAD ─▶ AWAIT_REREAD ─▶ REREAD
- *                 have changed some rows since
+ *     TORN        every key is answered, but updates have    REREAD ─▶ AWAIT_REREAD ─▶ REREAD
+ *                 changed some rows after the read
  *     AHEAD       the only copy of a row is newer            AWAIT_UPDATES ─▶ BEGIN
  *                 than the version
  *     OVERTAKEN   an update may have added a key             BEGIN
  *                 that was in no tier
  *
- * If the client disconnects, the next step is FAILED. If the last step was one of GPU_FIRST to
- * DEFAULTS, and the lookup has not ended, the next steps are ABANDON and FAILED.
+ * If the client disconnects, the next step is FAILED. The step ABANDON comes before FAILED if the
+ * step that has just ended was one of GPU_FIRST to DEFAULTS, unless its outcome was WHOLE, TORN,
+ * AHEAD, OVERTAKEN or ERROR.
  */
 #ifndef HPS_CACHE_LOOKUP_NEXT_H
 #define HPS_CACHE_LOOKUP_NEXT_H
@@ -36,15 +37,17 @@ enum {
     HPS_LOOKUP_TRIES_MAX = 3,
     /* Most waits of a lookup: AWAIT_UPDATES and AWAIT_REREAD together. 20 waits take about 1 s. */
     HPS_LOOKUP_WAITS_MAX = 20,
-    HPS_LOOKUP_WAIT_US = 1000, /* length of the first wait; each later one is twice as long */
-    HPS_LOOKUP_WAIT_US_MAX = 64 * 1000 /* longest wait */
+    /* Length of the first wait. Each later wait is twice as long as the one before it, but at most
+     * HPS_LOOKUP_WAIT_US_MAX. */
+    HPS_LOOKUP_WAIT_US = 1000,
+    HPS_LOOKUP_WAIT_US_MAX = 64 * 1000
 };
 
 enum hps_step {
     HPS_STEP_NONE,          /* before the first step */
     HPS_STEP_BEGIN,         /* start a try: drop the results of an earlier one */
     HPS_STEP_GPU_FIRST,     /* query the gpu for the parts that query it before the memory tiers */
-    HPS_STEP_MEMORY,        /* query the memory tiers for keys that the gpu did not have */
+    HPS_STEP_MEMORY,        /* query the memory tiers for keys that GPU_FIRST has not found */
     HPS_STEP_GPU_MISSES,    /* query the gpu for keys that the memory tiers did not have */
     HPS_STEP_COLLECT,       /* take the gpu's answer to GPU_MISSES */
     HPS_STEP_STORES,        /* query the tiers that may block */
@@ -64,7 +67,7 @@ enum hps_outcome {
     HPS_OUTCOME_OVER,  /* a step that reads no rows has ended, or the gpu has answered */
     HPS_OUTCOME_OPEN,  /* some keys are not answered */
     HPS_OUTCOME_WHOLE, /* every key is answered; if a unit is wanted, all rows are of one unit */
-    HPS_OUTCOME_TORN,  /* every key is answered, but updates have changed some rows since */
+    HPS_OUTCOME_TORN,  /* every key is answered, but updates changed some rows after the read */
     HPS_OUTCOME_AHEAD, /* the only copy of a row is newer than the version */
     HPS_OUTCOME_OVERTAKEN, /* the lookup would fail because a key is in no tier, but an update may
                               have added the key since */

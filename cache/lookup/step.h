@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Performs one step of a lookup (cache/lookup/next.h) by calling a function of
- * cache/lookup/lookup.h. Steps that query the gpu, wait, or end the lookup are performed by the
- * caller. Only the thread that owns the lookup may call hps_lookup_step.
+ * cache/lookup/lookup.h. The caller performs all other steps: queries of the gpu, waits, DONE and
+ * FAILED. Only the thread that owns the lookup may call hps_lookup_step.
  */
 #ifndef HPS_CACHE_LOOKUP_STEP_H
 #define HPS_CACHE_LOOKUP_STEP_H

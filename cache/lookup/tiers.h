@@ -48,7 +48,7 @@ struct hps_tier_report {
     bool later;             /* some row that the tier returned may have updates that this version
                                does not have yet */
     hps_status status;      /* error of the last query that failed; OK: no query failed. After an
-                               error the walk skips the remaining keys of this tier, or fails */
+                               error, this tier may not be queried for the remaining keys */
     hps_status insert_status; /* status of the last insertion into this tier */
     uint64_t duration_us;     /* time of all queries; the time of a call for several walks counts
                                  only for the first walk */
@@ -170,22 +170,26 @@ hps_status hps_walk_memory(struct hps_walk *first, const struct hps_walk_call *c
  * call->insertion, and jobs later fetch the rows without these updates.
  *
  * thread  one that may block
- * error   DEADLINE, CANCELLED: keys found so far stay found. The error of the lowest tier.
- *         UNAVAILABLE: the breaker of the lowest tier is open
+ * error   DEADLINE, CANCELLED. UNAVAILABLE: the breaker of the lowest tier is open. ABORTED: with
+ *         call->exact, the lowest tier has rows only with updates that this version lacks. Other
+ *         errors of the lowest tier. Keys found before an error stay found
  */
 hps_status hps_walk_rest(struct hps_walk *first, const struct hps_walk_call *call,
                          struct hps_error *err) HPS_MUST_CHECK;
 
 /* The number of hits for the hit rate of the tier of this kind: keys that this tier or a tier above
  * it found, plus keys known to be in no tier. For a tier on a device, the keys that the memory
- * tiers have found so far also count, because the device may be queried before or after them.
- * Returns false if the version has no such tier, or the tier has not been queried yet. */
+ * tiers have found so far also count, because the device may be queried before or after them. Keys
+ * found before the walk count with their duplicates. Returns false if the version has no such tier,
+ * or if the tier is not on a device and has not been queried yet. */
 bool hps_walk_hits(const struct hps_walk *walk, enum hps_tier_kind kind, uint32_t *out_n);
-/* Set version->cache_full to whether the version's cache tier lacked capacity for the rows that the
- * walk found below it. A tier lacked capacity if more rows found no place in it than were inserted.
- * If the cache tier is on a device, the flag becomes true only if the memory tiers lacked capacity,
- * too, and only after walks of HPS_WALK_BEHIND. After other walks, the device's queue may just have
- * been full. If nothing was inserted, and no capacity was missing, the flag is not changed. */
+/* Update version->cache_full after a walk, from the insertions into the cache tier and the tiers
+ * below it. A tier lacked capacity if it refused more rows for lack of capacity than it took.
+ * - The flag becomes false if one of these tiers took rows and did not lack capacity.
+ * - Otherwise it becomes true if one of these tiers lacked capacity. But if the cache tier is on a
+ *   device, this applies only to walks of HPS_WALK_BEHIND: in other walks, the device's queue may
+ *   just have been full.
+ * - In all other cases the flag does not change. */
 void hps_walk_note_capacity(const struct hps_walk *walk, struct hps_version *version,
                             enum hps_walk_purpose purpose);
 
@@ -196,10 +200,10 @@ uint32_t hps_walk_found_n(const struct hps_walk *walk, enum hps_tier_kind kind);
 /* Check the deadline and the cancellation of the call. DEADLINE, CANCELLED. Thread-safe. */
 hps_status hps_walk_check_interrupted(const struct hps_walk_call *call) HPS_MUST_CHECK;
 
-/* Offer the rows that the host map has found to the version's device for insertion. Call it after
- * hps_walk_memory. Copies the rows and never waits. No effect if the device has not answered the
- * walk's query. Two kinds of rows are not offered: rows that an update may have changed after
- * `since` was read, and rows that the device has.
+/* Offer to the version's device, for insertion, the rows that the host map has found. Call it after
+ * hps_walk_memory. Copies the rows and never waits. No effect if a query of the device failed. Two
+ * kinds of rows are not offered: rows that an update may have changed after `since` was read, and
+ * rows that the device has.
  *
  * since    hps_stamps_now, read before the tiers were queried
  * cached   bit slot % 32 of word slot / 32 is set if the device has the row of that slot; NULL: the

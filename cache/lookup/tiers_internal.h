@@ -115,7 +115,8 @@ hps_status walk_ask_blocking(struct walk_step *step, uint32_t tier,
 
 /* Insert the rows of keys [begin, begin + n) of the batch into the memory tiers above tier `from`,
  * which has found them (index in step->tiers). The lowest of these tiers comes first. A tier whose
- * query failed gets no rows. Failed insertions are reported in walk->reports and are no error. */
+ * query failed, or that is in call->closed, gets no rows. Failed insertions are reported in
+ * walk->reports and are no error. */
 void walk_insert_found(const struct walk_step *step, struct hps_walk *walk, uint32_t from,
                        uint32_t begin, uint32_t n);
 /* Like walk_insert_found, for a tier `from` that blocks. Also copies the rows to lookups that wait
