@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The operations that each kind of device (CUDA, simulated) implements. device.c implements
- * device.h: it checks the arguments of a call, then calls an operation. It calls operations that
- * return a status only while the device is not lost. Included by C and CUDA C++.
+ * device.h: it checks the arguments of a call, then calls an operation. After the loss of the
+ * device, it calls only operations that do not return a status. Included by C and CUDA C++.
  */
 #ifndef HPS_CACHE_DEVICE_OPS_H
 #define HPS_CACHE_DEVICE_OPS_H

@@ -88,10 +88,11 @@ struct hps_embed_range_config {
 };
 
 /* The size in bytes of a range for n_rows_cached of the n_rows rows of a table. If n_rows_cached is
- * less than half of n_rows, the range has one slot per cached row. Otherwise its sets have
- * n_rows_cached / 0.6 slots, and its spills have 9 % of that number (more if the range has fewer
- * than 128 sets). Only 3 of 10^8 rows then find no slot, so most tables are cached completely.
- * Without spills, 2 of 100 rows would find no slot; with one slot per row, 1 of 7. */
+ * less than half of n_rows, the range has one slot per cached row, in sets and spills together.
+ * Otherwise its sets have n_rows_cached / 0.6 slots, and its spills have 9 % of that number (more
+ * if the range has fewer than 128 sets). If all rows of a table are to be cached, only 3 of 10^8
+ * rows then find no slot. Without spills, 2 of 100 rows would find no slot. With one slot per row,
+ * 1 of 7 would find none. */
 uint64_t hps_embed_range_bytes(uint32_t row_bytes, uint64_t n_rows, uint64_t n_rows_cached);
 /* Make a range.
  *

@@ -14,7 +14,7 @@ struct update_position {
     struct update_position *next;
     struct hps_record record; /* points into `bytes` */
     size_t name_size;         /* size of the key that the source gave */
-    /* The record's key, which is a prefix and then the key that the source gave, then the value */
+    /* The record's key, then its value. The key is a prefix, then the key that the source gave. */
     uint8_t bytes[];
 };
 

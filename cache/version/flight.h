@@ -57,8 +57,8 @@ struct hps_flight_key {
     uint8_t tier;          /* set in the state FOUND: enum hps_tier_kind of the tier with the row */
     struct hps_flight_caller *caller;
     struct hps_flight_key *next;    /* LEADS: next in the hash chain; WAITS: next waiting key */
-    struct hps_flight_key *waiting; /* used in the state LEADS: list of the equal keys of lookups
-                                       that wait for this one, in order of arrival */
+    struct hps_flight_key *waiting; /* used in the state LEADS: list of the same key of the other
+                                       lookups, which wait for this one; in order of arrival */
     struct hps_flight_key *last;    /* used in the state LEADS: the last key of `waiting` */
 };
 

@@ -142,10 +142,11 @@ struct hps_version {
      * means EXACT and DEFAULT_ROW. */
     _Atomic enum hps_miss_policy miss_policy;
     _Atomic enum hps_unknown_policy unknown_policy;
-    /* For HPS_MISS_THRESHOLD. cache_tier: the tier whose hit rate is compared with the threshold:
-     * the gpu, or the host map if it replaces the gpu (async_without_gpu). If the version lacks the
-     * cache tier, lookups wait for all missing rows. hit_rate_threshold: 0 to 1; at this rate or
-     * above, lookups do not wait for missing rows. */
+    /* For HPS_MISS_THRESHOLD. cache_tier: the tier whose hit rate is compared with the threshold.
+     * It is the host map if the option async_without_gpu is set and the version has no embedding
+     * cache on a device that works; otherwise it is the gpu. If the version lacks the cache tier,
+     * or the gpu has not answered, lookups wait for all missing rows. hit_rate_threshold: 0 to 1;
+     * at this rate or above, lookups do not wait for missing rows. */
     _Atomic enum hps_tier_kind cache_tier;
     _Atomic double hit_rate_threshold;
     /* Recent insertions found no capacity in the cache tier. If that is a gpu, they found no

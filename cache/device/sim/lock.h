@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Locks and wake-ups of the simulated device, implemented with futexes. From pthread locks,
- * ThreadSanitizer would conclude that they order the memory accesses of host and streams; only
- * events may do that. Include this file only in files that are compiled without ThreadSanitizer.
+ * Locks and wake-ups of the simulated device, implemented with futexes. ThreadSanitizer would treat
+ * pthread locks as ordering the memory accesses of the host and the streams, but only events may
+ * order these accesses. Include this file only in files that are compiled without ThreadSanitizer.
  * Any thread. Waiting takes no CPU time.
  */
 #ifndef HPS_CACHE_DEVICE_SIM_LOCK_H
