@@ -92,7 +92,8 @@ struct hps_load_request {
      * the newest version of the model. If none has, it is the number of the new version. */
     const char *lineage;
     /* Type of the stored rows of all tables. If it is not given, each table has the type in
-     * `tables`, else the type in its `config` or models[] entry, else the type of its files. */
+     * `tables`, else the type in its models[] entry, else the type of its files. The models[] entry
+     * is `config` or, without it, the entry of the model in the server's configuration. */
     struct hps_row_wish row_dtype;
     bool activate;   /* implied if the model has no active version */
     bool awaited;    /* load of changed --table files: the server is unready until it ends */
@@ -310,9 +311,10 @@ bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const 
  * The rules for `fn` in hps_catalog_each apply. */
 void hps_catalog_notes(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *note),
                        void *ctx);
-/* Returns the number of models with drift. A model has drift if its models[] entry changed after
- * the active version was loaded, or cannot be loaded any more. Calls `fn` (may be NULL) with the
- * name of each such model. The rules for `fn` in hps_catalog_each apply. */
+/* Returns the number of models with drift. A model has drift in two cases. First, its models[]
+ * entry or the files of the entry changed after the active version was loaded. Second, the entry
+ * cannot be loaded any more. Calls `fn` (may be NULL) with the name of each such model. The rules
+ * for `fn` in hps_catalog_each apply. */
 unsigned hps_catalog_drift(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *model),
                            void *ctx);
 /* The stores and limits that loads use. A reload may change memory_bytes and nan_allowed at any

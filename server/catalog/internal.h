@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared by the files of the catalog. `catalog->lock` protects everything that is not immutable. A
- * thread must not hold the lock while it reads or writes rows or records, because probes such as
- * /readyz wait for the lock.
+ * Shared by the files of the catalog. `catalog->lock` protects everything that is not immutable,
+ * except atomic fields and fields whose comment names a thread or another rule. A thread must not
+ * hold the lock while it reads or writes rows or records, because probes such as /readyz wait for
+ * the lock.
  *
  * An "entry" here is a version in the catalog (struct catalog_entry). An entry of models[] is
  * always called a "models[] entry". The server's models[] entry of a model is in the configuration
@@ -61,11 +62,11 @@ struct catalog_model {
     struct catalog_defined *defined;
     struct hps_error unusable; /* why a load of `config` would fail; status OK: it would not */
     unsigned differs; /* bits of definition.c: how the active version differs from `config` */
-    /* The active version differs, but `config` has not changed since that version was loaded: an
-     * operator loaded other files. */
+    /* The active version differs, but `config` and its files have not changed since that version
+     * was loaded: an operator loaded other files. */
     bool by_hand;
-    /* The active version differs because `config` has changed since that version was loaded, or
-     * `config` is unusable. */
+    /* The active version differs because `config` or its files have changed since that version was
+     * loaded; or `config` is unusable. */
     bool drift;
     /* The load of the model's changed files has not ended. The server is unready until it ends. */
     bool awaits;
@@ -119,8 +120,8 @@ struct hps_load {
 
 struct hps_catalog {
     struct hps_catalog_options options;
-    /* Protects all fields that are not immutable. A reload may change options.env, and the fields
-     * from model_roots to async_without_gpu. */
+    /* See the top of this file. It also protects the values that a reload may change: memory_bytes
+     * and nan_allowed of options.env, and the fields from model_roots to async_without_gpu. */
     struct hps_lock lock;
     struct hps_strings model_roots;
     uint32_t keep_versions;

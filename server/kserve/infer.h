@@ -89,7 +89,7 @@ struct kserve_infer {
 
     /* The parameters of the request that hpsd uses. Other parameters are ignored or rejected
      * (kserve_take_parameter). An empty text means that the parameter is not set. */
-    uint64_t timeout_us;            /* timeout, from the arrival of the request; 0: not set */
+    uint64_t timeout_us;            /* `timeout`, counted from the request's arrival; 0: not set */
     struct kserve_text miss_policy; /* hps_miss_policy: exact, wait, memory_only, threshold */
     int64_t wait_us_max;            /* hps_max_wait_us; below 0: not set */
     struct kserve_text output_type; /* hps_output_type: FP32, FP16, BF16 */
@@ -119,7 +119,8 @@ enum kserve_side { KSERVE_INPUT, KSERVE_OUTPUT };
  * name of the parameter. The caller handles the parameters that say where values are in an HTTP
  * body. This function rejects the parameters under "error", and ignores all others.
  *
- * error   UNIMPLEMENTED: shared memory, classification; INVALID: the name begins with `hps_` */
+ * error   UNIMPLEMENTED: shared memory, or classification of an output; INVALID: the name of the
+ *         parameter begins with `hps_` */
 hps_status kserve_check_parameter(enum kserve_side side, struct kserve_text tensor,
                                   struct kserve_text parameter, struct hps_error *err)
     HPS_MUST_CHECK;

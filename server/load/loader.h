@@ -1,8 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Loads the rows of a new version from files into stores, as a stream. If the keys of a table are
- * not in ascending order, its rows are sorted first. One pass then writes the rows to the durable
- * store (persistent_db) and to the host map. Runs on the loader thread, unless stated otherwise.
+ * not in ascending order, its rows are sorted first. The stores get their rows as follows:
+ *
+ * - One pass over the files writes the rows to the durable store (persistent_db) and to the host
+ *   map. Either of the two may be missing.
+ * - A shared store above a durable one gets its rows from the durable store after that pass.
+ * - With a shared store but no durable one, a first pass computes version->load_id. A second pass
+ *   writes the rows to the shared store, unless the store has them already. The host map, if there
+ *   is one, starts empty.
+ *
+ * Runs on the loader thread, unless stated otherwise.
  */
 #ifndef HPS_SERVER_LOAD_LOADER_H
 #define HPS_SERVER_LOAD_LOADER_H

@@ -3,8 +3,8 @@
  * Shared by the files of the loader:
  *
  * - plan.c: memory and disk that a load needs
- * - loader.c: the pass from files into stores
- * - seed_shared.c: after that pass, copies rows from the durable store to a shared store above it
+ * - loader.c: the passes over the files, which write rows to stores
+ * - seed_shared.c: after a pass, copies rows from the durable store to a shared store above it
  *
  * refill.c, which fills the host map after a restart, does not use this header. Loader thread,
  * unless stated otherwise.

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records of models and versions in the persistent store. Used under the catalog's switch_lock, or
- * before other threads use the catalog.
+ * Records of models and versions in the persistent store. The caller holds the catalog's
+ * switch_lock, or no other thread uses the catalog yet. The functions with `unused` in their name
+ * do not need the lock.
  */
 #ifndef HPS_SERVER_LOAD_RECORDS_H
 #define HPS_SERVER_LOAD_RECORDS_H

@@ -63,9 +63,10 @@ struct hps_source_named {
     struct hps_row_wish row_dtype;
 };
 
-/* Open named tables, each with its own path, in this order. Widths, default rows and, for tables
- * without a given row_dtype, row types come from `model` (may be NULL). No manifest is read. May
- * block. For `roots` and *out_source the rules of hps_source_open_dir apply.
+/* Open named tables, each with its own path, in this order. Widths and default rows come from
+ * `model` (may be NULL). The row type of a table is its row_dtype or, if that is not given, the
+ * type in `model`. No manifest is read. May block. For `roots` and *out_source the rules of
+ * hps_source_open_dir apply.
  * error   INVALID: there is no table, there are too many, or two have the same name; others as
  *         hps_source_open_dir */
 hps_status hps_source_open_tables(struct hps_roots *roots, const struct hps_source_named *tables,

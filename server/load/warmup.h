@@ -45,7 +45,7 @@ void hps_warmup_detach(struct hps_warmup *warmup, const char *model);
 /* Save the hot keys of each model that had lookups since the last save, and delete the records of
  * models that are not attached. Failures are logged. May block; one thread at a time.
  * write   false: save and delete nothing
- * age     halve all counts afterwards, so that later lookups have more weight */
+ * age     call hps_hot_age for all counts afterwards, so that later lookups have more weight */
 void hps_warmup_save(struct hps_warmup *warmup, bool write, bool age);
 
 /* Why a warm-up ended. */

@@ -42,7 +42,7 @@ struct warm_model {
     /* The thread that saves uses the next three fields. Before the first save, hps_warmup_read may
      * set them. */
     uint32_t n_records; /* the numbers of the model's records in the store are below this */
-    uint64_t n_seen;    /* lookups that were counted before the last save */
+    uint64_t n_seen;    /* sum of hps_hot_seen of all tables at the last save */
     bool stale;         /* the last save failed, or a record was unreadable: save again */
 };
 

@@ -28,8 +28,8 @@ struct hps_lookup_front {
     /* Name of the request's field that selects tables by position. It is used in error texts. */
     const char *positions;
     /* Decodes the request in data[size]. The callback may read the headers of `call`. The caller
-     * passes *out_request zeroed. *out_request may point into data[size] until the caller has
-     * copied the keys. *out_asked must not point into data[size].
+     * passes *out_request zeroed. *out_request may point into data[size], which the caller keeps as
+     * long as it uses *out_request. *out_asked is used longer: it must not point into data[size].
      * thread  any
      * error   as hps_decode_lookup. After an error the front end may have set the model in
      *         *out_request. The service then first checks that the caller may use the model and

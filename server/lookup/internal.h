@@ -12,7 +12,7 @@
  *     reply.c         sending the reply, with explain.c
  *     exchange.c      a call with many requests
  *     request.c       beginning and ending a request, errors, checks
- *     request_pool.c  idle requests
+ *     request_pool.c  unused request objects ("idle" ones), kept for reuse
  *
  * A request belongs to the loop thread of its connection. The functions here are called on that
  * thread, unless they say otherwise. `phase` says which thread has the request. While another

@@ -28,8 +28,8 @@ struct hps_lookup_limits {
     /* Bytes of the largest message that the loop thread decodes. Workers decode larger messages.
      * Compressed messages count with their inflated size. */
     uint32_t inline_message_bytes;
-    /* Maximum number of unused request objects, with their arenas, that the service keeps for
-     * reuse. */
+    /* Maximum number of unused request objects, each with its arenas, that the service keeps for
+     * reuse, for all loops together. */
     uint32_t arenas_idle_max;
 };
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The audit log of administrative calls: each call with its identity, request and result. Each
- * event is a line with component=audit in hpsd's log. If server.audit_log names a file, the event
- * is also a line in that file.
+ * The audit log of administrative calls that change something or return confidential data: each
+ * call with its identity, request and result. All other calls are in the audit log only if the
+ * access rules reject them. Each event is a line with component=audit in hpsd's log. If
+ * server.audit_log names a file, the event is also a line in that file.
  */
 #ifndef HPS_SERVER_OBSERVE_AUDIT_H
 #define HPS_SERVER_OBSERVE_AUDIT_H

@@ -4,7 +4,8 @@
  * ModelInfer and ModelStreamInfer. Each call has three phases:
  *
  *     loop      unpack the request, count it in the quota of the identity, check access
- *     place     run the method's work on the loop, a worker or the admin pool; write the audit log
+ *     place     run the method's work on the loop, a worker or the admin pool; if calls of its kind
+ *               are logged, write the call to the audit log
  *     loop      send the reply, or fail the call with the error
  *
  * A service consists of a table of methods, and of the parts of the daemon that the methods use. A
@@ -40,6 +41,7 @@ enum hps_unary_scope {
     HPS_UNARY_SERVER /* for all models */
 };
 
+/* A call that the access rules reject is in the audit log, whatever its kind. */
 enum hps_unary_kind {
     HPS_UNARY_READS,   /* not in the audit log; the work is skipped if the call has ended */
     HPS_UNARY_WAITS,   /* as READS, but the reply is sent only after hps_unary_finish */
