@@ -193,7 +193,7 @@ bool hps_version_idle(const struct hps_version *version);
  * no tier only if this returns true both before and after the map was queried. */
 bool hps_version_host_complete(const struct hps_version *version);
 /* Whether rows that lookups find below this tier are inserted into this tier later. True only for a
- * shared tier. */
+ * shared tier. tier: index in version->tiers. */
 bool hps_version_backfills(const struct hps_version *version, uint32_t tier);
 /* Make a version with a copy of the model's name and n_tables zeroed tables. The caller sets the
  * names and default rows of the tables; hps_version_free frees them. Returns NULL if there is no
