@@ -42,8 +42,9 @@ void hps_warmup_attach(struct hps_warmup *warmup, struct hps_version *version);
 void hps_warmup_read(struct hps_warmup *warmup);
 /* Detach a model after its last version was removed. The next save deletes the model's hot keys. */
 void hps_warmup_detach(struct hps_warmup *warmup, const char *model);
-/* Save the hot keys of each model that had lookups since the last save, and delete the records of
- * models that are not attached. Failures are logged. May block; one thread at a time.
+/* Save the hot keys of each model that had lookups since the last save, or whose last save failed.
+ * Also delete the records of models that are not attached. Failures are logged. May block; one
+ * thread at a time.
  * write   false: save and delete nothing
  * age     call hps_hot_age for all counts afterwards, so that later lookups have more weight */
 void hps_warmup_save(struct hps_warmup *warmup, bool write, bool age);
