@@ -328,6 +328,9 @@ hps_status hps_config_finish(struct hps_config *config, const struct hps_config_
 
 /* Memory limit of the host map in bytes; 0: there is no host map. `config` must be finished. */
 uint64_t hps_config_host_bytes(const struct hps_config *config);
+/* The filters of both stores together: an update that one store accepts goes to all of them.
+ * The caller frees the array with hps_free; its strings belong to `config`. NULL: no memory. */
+const char **hps_config_update_filters(const struct hps_config *config, uint32_t *out_n);
 /* Whether the embedding cache holds whole tables of the model: `gpucacheper` is 1 or more, or the
  * cache is static. */
 bool hps_config_caches_whole(const struct hps_config_model *model);

@@ -18,6 +18,7 @@
 #include "base/heap.h"
 #include "base/rows/fileio.h"
 #include "base/rows/topic_filter.h"
+#include "base/rows/update_record.h"
 #include "base/text.h"
 #include "config/limits.h"
 #include "config/options.h"
@@ -514,6 +515,58 @@ static hps_status check_filters(const struct hps_config *config, const char *sec
                : hps_error_prefix(err, status, "%s: %s.update_filters", config->file, section);
 }
 
+const char **hps_config_update_filters(const struct hps_config *config, uint32_t *out_n)
+{
+    const struct hps_strings *persistent = &config->persistent_db.update_filters;
+    const struct hps_strings *volatiles = &config->volatile_db.update_filters;
+    const char **filters = hps_calloc(persistent->n + volatiles->n + 1, sizeof(*filters));
+    uint32_t n = 0;
+    if (filters == NULL) {
+        return NULL;
+    }
+    if (config->persistent_db.type != HPS_CONFIG_PERSISTENT_DISABLED) {
+        for (size_t i = 0; i < persistent->n; i++) {
+            filters[n++] = persistent->items[i];
+        }
+    }
+    if (config->volatile_db.type != HPS_CONFIG_VOLATILE_DISABLED) {
+        for (size_t i = 0; i < volatiles->n; i++) {
+            filters[n++] = volatiles->items[i];
+        }
+    }
+    *out_n = n;
+    return filters;
+}
+
+/* A dead-letter topic that hpsd reads would feed itself. A model of any name can be loaded later,
+ * so any name counts. */
+static hps_status check_dead_letters_unread(const struct hps_config *config, struct hps_error *err)
+{
+    const char *topic = config->update_source.dead_letter_topic;
+    struct hps_update_topic of;
+    struct hps_topic_filters *filters = NULL;
+    uint32_t n = 0;
+    if (!hps_update_topic_parse(topic, &of)) {
+        return HPS_OK;
+    }
+    const char **texts = hps_config_update_filters(config, &n);
+    hps_status status =
+        texts == NULL ? HPS_NO_MEMORY : hps_topic_filters_new(texts, n, &filters, NULL);
+    bool is_read = status == HPS_OK && hps_topic_filters_match(filters, topic, of.model);
+    hps_topic_filters_free(filters);
+    hps_free(texts);
+    if (status != HPS_OK) {
+        return no_memory(config, err);
+    }
+    return is_read
+               ? hps_error_set(err, HPS_INVALID,
+                               "%s: update_source.dead_letter_topic: got \"%.260s\", from which "
+                               "hpsd reads updates, expected a name that does not begin with "
+                               "\"hps_et.\", or update_filters that exclude it",
+                               config->file, topic)
+               : HPS_OK;
+}
+
 static hps_status check_updates(struct hps_config *config, struct hps_error *err)
 {
     struct hps_config_update_source *source = &config->update_source;
@@ -545,6 +598,10 @@ static hps_status check_updates(struct hps_config *config, struct hps_error *err
                              "%s: update_source.dead_letter_topic: got \"%.60s\", expected at most "
                              "%d of a-z A-Z 0-9 . _ -",
                              config->file, topic, TOPIC_BYTES_MAX);
+    }
+    status = check_dead_letters_unread(config, err);
+    if (status != HPS_OK) {
+        return status;
     }
     if (source->start == HPS_CONFIG_UPDATE_START_TIME && source->start_time_unix_ms == 0) {
         return hps_error_set(err, HPS_INVALID,

@@ -148,23 +148,6 @@ static hps_status open_devices(struct hps_daemon *daemon, struct hps_error *err)
                             &daemon->devices, err);
 }
 
-/* The filters of both stores together: an update that one store accepts goes to all of them. */
-static uint32_t update_filters(const struct hps_config *config, const char **filters)
-{
-    uint32_t n = 0;
-    if (config->persistent_db.type != HPS_CONFIG_PERSISTENT_DISABLED) {
-        for (size_t i = 0; i < config->persistent_db.update_filters.n; i++) {
-            filters[n++] = config->persistent_db.update_filters.items[i];
-        }
-    }
-    if (config->volatile_db.type != HPS_CONFIG_VOLATILE_DISABLED) {
-        for (size_t i = 0; i < config->volatile_db.update_filters.n; i++) {
-            filters[n++] = config->volatile_db.update_filters.items[i];
-        }
-    }
-    return n;
-}
-
 static hps_status make_updater(struct hps_daemon *daemon, struct hps_error *err)
 {
     const struct hps_config *config = daemon->options.config;
@@ -180,9 +163,8 @@ static hps_status make_updater(struct hps_daemon *daemon, struct hps_error *err)
                 "persistent_db.read_only to take updates");
         return HPS_OK;
     }
-    daemon->update_filters =
-        hps_calloc(config->persistent_db.update_filters.n + config->volatile_db.update_filters.n,
-                   sizeof(*daemon->update_filters));
+    uint32_t n_filters = 0;
+    daemon->update_filters = hps_config_update_filters(config, &n_filters);
     if (daemon->update_filters == NULL) {
         return no_memory(err);
     }
@@ -192,7 +174,7 @@ static hps_status make_updater(struct hps_daemon *daemon, struct hps_error *err)
         .metrics = daemon->metrics,
         .group = source->group,
         .filters = daemon->update_filters,
-        .n_filters = update_filters(config, daemon->update_filters),
+        .n_filters = n_filters,
         .dead_letter_topic = dead_letters[0] != '\0' ? dead_letters : NULL,
         .start = (enum hps_update_start)source->start,
         .start_time_ms = (int64_t)source->start_time_unix_ms,

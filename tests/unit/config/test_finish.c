@@ -366,6 +366,8 @@ static void test_roots_when_tables_share_directories_then_their_parents_once(voi
     }
 }
 
+#define FILTERS(of) ",\"volatile_db\":{\"type\":\"map\",\"update_filters\":[\"" of "\"]}"
+
 static void test_updates_when_contradictory_then_refused_by_name(void **state)
 {
     (void)state;
@@ -379,6 +381,29 @@ static void test_updates_when_contradictory_then_refused_by_name(void **state)
                NULL, "update_source.dead_letter_topic: got \"a b\"");
     finish_bad(FILE_WITH("\"update_source\":{\"type\":\"kafka\",\"dead_letter_topic\":\"..\"}"),
                NULL, "update_source.dead_letter_topic: got \"..\"");
+    static const struct {
+        const char *topic, *more; /* filters */
+        bool refused;
+    } letters[] = {
+        {"hps_et.any.t", "", true},
+        {"hps_et.any", "", true}, /* of a model that is loaded later, too */
+        {"hps_et.dead", FILTERS("m"), false},
+        {"hps_et.dead", FILTERS("m") ROCKS, true}, /* which has the default filter */
+        {"hps_et.dead", FILTERS("dea."), true},
+        {"hps_et.a.b.c", "", false}, /* no topic of updates, as the next one */
+        {"letters", "", false},
+    };
+    for (size_t i = 0; i < sizeof(letters) / sizeof(letters[0]); i++) {
+        char text[640];
+        snprintf(text, sizeof(text),
+                 FILE_WITH("\"update_source\":{\"type\":\"kafka\",\"dead_letter_topic\":\"%s\"}%s"),
+                 letters[i].topic, letters[i].more);
+        if (letters[i].refused) {
+            finish_bad(text, NULL, "from which hpsd reads updates");
+        } else {
+            finish_good(parse_good(text, NULL), NULL);
+        }
+    }
     static const char *const brokers[] = {"",          " ,",         "h:port", "h:9,k:", "h:65536",
                                           "h:9092 x:", "http://h:1", "::1",    "h:0"};
     for (size_t i = 0; i < sizeof(brokers) / sizeof(brokers[0]); i++) {
