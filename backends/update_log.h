@@ -159,6 +159,18 @@ enum hps_consumer_event_kind {
 
 #define HPS_CONSUMER_NO_TAG UINT32_MAX
 
+/* What became of the dead letters since the previous flush. */
+struct hps_dead_letters {
+    uint64_t n_acknowledged;
+    uint64_t n_lost;
+    bool late; /* one that was sent before the previous flush is still in flight */
+    /* OK: all letters are acknowledged. DEADLINE: some are still in flight; a later flush reports
+     * them. Otherwise: why a letter was lost, such as NOT_FOUND, PERMISSION, INVALID (too large).
+     */
+    hps_status status;
+    char text[160]; /* `status` explained, for messages; "" if it is OK */
+};
+
 /* One event; borrowed like a record. The kind says which fields are set. */
 struct hps_consumer_event {
     enum hps_consumer_event_kind kind;
@@ -252,15 +264,15 @@ struct hps_consumer_ops {
                    uint32_t n_positions);
 
     /* Send a copy of the record to `topic`, with its headers and the additional headers hps-reason,
-     * hps-topic, hps-partition and hps-offset. Blocks only while the send queue is full. */
+     * hps-topic, hps-partition and hps-offset. Waits for at most timeout_ms while the send queue is
+     * full. After an error the letter is lost. */
     hps_status (*dead_letter)(struct hps_consumer *consumer, const char *topic,
                               const struct hps_consumer_record *record, const char *reason,
-                              struct hps_error *err);
-    /* Wait until the log has acknowledged all dead letters. After an error, some dead letters sent
-     * since the previous flush may be lost, so the caller must send all of them again. After
-     * INVALID (too large for the topic), PERMISSION or NOT_FOUND, a retry usually fails, too. */
-    hps_status (*dead_letter_flush)(struct hps_consumer *consumer, uint32_t timeout_ms,
-                                    struct hps_error *err);
+                              uint32_t timeout_ms, struct hps_error *err);
+    /* Wait for at most timeout_ms until the log has acknowledged all dead letters. Those that are
+     * still in flight then stay so, until the log answers or its library gives them up. */
+    void (*dead_letter_flush)(struct hps_consumer *consumer, uint32_t timeout_ms,
+                              struct hps_dead_letters *out_letters);
 };
 
 /* First member of the struct of each concrete consumer. */

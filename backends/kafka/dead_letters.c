@@ -11,38 +11,38 @@
 #include "base/clock.h"
 
 enum {
-    ROOM_MS = 10000, /* for room among those that are on their way */
     SERVE_MS = 100,
-    PURGE_MS = 1000,
+    QUEUE_KB_MAX = 64 * 1024, /* memory for letters in flight */
 };
-
-/* Sending it again is of no use. */
-static bool is_refused(hps_status status)
-{
-    return status == HPS_INVALID || status == HPS_PERMISSION || status == HPS_NOT_FOUND;
-}
 
 /* librdkafka remembers for minutes that a topic was refused, or not there: who tries again wants to
  * know of now. */
 static void producer_renew(struct hps_kafka_consumer *c, hps_status status)
 {
     HPS_ASSERT(c->dead_letters.producer != NULL);
-    if (is_refused(status) && rd_kafka_outq_len(c->dead_letters.producer) == 0) {
+    bool refused = status == HPS_PERMISSION || status == HPS_NOT_FOUND;
+    if (refused && rd_kafka_outq_len(c->dead_letters.producer) == 0) {
         rd_kafka_destroy(c->dead_letters.producer);
         c->dead_letters.producer = NULL;
     }
 }
 
-/* What may go well another time is told before what will not. */
 static void on_delivery(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque)
 {
     struct hps_kafka_consumer *c = opaque;
+    struct hps_dead_letters *letters = &c->dead_letters.since_flush;
     (void)rk;
-    hps_status status = hps_kafka_status(message->err);
-    if (status != HPS_OK && (c->dead_letters.status == HPS_OK ||
-                             (is_refused(c->dead_letters.status) && !is_refused(status)))) {
-        c->dead_letters.status = status;
-        hps_kafka_text_set(c->dead_letters.text, rd_kafka_err2str(message->err));
+    uint64_t *n_in_flight = message->_private;
+    HPS_ASSERT(*n_in_flight > 0);
+    (*n_in_flight)--;
+    if (message->err == RD_KAFKA_RESP_ERR_NO_ERROR) {
+        letters->n_acknowledged++;
+        return;
+    }
+    letters->n_lost++;
+    if (letters->status == HPS_OK) {
+        letters->status = hps_kafka_status(message->err);
+        snprintf(letters->text, sizeof(letters->text), "%s", rd_kafka_err2str(message->err));
     }
 }
 
@@ -57,6 +57,7 @@ static hps_status producer_open(struct hps_kafka_consumer *c, struct hps_error *
     if (status != HPS_OK) {
         return status;
     }
+    hps_kafka_conf_at_most(conf, "queue.buffering.max.kbytes", QUEUE_KB_MAX);
     rd_kafka_conf_set_opaque(conf, c);
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
     return hps_kafka_handle_open(c->log, RD_KAFKA_PRODUCER, conf, "dead-letters",
@@ -86,10 +87,11 @@ static rd_kafka_headers_t *make_headers(const struct hps_consumer_record *record
 
 hps_status hps_kafka_dead_letter(struct hps_consumer *base, const char *topic,
                                  const struct hps_consumer_record *record, const char *reason,
-                                 struct hps_error *err)
+                                 uint32_t timeout_ms, struct hps_error *err)
 {
     struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
-    uint64_t end_us = hps_clock_us() + UINT64_C(1000) * ROOM_MS;
+    uint64_t end_us = hps_clock_us() + UINT64_C(1000) * timeout_ms;
+    uint64_t *n_in_flight = &c->dead_letters.n_in_flight[c->dead_letters.newer];
     HPS_ASSERT(topic != NULL && reason != NULL && record->handle != NULL);
     hps_status status = producer_open(c, err);
     if (status != HPS_OK) {
@@ -97,15 +99,16 @@ hps_status hps_kafka_dead_letter(struct hps_consumer *base, const char *topic,
     }
     rd_kafka_headers_t *headers = make_headers(record, reason);
     for (;;) {
-        rd_kafka_resp_err_t code =
-            rd_kafka_producev(c->dead_letters.producer, RD_KAFKA_V_TOPIC(topic),
-                              RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
-                              RD_KAFKA_V_KEY((void *)record->key, record->key_size),
-                              RD_KAFKA_V_VALUE((void *)record->value, record->value_size),
-                              RD_KAFKA_V_TIMESTAMP(record->time_unix_ms),
-                              RD_KAFKA_V_HEADERS(headers), RD_KAFKA_V_END);
-        if (code == RD_KAFKA_RESP_ERR_NO_ERROR) {
-            return HPS_OK; /* which took the headers */
+        rd_kafka_resp_err_t code = rd_kafka_producev(
+            c->dead_letters.producer, RD_KAFKA_V_TOPIC(topic),
+            RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
+            RD_KAFKA_V_KEY((void *)record->key, record->key_size),
+            RD_KAFKA_V_VALUE((void *)record->value, record->value_size),
+            RD_KAFKA_V_TIMESTAMP(record->time_unix_ms), RD_KAFKA_V_OPAQUE(n_in_flight),
+            RD_KAFKA_V_HEADERS(headers), RD_KAFKA_V_END);
+        if (code == RD_KAFKA_RESP_ERR_NO_ERROR) { /* librdkafka owns the headers */
+            (*n_in_flight)++;
+            return HPS_OK;
         }
         if (code != RD_KAFKA_RESP_ERR__QUEUE_FULL || hps_clock_us() >= end_us) {
             rd_kafka_headers_destroy(headers);
@@ -116,30 +119,29 @@ hps_status hps_kafka_dead_letter(struct hps_consumer *base, const char *topic,
     }
 }
 
-hps_status hps_kafka_dead_letter_flush(struct hps_consumer *base, uint32_t timeout_ms,
-                                       struct hps_error *err)
+void hps_kafka_dead_letter_flush(struct hps_consumer *base, uint32_t timeout_ms,
+                                 struct hps_dead_letters *out_letters)
 {
     struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
-    if (c->dead_letters.producer == NULL) {
-        return HPS_OK;
+    struct hps_kafka_dead_letters *of = &c->dead_letters;
+    if (of->producer != NULL) {
+        rd_kafka_poll(of->producer, 0); /* a flush with timeout 0 calls no on_delivery */
+        rd_kafka_flush(of->producer, timeout_ms > INT32_MAX ? INT32_MAX : (int)timeout_ms);
     }
-    rd_kafka_resp_err_t code = rd_kafka_flush(c->dead_letters.producer,
-                                              timeout_ms > INT32_MAX ? INT32_MAX : (int)timeout_ms);
-    if (code != RD_KAFKA_RESP_ERR_NO_ERROR) {
-        /* They will be sent again: let go of those that are still here. */
-        rd_kafka_purge(c->dead_letters.producer,
-                       RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT);
-        rd_kafka_flush(c->dead_letters.producer, PURGE_MS);
-        c->dead_letters.status = HPS_OK;
-        return hps_kafka_fail(err, code, "dead letters");
+    struct hps_dead_letters letters = of->since_flush;
+    letters.late = of->n_in_flight[1 - of->newer] > 0;
+    if (letters.status == HPS_OK && of->n_in_flight[0] + of->n_in_flight[1] > 0) {
+        letters.status = HPS_DEADLINE;
+        snprintf(letters.text, sizeof(letters.text), "not acknowledged yet");
     }
-    hps_status status = c->dead_letters.status;
-    c->dead_letters.status = HPS_OK;
-    if (status != HPS_OK) {
-        producer_renew(c, status);
-        return hps_error_set(err, status, "dead letters: %s", c->dead_letters.text);
+    if (!letters.late) {
+        of->newer = 1 - of->newer;
     }
-    return HPS_OK;
+    of->since_flush = (struct hps_dead_letters){.status = HPS_OK};
+    if (of->producer != NULL) {
+        producer_renew(c, letters.status);
+    }
+    *out_letters = letters;
 }
 
 void hps_kafka_dead_letters_close(struct hps_kafka_consumer *c)

@@ -169,8 +169,11 @@ struct hps_kafka_topic_list {
 
 struct hps_kafka_dead_letters {
     rd_kafka_t *producer; /* made when there is one to send */
-    hps_status status;    /* the first failure since the last flush */
-    char text[HPS_KAFKA_TEXT_BYTES];
+    /* Letters that were sent since the last flush that found none late: [newer]. Earlier ones: the
+     * other one. */
+    uint64_t n_in_flight[2];
+    unsigned newer;
+    struct hps_dead_letters since_flush;
 };
 
 struct hps_kafka_consumer {
@@ -280,9 +283,9 @@ void hps_kafka_bounds_ask(struct hps_kafka_consumer *c, const char *topic, int32
 
 hps_status hps_kafka_dead_letter(struct hps_consumer *base, const char *topic,
                                  const struct hps_consumer_record *record, const char *reason,
-                                 struct hps_error *err);
-hps_status hps_kafka_dead_letter_flush(struct hps_consumer *base, uint32_t timeout_ms,
-                                       struct hps_error *err);
+                                 uint32_t timeout_ms, struct hps_error *err);
+void hps_kafka_dead_letter_flush(struct hps_consumer *base, uint32_t timeout_ms,
+                                 struct hps_dead_letters *out_letters);
 void hps_kafka_dead_letters_close(struct hps_kafka_consumer *c);
 
 /* ---- leaders.c ------------------------------------------------------------------------------- */

@@ -14,11 +14,6 @@
 #include "server/observe/metrics.h"
 #include "server/update/internal.h"
 
-enum {
-    DEAD_LETTER_TRIES_MAX = 3,
-    SET_BACK_MS = 1000 /* a step of the wall clock that matters */
-};
-
 /* ---- the rate limit -------------------------------------------------------------------------- */
 
 /* When the rows that were applied have had their share of time, by the limit that holds now. */
@@ -40,6 +35,89 @@ static void charge(struct hps_update_stream *stream, uint64_t n_rows)
     pace->n_rows += n_rows;
     if (n_rows > 0 && now_us < update_rate_due_us(stream)) {
         hps_metric_add(stream->metrics.throttled, 1);
+    }
+}
+
+/* ---- records that were rejected -------------------------------------------------------------- */
+
+void update_count_rejected(struct hps_update_stream *stream, const char *reason, uint64_t n)
+{
+    struct update_at_hand *batch = &stream->batch;
+    uint32_t i = 0;
+    HPS_ASSERT(n > 0);
+    while (i < batch->n_reasons && strcmp(batch->rejected[i].reason, reason) != 0) {
+        i++;
+    }
+    if (i == batch->n_reasons) {
+        HPS_ASSERT(i < UPDATE_REASONS_MAX);
+        batch->rejected[batch->n_reasons++] = (struct update_rejected){.reason = reason};
+    }
+    batch->rejected[i].n += n;
+}
+
+/* How long the batch may still wait for the topic: 3 s in all, and 0 while the topic fails. */
+static uint32_t letters_wait_ms(const struct update_dead_letters *letters)
+{
+    uint64_t waited_ms = letters->waited_us / 1000;
+    bool waits = !letters->failing && waited_ms < UPDATE_LOG_TIMEOUT_MS;
+    return waits ? UPDATE_LOG_TIMEOUT_MS - (uint32_t)waited_ms : 0;
+}
+
+/* INVALID: the letter is too large, and the topic works. */
+static void letters_failed(struct hps_update_stream *stream, hps_status status, const char *text,
+                           uint64_t n_lost)
+{
+    struct update_dead_letters *letters = &stream->batch.dead_letters;
+    hps_metric_add(stream->metrics.letters_lost, n_lost);
+    if (!letters->failing) {
+        HPS_LOG(WARN, "updates",
+                "dead letters late or lost: the dead-letter topic does not take them, see error; "
+                "updates go on without waiting for it; check that the topic exists, its "
+                "max.message.bytes, and the right to Write",
+                HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+                HPS_STR("topic", stream->updater->options.dead_letter_topic),
+                HPS_STR("error", text), HPS_STR("status", hps_status_text(status)));
+    }
+    letters->failing = letters->failing || status != HPS_INVALID;
+}
+
+void update_send_dead_letter(struct hps_update_stream *stream,
+                             const struct hps_consumer_record *record, const char *reason)
+{
+    struct update_dead_letters *letters = &stream->batch.dead_letters;
+    const char *topic = stream->updater->options.dead_letter_topic;
+    struct hps_error err = {0};
+    if (topic == NULL) {
+        return;
+    }
+    uint64_t from_us = hps_clock_us();
+    hps_status status = update_ops(stream)->dead_letter(stream->consumer, topic, record, reason,
+                                                        letters_wait_ms(letters), &err);
+    letters->waited_us += hps_clock_us() - from_us;
+    letters->sent = true;
+    if (status != HPS_OK) {
+        letters_failed(stream, status, err.text, 1);
+    }
+}
+
+/* The log has the dead letters of a batch before its positions are stored. A topic that fails is
+ * not waited for, since good records would be late. */
+static void flush_dead_letters(struct hps_update_stream *stream)
+{
+    struct update_dead_letters *letters = &stream->batch.dead_letters;
+    struct hps_dead_letters flushed = {.status = HPS_OK};
+    if (stream->consumer == NULL || (!letters->sent && !letters->failing)) {
+        return;
+    }
+    update_ops(stream)->dead_letter_flush(stream->consumer, letters_wait_ms(letters), &flushed);
+    letters->sent = false;
+    letters->waited_us = 0;
+    if (flushed.n_lost > 0 || (flushed.status != HPS_OK && !letters->failing)) {
+        letters_failed(stream, flushed.status, flushed.text, flushed.n_lost);
+    } else if (letters->failing && flushed.n_acknowledged > 0 && !flushed.late) {
+        letters->failing = false;
+        HPS_LOG(INFO, "updates", "dead letters resumed: the dead-letter topic takes them again",
+                HPS_STR("model", stream->model), HPS_I64("version", stream->number));
     }
 }
 
@@ -67,9 +145,8 @@ void update_stream_abandon(struct hps_update_stream *stream)
     hps_update_decoder_clear(batch->decoder);
     hps_buf_clear(&batch->times);
     batch->n_records = 0;
-    batch->n_rejected = 0;
+    batch->n_reasons = 0;
     batch->dead_letters.sent = false;
-    batch->dead_letters.status = HPS_OK;
     batch->held = false;
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         if (stream->partitions[i].pending.dirty) {
@@ -167,7 +244,14 @@ static void applied(struct hps_update_stream *stream, uint64_t n_keys)
     update_share_note_apart(stream);
     stream->freeze.unstored = false;
     stream->counts.n_records += batch->n_records;
-    stream->counts.n_rejected += batch->n_rejected;
+    for (uint32_t i = 0; i < batch->n_reasons; i++) {
+        const struct update_rejected *of = &batch->rejected[i];
+        stream->counts.n_rejected += of->n;
+        hps_metric_add(hps_server_metric(stream->updater->options.metrics,
+                                         HPS_M_UPDATE_RECORDS_REJECTED, stream->model, of->reason,
+                                         NULL, NULL),
+                       of->n);
+    }
     stream->counts.n_keys += n_keys;
     if (batch->n_records > 0) {
         batch->rows_per_record = n_keys / batch->n_records;
@@ -175,7 +259,7 @@ static void applied(struct hps_update_stream *stream, uint64_t n_keys)
     hps_metric_add(stream->metrics.records, batch->n_records);
     hps_metric_add(stream->metrics.batches, 1);
     batch->n_records = 0;
-    batch->n_rejected = 0;
+    batch->n_reasons = 0;
     hps_update_decoder_clear(batch->decoder);
     hps_buf_clear(&batch->times);
 }
@@ -250,65 +334,12 @@ static void release(struct hps_update_stream *stream)
     stream->batch.held = false;
 }
 
-/* Dead letters of the batch are safe before its positions are; what the dead-letter topic does not
- * take, however often, stops no updates. */
-static bool flush_dead_letters(struct hps_update_stream *stream)
-{
-    struct update_dead_letters *letters = &stream->batch.dead_letters;
-    struct hps_error err = {0};
-    if (!letters->sent) {
-        return true;
-    }
-    hps_status status =
-        update_ops(stream)->dead_letter_flush(stream->consumer, UPDATE_LOG_TIMEOUT_MS, &err);
-    status = letters->status != HPS_OK ? letters->status : status;
-    bool refused = status == HPS_INVALID || status == HPS_PERMISSION || status == HPS_NOT_FOUND;
-    letters->n_refused = refused ? letters->n_refused + 1 : 0;
-    bool lost = letters->n_refused >= DEAD_LETTER_TRIES_MAX;
-    if (status != HPS_OK) {
-        HPS_LOG(WARN, "updates",
-                lost ? "dead letters lost: the dead-letter topic refuses them; the rejected "
-                       "records are skipped without a copy; check that the topic exists, its "
-                       "max.message.bytes, and the right to Write"
-                     : "dead letters not delivered: the dead-letter topic did not take them; the "
-                       "batch is read again and they are retried",
-                HPS_STR("model", stream->model), HPS_STR("error", err.text),
-                HPS_STR("status", hps_status_text(status)));
-    }
-    if (status != HPS_OK && !lost) {
-        update_stream_abandon(stream);
-        update_retry_later(stream);
-        return false;
-    }
-    *letters = (struct update_dead_letters){.status = HPS_OK};
-    return true;
-}
-
-/* Times are stored by the wall clock. If it was set back, the stored times would be too young after
- * a restart: store them again. */
-static void note_set_back(struct hps_update_stream *stream)
-{
-    int64_t now_ms = hps_clock_forward_ms();
-    int64_t ahead_ms = now_ms - hps_clock_wall_of(now_ms);
-    bool back = ahead_ms > stream->ahead_ms + SET_BACK_MS;
-    for (uint32_t i = 0; i < stream->n_partitions && back; i++) {
-        struct update_partition *partition = &stream->partitions[i];
-        partition->pending.dirty = partition->pending.dirty || update_is_published(partition);
-    }
-    stream->ahead_ms = ahead_ms;
-}
-
 void update_apply_or_hold(struct hps_update_stream *stream)
 {
     struct hps_error err = {0};
-    if (!stream->batch.held) {
-        note_set_back(stream);
-    }
+    flush_dead_letters(stream);
     if (update_n_unstored(stream) == 0) {
         release(stream); /* a pause that was held and taken back leaves nothing to be stored */
-        return;
-    }
-    if (!flush_dead_letters(stream)) {
         return;
     }
     hps_status status = update_stream_apply(stream, &err);

@@ -200,7 +200,7 @@ static void batch_sane(const struct hps_update_stream *stream)
         HPS_ASSERT(batch->held_text[0] != '\0');
         HPS_ASSERT(update_n_unstored(stream) > 0 || batch->n_records == 0);
     } else {
-        HPS_ASSERT(batch->n_records == 0 && batch->n_rejected == 0);
+        HPS_ASSERT(batch->n_records == 0 && batch->n_reasons == 0);
         HPS_ASSERT(hps_update_decoder_keys(batch->decoder) == 0);
         HPS_ASSERT(batch->times.size == 0);
     }

@@ -248,7 +248,7 @@ struct update_shown {
 
 struct update_metrics {
     struct hps_metric *records, *batches, *freshness, *append_freshness, *clock_ahead, *compacted,
-        *throttled;
+        *throttled, *letters_lost;
     struct hps_metric *gaps, *failed, *replayed, *resets; /* of a shared tier */
 };
 
@@ -268,12 +268,19 @@ struct update_topics {
     char cluster[HPS_CLUSTER_BYTES_MAX];
 };
 
-/* Copies of rejected records on their way to the dead-letter topic. */
+/* Copies of rejected records for the dead-letter topic. */
 struct update_dead_letters {
     bool sent;          /* some were, since the last flush */
-    hps_status status;  /* of the first that could not even be sent */
-    uint32_t n_refused; /* flushes in a row that it would be of no use to repeat */
+    bool failing;       /* the topic did not take them: batches no longer wait for it */
+    uint64_t waited_us; /* for the letters of this batch */
 };
+
+/* Records of the batch that were rejected for the same reason. */
+struct update_rejected {
+    const char *reason; /* static */
+    uint64_t n;
+};
+enum { UPDATE_REASONS_MAX = 16 };
 
 /* Records read and not applied yet, and what the batches before came to. */
 struct update_at_hand {
@@ -282,7 +289,9 @@ struct update_at_hand {
     struct hps_buf times; /* struct update_time */
     bool held;           /* it could not be applied: it is tried again, nothing is read meanwhile */
     char held_text[200]; /* why */
-    uint64_t n_records, n_rejected;
+    uint64_t n_records;
+    struct update_rejected rejected[UPDATE_REASONS_MAX]; /* [n_reasons] */
+    uint32_t n_reasons;
     uint64_t rows_per_record; /* of the last batch; 0: not known */
     struct update_dead_letters dead_letters;
 };

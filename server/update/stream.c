@@ -150,25 +150,13 @@ static void count_for_none(struct hps_update_stream *stream,
 static void count_bad(struct hps_update_stream *stream, const struct hps_consumer_record *record,
                       const char *reason, const char *text)
 {
-    const struct hps_updater_options *options = &stream->updater->options;
-    struct hps_error err = {0};
-    count_skipped(stream, record, reason, text);
+    update_count_rejected(stream, reason, 1);
     update_show_rejected(stream, record->topic, record->partition, record->offset, reason, text);
-    if (options->dead_letter_topic == NULL) {
-        return;
-    }
-    stream->batch.dead_letters.sent = true;
-    hps_status status = update_ops(stream)->dead_letter(
-        stream->consumer, options->dead_letter_topic, record, reason, &err);
-    if (status != HPS_OK) {
-        stream->batch.dead_letters.status = stream->batch.dead_letters.status == HPS_OK
-                                                ? status
-                                                : stream->batch.dead_letters.status;
-        HPS_LOG(
-            WARN, "updates",
-            "dead letter not sent: a rejected record could not be copied; retried with its batch",
-            HPS_STR("topic", options->dead_letter_topic), HPS_STR("error", err.text));
-    }
+    HPS_LOG(WARN, "updates", "record rejected: it is skipped, see reason",
+            HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+            HPS_STR("topic", record->topic), HPS_I64("partition", record->partition),
+            HPS_I64("offset", record->offset), HPS_STR("reason", reason), HPS_STR("error", text));
+    update_send_dead_letter(stream, record, reason);
 }
 
 static void note_time(struct hps_update_stream *stream, const struct hps_consumer_record *record,
@@ -368,11 +356,9 @@ static void take_bad(struct hps_update_stream *stream, struct update_partition *
         update_show_rejected(stream, partition->topic, partition->number, offset, reason,
                              event->text);
     }
-    stream->batch.n_rejected += (uint64_t)n;
-    hps_metric_add(hps_server_metric(stream->updater->options.metrics,
-                                     HPS_M_UPDATE_RECORDS_REJECTED, stream->model, reason, NULL,
-                                     NULL),
-                   (uint64_t)n);
+    if (n > 0) {
+        update_count_rejected(stream, reason, (uint64_t)n);
+    }
     if (event->high > partition->read.next) {
         partition->read.next = event->high;
         partition->pending.dirty = true;
@@ -641,7 +627,8 @@ hps_status update_stream_open(struct hps_update_stream *stream, struct hps_error
                                 .append_freshness = metric(stream, HPS_M_UPDATE_APPEND_FRESHNESS),
                                 .clock_ahead = metric(stream, HPS_M_UPDATE_CLOCK_AHEAD),
                                 .compacted = metric(stream, HPS_M_UPDATE_COMPACTED),
-                                .throttled = metric(stream, HPS_M_UPDATE_THROTTLED)};
+                                .throttled = metric(stream, HPS_M_UPDATE_THROTTLED),
+                                .letters_lost = metric(stream, HPS_M_UPDATE_LETTERS_LOST)};
     stream->share.space = hps_update_shared(stream->version);
     stream->share.alone = hps_update_shared_alone(stream->version);
     if (stream->share.space != NULL) {

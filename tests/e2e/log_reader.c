@@ -145,11 +145,14 @@ static hps_status do_poll(struct hps_error *err)
 static hps_status do_dead_letters(const char *topic, struct hps_error *err)
 {
     hps_status status = HPS_OK;
+    struct hps_dead_letters letters = {0};
     for (uint32_t i = 0; i < last.n_records && status == HPS_OK; i++) {
-        status = consumer->ops->dead_letter(consumer, topic, &last.records[i], "on purpose", err);
+        status = consumer->ops->dead_letter(consumer, topic, &last.records[i], "on purpose",
+                                            ANSWER_MS, err);
     }
     if (status == HPS_OK) {
-        status = consumer->ops->dead_letter_flush(consumer, ANSWER_MS, err);
+        consumer->ops->dead_letter_flush(consumer, ANSWER_MS, &letters);
+        status = hps_error_set(err, letters.status, "%s", letters.text);
     }
     return status;
 }

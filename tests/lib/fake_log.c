@@ -99,6 +99,7 @@ struct fake_consumer {
     char *cluster_id;
     struct dead_letter_record *dead_letters;
     uint32_t n_dead_letters;
+    uint32_t n_late; /* of them, in flight as the last flush ended */
     struct hps_watch *watches;
     struct fake_consumer *next;
 };
@@ -115,8 +116,6 @@ struct fake_log {
     struct commit *commits;
     struct fake_consumer *consumers;
     uint32_t n_consumers;
-    uint32_t n_flushes_lost;
-    hps_status lost_status;
     uint64_t n_polls;
     unsigned n_topics_made;
 };
@@ -428,15 +427,6 @@ void hps_fake_log_break_consumers(struct hps_update_log *base)
     for (struct fake_consumer *c = log->consumers; c != NULL; c = c->next) {
         c->broken = true;
     }
-    unlock(log);
-}
-
-void hps_fake_log_lose_dead_letters(struct hps_update_log *base, uint32_t n_flushes,
-                                    hps_status status)
-{
-    struct fake_log *log = locked(base);
-    log->n_flushes_lost = n_flushes;
-    log->lost_status = status;
     unlock(log);
 }
 
@@ -980,12 +970,24 @@ static struct record *make_dead_letter(const struct hps_consumer_record *from, c
     return made;
 }
 
+static hps_status letters_status(struct fake_log *log)
+{
+    lock(log);
+    hps_status status =
+        away_of(log) != HPS_OK ? HPS_DEADLINE : (hps_status)log->set[HPS_FAKE_LETTERS];
+    unlock(log);
+    return status;
+}
+
 static hps_status fake_dead_letter(struct hps_consumer *base, const char *topic,
                                    const struct hps_consumer_record *record, const char *reason,
-                                   struct hps_error *err)
+                                   uint32_t timeout_ms, struct hps_error *err)
 {
-    (void)err;
     struct fake_consumer *c = (struct fake_consumer *)base;
+    if (letters_status(c->log) == HPS_EXHAUSTED) {
+        hps_clock_advance(UINT64_C(1000) * timeout_ms);
+        return hps_error_set(err, HPS_EXHAUSTED, "the queue of dead letters is full");
+    }
     c->dead_letters =
         must(hps_realloc(c->dead_letters, (c->n_dead_letters + 1) * sizeof(c->dead_letters[0])));
     c->dead_letters[c->n_dead_letters++] =
@@ -993,32 +995,35 @@ static hps_status fake_dead_letter(struct hps_consumer *base, const char *topic,
     return HPS_OK;
 }
 
-static hps_status fake_dead_letter_flush(struct hps_consumer *base, uint32_t timeout_ms,
-                                         struct hps_error *err)
+static void fake_dead_letter_flush(struct hps_consumer *base, uint32_t timeout_ms,
+                                   struct hps_dead_letters *out_letters)
 {
     struct fake_consumer *c = (struct fake_consumer *)base;
-    struct fake_log *log = c->log;
-    hps_status status = HPS_OK;
-    (void)timeout_ms;
-    lock(log);
-    if (away_of(log) != HPS_OK) {
-        status = away(log, err);
-    } else if (log->n_flushes_lost > 0 && c->n_dead_letters > 0) {
-        log->n_flushes_lost--;
-        status = hps_error_set(err, log->lost_status, "dead letters were lost");
-    }
-    for (uint32_t i = 0; i < c->n_dead_letters; i++) {
-        if (status == HPS_OK) {
-            make_topic(log, c->dead_letters[i].topic, 1);
-            append(log, c->dead_letters[i].topic, 0, c->dead_letters[i].record);
+    hps_status status = c->n_dead_letters > 0 ? letters_status(c->log) : HPS_OK;
+    uint32_t n_stay = status == HPS_DEADLINE      ? c->n_dead_letters
+                      : status == HPS_UNAVAILABLE ? 1
+                                                  : 0;
+    struct hps_dead_letters letters = {.status = status, .late = n_stay > 0 && c->n_late > 0};
+    lock(c->log);
+    for (uint32_t i = n_stay; i < c->n_dead_letters; i++) {
+        if (status == HPS_OK || status == HPS_UNAVAILABLE) {
+            make_topic(c->log, c->dead_letters[i].topic, 1);
+            append(c->log, c->dead_letters[i].topic, 0, c->dead_letters[i].record);
+            letters.n_acknowledged++;
         } else {
             free_record(c->dead_letters[i].record);
+            letters.n_lost++;
         }
         hps_free(c->dead_letters[i].topic);
     }
-    c->n_dead_letters = 0;
-    unlock(log);
-    return status;
+    unlock(c->log);
+    c->n_dead_letters = c->n_late = n_stay;
+    if (n_stay > 0) {
+        letters.status = HPS_DEADLINE;
+        hps_clock_advance(UINT64_C(1000) * timeout_ms);
+    }
+    snprintf(letters.text, sizeof(letters.text), "%s", hps_status_text(letters.status));
+    *out_letters = letters;
 }
 
 /* ---- opening and closing --------------------------------------------------------------------- */

@@ -31,7 +31,11 @@ enum hps_fake_setting {
     HPS_FAKE_AWAY,  /* hps_status: the log does not answer, UNAVAILABLE or UNAUTHENTICATED */
     HPS_FAKE_IDS,   /* topics that are made from now on have ids */
     HPS_FAKE_LISTS, /* hps_status: lists of topics are not answered, as by brokers that hang */
-    HPS_FAKE_LISTS_TAKE_US,   /* each list, answered or not, takes so long by the fake clock */
+    HPS_FAKE_LISTS_TAKE_US, /* each list, answered or not, takes so long by the fake clock */
+    /* hps_status: DEADLINE: dead letters stay in flight; UNAVAILABLE: the first one does;
+     * EXHAUSTED: the queue for them is full; otherwise they are lost. Waiting moves the fake clock.
+     */
+    HPS_FAKE_LETTERS,
     HPS_FAKE_RECALLS,         /* hps_status: recalls are refused */
     HPS_FAKE_RECALLS_MUTE,    /* recalls have no answer, though leaders give their word */
     HPS_FAKE_RECALLS_TAKE_US, /* the answer to a recall comes so much later by the fake clock */
@@ -40,7 +44,8 @@ enum hps_fake_setting {
 
 /* Of a topic. Each is 0, or HPS_OK, at first. */
 enum hps_fake_topic_setting {
-    HPS_FAKE_DELETED, /* consumers see it GONE, and another one may be made under its name */
+    HPS_FAKE_DELETED, /* consumers see it GONE, and another one may be made under its name; false:
+                         it is back, unless another one was made */
     HPS_FAKE_HIDDEN,  /* the user may not see it: it is not listed, and refused by name */
     HPS_FAKE_SLOW,  /* what is appended is not delivered, and polls end where the topic did, as with
                        an open transaction; its leader tells the end that there is */
@@ -91,9 +96,6 @@ void hps_fake_log_spoil(struct hps_update_log *log, const char *topic, int32_t p
                         int64_t offset);
 /* Every consumer that there is now is of no more use. */
 void hps_fake_log_break_consumers(struct hps_update_log *log);
-/* The next n flushes of dead letters fail with `status`, and those letters are lost. */
-void hps_fake_log_lose_dead_letters(struct hps_update_log *log, uint32_t n_flushes,
-                                    hps_status status);
 
 /* Block until every consumer has found nothing more in a poll that it made, or was in, since the
  * call began: all that was there before was polled, and dealt with. One caller at a time. */

@@ -203,38 +203,62 @@ static void test_stream_when_all_records_are_bad_then_it_advances(void **state)
     assert_true(metric(rig, HPS_M_UPDATE_RECORDS_REJECTED, "magic") == 2);
 }
 
-static void test_stream_when_letters_are_lost_then_the_record_comes_again(void **state)
+/* A batch of n bad records and a good one. Returns for how long the good one waited. */
+static uint64_t bad_and_good(struct rig *rig, unsigned n, hps_key good)
+{
+    uint64_t from_us = hps_clock_us();
+    for (unsigned i = 0; i < n; i++) {
+        put_bad(rig);
+    }
+    put(rig, good, 10);
+    turns(rig, 3);
+    assert_true(item(rig, good) == 10);
+    return (hps_clock_us() - from_us) / 1000000;
+}
+
+static void test_letters_when_the_topic_does_not_take_them_then_good_rows_wait_once(void **state)
+{
+    static const struct {
+        hps_status status; /* HPS_FAKE_LETTERS */
+        unsigned wait_s;
+        unsigned n_lost, n_kept; /* of seven letters; the topic takes the last */
+    } cases[] = {{HPS_DEADLINE, 3, 0, 7},
+                 {HPS_UNAVAILABLE, 3, 0, 7},
+                 {HPS_EXHAUSTED, 3, 6, 1},
+                 {HPS_PERMISSION, 0, 6, 1},
+                 {HPS_INVALID, 0, 6, 1}};
+    (void)state;
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct rig *rig = rig_open();
+        want_dead_letters(rig);
+        begin(rig, 1);
+        hps_fake_log_set(rig->log, HPS_FAKE_LETTERS, cases[i].status);
+        assert_int_equal(bad_and_good(rig, 4, 2), cases[i].wait_s);
+        assert_int_equal(bad_and_good(rig, 1, 3), 0);
+        assert_int_equal(bad_and_good(rig, 1, 6), 0);
+        hps_fake_log_set(rig->log, HPS_FAKE_LETTERS, HPS_OK);
+        assert_int_equal(bad_and_good(rig, 1, 4), 0);
+        assert_int_equal(hps_fake_log_high(rig->log, DEAD_LETTERS, 0), cases[i].n_kept);
+        assert_true(metric(rig, HPS_M_UPDATE_LETTERS_LOST, NULL) == cases[i].n_lost);
+        assert_true(metric(rig, HPS_M_UPDATE_RECORDS_REJECTED, "magic") == 7);
+        hps_fake_log_set(rig->log, HPS_FAKE_LETTERS, cases[i].status);
+        assert_int_equal(bad_and_good(rig, 1, 5), cases[i].wait_s); /* it has worked since */
+        rig_close(rig);
+    }
+}
+
+static void test_rejected_when_their_batch_is_read_again_then_counted_once(void **state)
 {
     struct rig *rig = *state;
-    want_dead_letters(rig);
     put_bad(rig);
-    hps_fake_log_lose_dead_letters(rig->log, 1, HPS_UNAVAILABLE);
+    hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_INVALID, 1, 1, 0); /* not the first position */
     begin(rig, 0);
-    assert_int_equal(hps_fake_log_high(rig->log, DEAD_LETTERS, 0), 0);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 0);
     hps_clock_advance(60 * 1000);
     turns(rig, 3);
-    assert_int_equal(hps_fake_log_high(rig->log, DEAD_LETTERS, 0), 1);
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 1);
-}
-
-/* One that is too large for the topic, say: it would hold up all that is behind it for ever. */
-static void test_stream_when_a_letter_is_refused_again_and_again_then_goes_on_without(void **state)
-{
-    struct rig *rig = *state;
-    want_dead_letters(rig);
-    put_bad(rig);
-    put(rig, 1, 10);
-    hps_fake_log_lose_dead_letters(rig->log, UINT32_MAX, HPS_INVALID);
-    begin(rig, 0);
-    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 0); /* once may be by chance */
-    for (unsigned i = 0; i < 4; i++) {
-        hps_clock_advance(60 * 1000);
-        turns(rig, 3);
-    }
-    assert_int_equal(hps_fake_log_high(rig->log, DEAD_LETTERS, 0), 0);
-    assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 2);
-    assert_true(item(rig, 1) == 10);
+    assert_true(metric(rig, HPS_M_UPDATE_RECORDS_REJECTED, "magic") == 1);
+    assert_int_equal(rig->stream->counts.n_rejected, 1);
 }
 
 /* ---- back-pressure --------------------------------------------------------------------------- */
@@ -1146,8 +1170,8 @@ int main(void)
         TEST(test_refresh_when_polls_are_behind_then_the_end_stays_what_it_is),
         TEST(test_stream_when_a_record_is_bad_then_the_others_are_applied),
         TEST(test_stream_when_all_records_are_bad_then_it_advances),
-        TEST(test_stream_when_letters_are_lost_then_the_record_comes_again),
-        TEST(test_stream_when_a_letter_is_refused_again_and_again_then_goes_on_without),
+        cmocka_unit_test(test_letters_when_the_topic_does_not_take_them_then_good_rows_wait_once),
+        TEST(test_rejected_when_their_batch_is_read_again_then_counted_once),
         TEST(test_stream_when_the_disk_is_full_then_waits_with_the_same_batch),
         TEST(test_pause_when_it_was_held_and_is_taken_back_then_updates_go_on),
         TEST(test_nan_when_no_longer_accepted_then_a_batch_that_waits_is_applied),
