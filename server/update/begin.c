@@ -14,6 +14,8 @@
 #include "base/log.h"
 #include "server/update/internal.h"
 
+#define MISSING_AGAIN_US UINT64_C(500000) /* from one list of topics to the next */
+
 /* ---- what is stored -------------------------------------------------------------------------- */
 
 struct update_partition *update_find_partition(struct hps_update_stream *stream, const char *topic,
@@ -244,7 +246,18 @@ void update_stop_partition(struct hps_update_stream *stream, struct update_parti
                 HPS_I64("partition", partition->number), HPS_I64("offset", partition->read.next),
                 HPS_STR("state", hps_partition_state_text(update_partition_state(phase))),
                 HPS_STR("reason", reason));
+        partition->stop_logged = true;
     }
+}
+
+void update_tell_running(const struct hps_update_stream *stream, struct update_partition *partition)
+{
+    if (partition->stop_logged) {
+        HPS_LOG(INFO, "updates", "partition running again", HPS_STR("model", stream->model),
+                HPS_I64("version", stream->number), HPS_STR("topic", partition->topic),
+                HPS_I64("partition", partition->number), HPS_I64("offset", partition->read.next));
+    }
+    partition->stop_logged = false;
 }
 
 void update_gap(struct hps_update_stream *stream, struct update_partition *partition,
@@ -528,11 +541,24 @@ static void begin_known(struct hps_update_stream *stream, struct update_partitio
                     check ? UPDATE_CHECKS : UPDATE_RUNS);
 }
 
+/* A broker that has just started may not know the topic yet: wait until lists confirm it. */
+static void begin_missing(struct hps_update_stream *stream, struct update_partition *partition)
+{
+    if (partition->listed.gone) {
+        update_stop_partition(stream, partition, UPDATE_GONE, "the topic does not exist");
+        return;
+    }
+    uint64_t again_us = hps_clock_us() + MISSING_AGAIN_US;
+    stream->topics.begin_due_us = again_us;
+    stream->topics.due_us = stream->topics.due_us < again_us ? stream->topics.due_us : again_us;
+    snprintf(partition->reason, sizeof(partition->reason), "the log does not list the topic");
+}
+
 static void begin_one(struct hps_update_stream *stream, struct update_partition *partition,
                       const struct hps_consumer_offsets *has)
 {
     if (has->status == HPS_NOT_FOUND) {
-        update_stop_partition(stream, partition, UPDATE_GONE, "the topic does not exist");
+        begin_missing(stream, partition);
         return;
     }
     if (has->status == HPS_UNAVAILABLE) {
@@ -550,7 +576,7 @@ static void begin_one(struct hps_update_stream *stream, struct update_partition 
     }
     partition->other = false; /* the log has it */
     if (!partition->listed.there) {
-        update_stop_partition(stream, partition, UPDATE_GONE, "the log does not list the topic");
+        begin_missing(stream, partition);
         return;
     }
     partition->low = has->low;
@@ -649,9 +675,11 @@ void update_begin(struct hps_update_stream *stream)
                 "update source unreachable: the offsets of partitions were not answered; retried",
                 HPS_STR("model", stream->model), HPS_I64("version", stream->number),
                 HPS_STR("error", err.text));
+        stream->link.outage_logged = true;
         stream->topics.begin_due_us = update_backoff_until(stream);
         return;
     }
+    update_tell_reachable(stream);
     uint32_t n = 0;
     if (!adopt(stream, parts)) {
         stream->topics.begin_due_us = update_backoff_until(stream);

@@ -124,6 +124,10 @@ void update_list_topics(struct hps_update_stream *stream);
 /* ... with the next turn; where the last list was not answered, after the pause that goes with it.
  */
 void update_list_soon(struct hps_update_stream *stream);
+/* The log was away: forget which partitions its lists lacked. */
+void update_forget_missing(struct hps_update_stream *stream);
+/* The log answers: log this if its outage was logged. */
+void update_tell_reachable(struct hps_update_stream *stream);
 /* UNAVAILABLE, and why the log does not answer. */
 hps_status update_unreachable(const struct hps_update_stream *stream, struct hps_error *err);
 
@@ -163,6 +167,9 @@ void update_stop_partition(struct hps_update_stream *stream, struct update_parti
 /* Have it read from `offset`. phase: RUNS; CHECKS, if the record there is to be the last one. */
 void update_run_from(struct hps_update_stream *stream, struct update_partition *partition,
                      int64_t offset, enum update_phase phase);
+/* The partition runs: log this if its stop was logged. */
+void update_tell_running(const struct hps_update_stream *stream,
+                         struct update_partition *partition);
 /* Unassign what was stopped. Not while what the last poll brought is borrowed. */
 void update_leave_stopped(struct hps_update_stream *stream);
 typedef bool (*update_wants_fn)(const void *ctx, const struct update_partition *partition);

@@ -442,6 +442,9 @@ void update_prove(struct hps_update_stream *stream)
         struct update_partition *partition = &stream->partitions[i];
         if (partition->phase == UPDATE_RUNS && update_is_published(partition)) {
             prove(stream, partition);
+            if (partition->phase == UPDATE_RUNS && !update_is_unproved(partition)) {
+                update_tell_running(stream, partition);
+            }
         }
     }
 }

@@ -78,6 +78,9 @@ struct update_listed {
     bool there;     /* it has it */
     bool was_there; /* ... the list before that one had, too */
     bool initial;   /* it was in the first list, of a version without any position */
+    bool gone;      /* lists of a connected log have lacked it for 3 s */
+    /* hps_clock_us of the first of these lists; 0: the last list has it. */
+    uint64_t missing_us;
     char topic_id[HPS_TOPIC_ID_BYTES_MAX]; /* "": not known */
     enum hps_compaction compaction;
     int64_t delete_retention_ms; /* -1: not known */
@@ -132,10 +135,11 @@ struct update_partition {
     struct hps_update_route route;
 
     enum update_phase phase;
-    bool other;        /* read by another version; this one has not seen it in the log */
-    bool paused;       /* by the operator; stored once `applied` says so, too */
-    bool leave;        /* it was stopped: to be unassigned */
-    bool only_deletes; /* GAP: only deletes may be lost; all other records are still to be read */
+    bool other;       /* read by another version; this one has not seen it in the log */
+    bool paused;      /* by the operator; stored once `applied` says so, too */
+    bool leave;       /* it was stopped: to be unassigned */
+    bool stop_logged; /* at level error: it stopped by itself, and has not run since */
+    int64_t accept;   /* GAP, OTHER: where an accept-gap goes on */
     char reason[200];
     char note[200]; /* what is to be known of it while it runs */
 
@@ -254,7 +258,8 @@ struct update_metrics {
 
 struct update_link {
     enum update_link_phase phase;
-    char text[200]; /* why the log does not answer, as last heard; "": nothing */
+    bool outage_logged; /* and not yet that the log answers again */
+    char text[200];     /* why the log does not answer, as last heard; "": nothing */
 };
 
 struct update_topics {

@@ -82,6 +82,7 @@ static bool open_consumer(struct hps_update_stream *stream)
                 "update_source options",
                 HPS_STR("model", stream->model), HPS_I64("version", stream->number),
                 HPS_STR("error", err.text));
+        stream->link.outage_logged = true;
         snprintf(stream->link.text, sizeof(stream->link.text), "%.199s", err.text);
         stream->consumer = NULL;
         return false;
@@ -319,6 +320,8 @@ static void take_down(struct hps_update_stream *stream, const struct hps_consume
             HPS_STR("model", stream->model), HPS_I64("version", stream->number),
             HPS_STR("error", event->text));
     update_link_set(stream, UPDATE_LINK_DOWN);
+    stream->link.outage_logged = true;
+    update_forget_missing(stream);
     stream->topics.due_us = 0; /* is it the same cluster? */
     update_begin_anew(stream, NULL);
     snprintf(stream->link.text, sizeof(stream->link.text), "%.199s", event->text);
@@ -398,10 +401,7 @@ static void take_event(struct hps_update_stream *stream, const struct hps_consum
         take_down(stream, event);
         break;
     case HPS_CONSUMER_UP:
-        if (!update_is_connected(stream) && update_is_listed(stream)) {
-            HPS_LOG(INFO, "updates", "update source reachable again",
-                    HPS_STR("model", stream->model), HPS_I64("version", stream->number));
-        }
+        update_tell_reachable(stream);
         update_link_set(stream, UPDATE_LINK_UP);
         break;
     case HPS_CONSUMER_COMMITS:
@@ -472,6 +472,7 @@ static bool gather_once(struct hps_update_stream *stream, uint32_t poll_ms)
                 "update source failed: its consumer has a fatal error; a new consumer is opened",
                 HPS_STR("model", stream->model), HPS_I64("version", stream->number),
                 HPS_STR("error", err.text));
+        stream->link.outage_logged = true;
         renew_consumer(stream);
         return false;
     }

@@ -12,6 +12,8 @@
 #include "base/log.h"
 #include "server/update/internal.h"
 
+#define GONE_US UINT64_C(3000000) /* a topic that is missing for so long was deleted */
+
 static bool list_partition(struct hps_update_stream *stream, const struct hps_consumer_topic *topic,
                            int32_t number, const struct hps_update_route *route)
 {
@@ -88,6 +90,23 @@ static void note_cluster(struct hps_update_stream *stream, const char *cluster)
     }
 }
 
+void update_forget_missing(struct hps_update_stream *stream)
+{
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        stream->partitions[i].listed.gone = false;
+        stream->partitions[i].listed.missing_us = 0;
+    }
+}
+
+void update_tell_reachable(struct hps_update_stream *stream)
+{
+    if (stream->link.outage_logged) {
+        HPS_LOG(INFO, "updates", "update source reachable again", HPS_STR("model", stream->model),
+                HPS_I64("version", stream->number));
+    }
+    stream->link.outage_logged = false;
+}
+
 static void list_failed(struct hps_update_stream *stream, hps_status status,
                         const struct hps_error *err)
 {
@@ -95,12 +114,22 @@ static void list_failed(struct hps_update_stream *stream, hps_status status,
             "update source unreachable: the list of topics was not answered; retried",
             HPS_STR("model", stream->model), HPS_I64("version", stream->number),
             HPS_STR("error", err->text));
+    stream->link.outage_logged = true;
+    update_forget_missing(stream);
     stream->topics.failed = true;
     stream->topics.due_us = update_backoff_until(stream);
     if (status == HPS_UNAVAILABLE || status == HPS_UNAUTHENTICATED) {
         update_link_set(stream, update_is_down(stream) ? UPDATE_LINK_DOWN : UPDATE_LINK_SILENT);
     }
     snprintf(stream->link.text, sizeof(stream->link.text), "%.199s", err->text);
+}
+
+/* A broker that has just started may list its topics late. */
+static void note_missing(struct update_listed *listed)
+{
+    uint64_t now_us = hps_clock_us();
+    listed->missing_us = listed->there ? 0 : listed->missing_us == 0 ? now_us : listed->missing_us;
+    listed->gone = !listed->there && now_us - listed->missing_us >= GONE_US;
 }
 
 /* False: no memory for all of them. */
@@ -120,6 +149,9 @@ static bool take_topics(struct hps_update_stream *stream, const struct hps_consu
         for (int32_t p = 0; ours && p < topic->n_partitions && added; p++) {
             added = list_partition(stream, topic, p, &route);
         }
+    }
+    for (uint32_t i = 0; i < stream->n_partitions; i++) {
+        note_missing(&stream->partitions[i].listed);
     }
     return added;
 }
@@ -144,6 +176,9 @@ void update_list_topics(struct hps_update_stream *stream)
         return;
     }
     note_topics(stream, asked_ms);
+    if (!update_is_down(stream)) {
+        update_tell_reachable(stream);
+    }
     update_link_set(stream, update_is_down(stream) ? UPDATE_LINK_PARTIAL : UPDATE_LINK_UP);
     update_hear(stream);
     update_ask_identity(stream);

@@ -345,6 +345,7 @@ def test_broker_when_stopped_started_and_grown_then_no_lookup_fails(own_broker, 
         broker.write("hps_et.away.a", [{**keyed(3, 103), "partition": 2}])
         until(lambda: values(stub, "away", "a", [1, 2, 3]) == {1: 101, 2: 102, 3: 103}, "updates")
         assert len(states(one, "away")) == 3
+        assert one.log().count("update source reachable again") == 1 and "level=error" not in one.log()
     finally:
         stop.set()
         reader.join()

@@ -306,7 +306,12 @@ void hps_fake_log_topic_set(struct hps_update_log *base, const char *name,
                             enum hps_fake_topic_setting setting, int64_t value)
 {
     struct fake_log *log = locked(base);
-    struct topic *topic = must(find_topic(log, name));
+    struct topic *topic = find_topic(log, name);
+    if (topic == NULL) { /* undelete it */
+        for (topic = log->topics; strcmp(topic->name, name) != 0; topic = topic->next) {
+            HPS_ASSERT(topic->next != NULL);
+        }
+    }
     topic->set[setting] = value;
     for (int32_t i = 0; i < topic->n_partitions && setting == HPS_FAKE_SLOW; i++) {
         topic->partitions[i].delivered = topic->partitions[i].high;

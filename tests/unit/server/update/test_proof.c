@@ -392,7 +392,7 @@ static void test_state_when_restarted_then_starting_until_listed_or_gone(void **
     rig_restart(rig, 0);
     update_stream_show(rig->stream);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_STARTING);
-    turns(rig, 2);
+    wait_s(rig, 5);
     assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GONE);
 }
 

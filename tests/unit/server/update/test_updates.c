@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "tests/lib/stream_rig.h"
@@ -27,6 +28,14 @@ static const struct update_partition *partition_of(struct rig *rig, const char *
         }
     }
     return NULL;
+}
+
+static void half_seconds(struct rig *rig, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        turns(rig, 2);
+        hps_clock_advance(500 * 1000);
+    }
 }
 
 static enum hps_partition_state state_of(struct rig *rig)
@@ -142,7 +151,7 @@ static void test_refresh_when_a_leader_does_not_answer_then_it_is_waited_for_a_w
     assert_int_equal(rig->stream->refresh.n, 1);
     hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
     hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_DELETED, true); /* which has no end */
-    turns(rig, 2);
+    half_seconds(rig, 8);
     assert_false(refresh(rig));
 }
 
@@ -1016,6 +1025,46 @@ static void test_gap_when_another_log_or_topic_is_there_after_an_outage_then_tol
     }
 }
 
+static unsigned n_of(const char *text, const char *what)
+{
+    unsigned n = 0;
+    for (const char *at = strstr(text, what); at != NULL; at = strstr(at + 1, what)) {
+        n++;
+    }
+    return n;
+}
+
+/* A broker that has just started may list its topics late. */
+static void test_topic_when_missing_after_an_outage_then_gone_only_if_it_stays_away(void **state)
+{
+    struct rig *rig = *state;
+    int fds[2];
+    char text[8192];
+    begin(rig, 1);
+    assert_int_equal(pipe(fds), 0);
+    hps_log_setup(HPS_LOG_INFO, HPS_LOG_LOGFMT, fds[1]);
+    for (unsigned stays = 0; stays < 2; stays++) {
+        hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_UNAVAILABLE);
+        turns(rig, 2);
+        hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_DELETED, true);
+        hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_OK);
+        half_seconds(rig, stays ? 8 : 3);
+        assert_int_equal(state_of(rig), stays ? HPS_PARTITION_GONE : HPS_PARTITION_STARTING);
+        hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_DELETED, false);
+        put(rig, 2, 20 + (float)stays);
+        hps_clock_advance(UINT64_C(1000) * rig->options.topics_ms);
+        turns(rig, 4);
+        assert_true(item(rig, 2) == 20 + (float)stays);
+        text[read(fds[0], text, sizeof(text) - 1)] = '\0';
+        assert_int_equal(n_of(text, "level=error"), stays);
+        assert_int_equal(n_of(text, "partition running again"), stays);
+        assert_int_equal(n_of(text, "update source reachable again"), 1);
+    }
+    hps_log_setup(HPS_LOG_ERROR, HPS_LOG_LOGFMT, STDERR_FILENO);
+    close(fds[0]);
+    close(fds[1]);
+}
+
 static void test_stream_when_the_consumer_breaks_then_another_goes_on(void **state)
 {
     struct rig *rig = *state;
@@ -1205,6 +1254,7 @@ int main(void)
         TEST(test_freeze_when_the_process_ends_before_it_is_stored_then_made_up_for),
         TEST(test_stream_when_the_log_is_away_then_goes_on_afterwards),
         cmocka_unit_test(test_gap_when_another_log_or_topic_is_there_after_an_outage_then_told),
+        TEST(test_topic_when_missing_after_an_outage_then_gone_only_if_it_stays_away),
         TEST(test_stream_when_the_consumer_breaks_then_another_goes_on),
         TEST(test_times_when_caught_up_then_as_of_now),
         TEST(test_times_when_one_clock_is_ahead_then_clamped_and_the_others_count),
