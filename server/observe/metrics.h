@@ -102,7 +102,7 @@
     X(UPDATE_RECORDS, COUNTER, "update_records_total", "model",                                 \
       "Records of the update log that were read and whose positions are stored.")               \
     X(UPDATE_RECORDS_REJECTED, COUNTER, "update_records_rejected_total", "model,reason",        \
-      "Invalid records of the update log, not applied.")                                        \
+      "Records not applied: invalid, or for a version that is not loaded.")                     \
     X(UPDATE_LETTERS_LOST, COUNTER, "update_dead_letters_lost_total", "model",                  \
       "Rejected records of which the dead-letter topic took no copy.")                          \
     X(UPDATE_BATCHES, COUNTER, "update_batches_total", "model", "Batches of updates applied.")  \

@@ -14,6 +14,8 @@
 #include "server/observe/metrics.h"
 #include "server/update/internal.h"
 
+enum { SET_BACK_MS = 1000 }; /* a step of the wall clock that matters */
+
 /* ---- the rate limit -------------------------------------------------------------------------- */
 
 /* When the rows that were applied have had their share of time, by the limit that holds now. */
@@ -334,10 +336,27 @@ static void release(struct hps_update_stream *stream)
     stream->batch.held = false;
 }
 
+/* Times are stored by the wall clock. If it was set back, the stored times would be too young after
+ * a restart: store them again. */
+static void note_set_back(struct hps_update_stream *stream)
+{
+    int64_t now_ms = hps_clock_forward_ms();
+    int64_t ahead_ms = now_ms - hps_clock_wall_of(now_ms);
+    bool back = ahead_ms > stream->ahead_ms + SET_BACK_MS;
+    for (uint32_t i = 0; i < stream->n_partitions && back; i++) {
+        struct update_partition *partition = &stream->partitions[i];
+        partition->pending.dirty = partition->pending.dirty || update_is_published(partition);
+    }
+    stream->ahead_ms = ahead_ms;
+}
+
 void update_apply_or_hold(struct hps_update_stream *stream)
 {
     struct hps_error err = {0};
     flush_dead_letters(stream);
+    if (!stream->batch.held) {
+        note_set_back(stream);
+    }
     if (update_n_unstored(stream) == 0) {
         release(stream); /* a pause that was held and taken back leaves nothing to be stored */
         return;

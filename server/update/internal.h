@@ -105,12 +105,14 @@ hps_status update_stream_apply(struct hps_update_stream *stream, struct hps_erro
     HPS_MUST_CHECK;
 /* ... if there is something to be stored; what cannot be applied now waits, and is tried again. */
 void update_apply_or_hold(struct hps_update_stream *stream);
+/* Keep the current batch, which failed with `status`, and retry it. */
+void update_hold(struct hps_update_stream *stream, hps_status status, const struct hps_error *err);
 /* Count records that were rejected, once their batch is applied. reason: static. */
 void update_count_rejected(struct hps_update_stream *stream, const char *reason, uint64_t n);
 /* Send a copy of a rejected record to the dead-letter topic, if there is one. */
 void update_send_dead_letter(struct hps_update_stream *stream,
                              const struct hps_consumer_record *record, const char *reason);
-/* Forget the batch at hand; what it had is read again. */
+/* Drop the current batch, which must not be half-applied; its records are read again. */
 void update_stream_abandon(struct hps_update_stream *stream);
 /* When the rows that were applied have had their share of time, by the limit that holds now. */
 uint64_t update_rate_due_us(const struct hps_update_stream *stream);

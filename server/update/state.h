@@ -135,11 +135,11 @@ struct update_partition {
     struct hps_update_route route;
 
     enum update_phase phase;
-    bool other;       /* read by another version; this one has not seen it in the log */
-    bool paused;      /* by the operator; stored once `applied` says so, too */
-    bool leave;       /* it was stopped: to be unassigned */
-    bool stop_logged; /* at level error: it stopped by itself, and has not run since */
-    int64_t accept;   /* GAP, OTHER: where an accept-gap goes on */
+    bool other;        /* read by another version; this one has not seen it in the log */
+    bool paused;       /* by the operator; stored once `applied` says so, too */
+    bool leave;        /* it was stopped: to be unassigned */
+    bool stop_logged;  /* at level error: it stopped by itself, and has not run since */
+    bool only_deletes; /* GAP: only deletes may be lost; all other records are still to be read */
     char reason[200];
     char note[200]; /* what is to be known of it while it runs */
 

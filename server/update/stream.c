@@ -116,15 +116,11 @@ static void count_skipped(struct hps_update_stream *stream,
                           const struct hps_consumer_record *record, const char *reason,
                           const char *text)
 {
-    stream->batch.n_rejected++;
+    update_count_rejected(stream, reason, 1);
     HPS_LOG(WARN, "updates", "record rejected: it is skipped, see reason",
             HPS_STR("model", stream->model), HPS_I64("version", stream->number),
             HPS_STR("topic", record->topic), HPS_I64("partition", record->partition),
             HPS_I64("offset", record->offset), HPS_STR("reason", reason), HPS_STR("error", text));
-    hps_metric_add(hps_server_metric(stream->updater->options.metrics,
-                                     HPS_M_UPDATE_RECORDS_REJECTED, stream->model, reason, NULL,
-                                     NULL),
-                   1);
 }
 
 /* Counts a record for a version that is not loaded. Only the active version counts it, so it is
@@ -151,12 +147,8 @@ static void count_for_none(struct hps_update_stream *stream,
 static void count_bad(struct hps_update_stream *stream, const struct hps_consumer_record *record,
                       const char *reason, const char *text)
 {
-    update_count_rejected(stream, reason, 1);
+    count_skipped(stream, record, reason, text);
     update_show_rejected(stream, record->topic, record->partition, record->offset, reason, text);
-    HPS_LOG(WARN, "updates", "record rejected: it is skipped, see reason",
-            HPS_STR("model", stream->model), HPS_I64("version", stream->number),
-            HPS_STR("topic", record->topic), HPS_I64("partition", record->partition),
-            HPS_I64("offset", record->offset), HPS_STR("reason", reason), HPS_STR("error", text));
     update_send_dead_letter(stream, record, reason);
 }
 

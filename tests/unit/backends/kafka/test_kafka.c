@@ -127,10 +127,13 @@ static void test_dead_letter_when_properties_ask_for_no_acks_then_a_refusal_is_r
         poll = poll_once(rig.consumer, 100, 100, 1 << 20);
     }
     hps_mock_kafka_fail(rig.mock, HPS_MOCK_PRODUCE, HPS_MOCK_TOPIC_DENIED, 1);
-    assert_int_equal(
-        rig.consumer->ops->dead_letter(rig.consumer, TOPIC, &poll.records[0], "bad", &err), HPS_OK);
-    assert_int_equal(rig.consumer->ops->dead_letter_flush(rig.consumer, ANSWER_MS, &err),
-                     HPS_PERMISSION);
+    struct hps_dead_letters letters = {0};
+    assert_int_equal(rig.consumer->ops->dead_letter(rig.consumer, TOPIC, &poll.records[0], "bad",
+                                                    ANSWER_MS, &err),
+                     HPS_OK);
+    rig.consumer->ops->dead_letter_flush(rig.consumer, ANSWER_MS, &letters);
+    assert_int_equal(letters.status, HPS_PERMISSION);
+    assert_int_equal(letters.n_lost, 1);
     client_close(&rig);
 }
 
