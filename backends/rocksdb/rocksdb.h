@@ -12,9 +12,9 @@
 
 /* How rows are read from disk. */
 enum hps_rocksdb_read_mode {
-    /* The store chooses when it is opened. It chooses MMAP if the files and the rows to be loaded
-     * each fit memory_bytes. Otherwise it chooses DIRECT, or BUFFERED if the file system does not
-     * support direct reads. */
+    /* The store chooses when it is opened. It chooses MMAP if neither the total size of the files
+     * nor load_bytes exceeds memory_bytes. Otherwise it chooses DIRECT, or BUFFERED if the file
+     * system does not support direct reads. */
     HPS_ROCKSDB_READ_AUTO,
     HPS_ROCKSDB_READ_MMAP,     /* files are mapped; an unreadable disk sector ends the process */
     HPS_ROCKSDB_READ_DIRECT,   /* read with O_DIRECT, bypassing the page cache, by many threads */

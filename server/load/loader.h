@@ -77,7 +77,8 @@ struct hps_load_conversion {
     struct hps_row_loss loss;
 };
 
-/* The loader thread writes it; any thread reads it. */
+/* Progress of one load. The loader thread writes the atomic fields, except `cancel`; any thread may
+ * read them. */
 struct hps_load_progress {
     /* "plan", "sort", "write", "ingest", "fill", "warm", "catch-up" or "done". Static text. */
     _Atomic(const char *) stage;
@@ -91,7 +92,7 @@ struct hps_load_progress {
      * conversions are not reported. */
     struct hps_load_conversion *conversions;
     atomic_bool cancel; /* set by any thread: the load ends with CANCELLED */
-    uint64_t logged_us; /* used by hps_load_progress_log */
+    uint64_t logged_us; /* hps_load_progress_log alone uses it: one call at a time */
 };
 
 /* Estimate of the remaining time in milliseconds, from the average rate so far. 0: unknown, or all
