@@ -239,7 +239,7 @@ uint64_t gpu_changes_done(const struct hps_gpu_tier *tier, bool but_waiting);
 /* After a loss: end all pending lookups with an error. */
 void gpu_lookups_end(struct hps_gpu_tier *tier);
 
-/* ---- opening and closing the tier: before its thread starts, and after it has ended ------------ */
+/* ---- opening and closing the tier, while its thread does not run ----------------------------- */
 
 void gpu_changes_init(struct hps_gpu_tier *tier);
 void gpu_changes_fini(struct hps_gpu_tier *tier);
