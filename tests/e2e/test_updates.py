@@ -182,28 +182,28 @@ def test_bad_records_when_between_good_ones_then_left_out_counted_and_kept(broke
 
 
 def test_letters_when_their_topic_is_made_late_then_updates_go_on_and_copies_resume(broker, daemon, work):
-    topic = broker.create("hps_et.late.a", 1)
-    one = daemon(config_of(work, broker, "late", source={"dead_letter_topic": "late.letters"}))
+    topic = broker.create("hps_et.tardy.a", 1)
+    one = daemon(config_of(work, broker, "tardy", source={"dead_letter_topic": "tardy.letters"}))
     bad, n = {"key": None, "value": b"junk, and long enough"}, 0
 
     def more():
         nonlocal n
         n += 1
         broker.write(topic, [bad, bad, keyed(n, 200 + n)])
-        wait_now(one, "late", "--allow-refused")
-        assert values(one.stub(), "late", "a", [n]) == {n: 200 + n}
-        assert one.metrics()['hpsd_update_records_rejected_total{model="late",reason="magic"}'] == 2 * n
+        wait_now(one, "tardy", "--allow-refused")
+        assert values(one.stub(), "tardy", "a", [n]) == {n: 200 + n}
+        assert one.metrics()['hpsd_update_records_rejected_total{model="tardy",reason="magic"}'] == 2 * n
         return "dead letters resumed" in one.log()
 
     def lost():
-        return one.metrics()['hpsd_update_dead_letters_lost_total{model="late"}']
+        return one.metrics()['hpsd_update_dead_letters_lost_total{model="tardy"}']
 
     more()
     more()
     until(lambda: lost() == 2 * n, "the letters to be lost")
-    broker.create("late.letters", 1)
+    broker.create("tardy.letters", 1)
     until(more, "the letters to be taken")
-    until(lambda: len(broker.read("late.letters")) + lost() == 2 * n, "the rest of them")
+    until(lambda: len(broker.read("tardy.letters")) + lost() == 2 * n, "the rest of them")
     assert one.log().count("dead letters late or lost") == 1
 
 
