@@ -329,10 +329,11 @@ static int64_t start_of(const struct hps_update_stream *stream,
     return latest ? has->high : has->low;
 }
 
-/* How old what it is to have from the log may be. */
+/* How old what it is to have from the log may be. The times of files are of the wall clock. */
 static int64_t start_age_ms(const struct hps_consumer_offsets *has)
 {
-    return has->time_unix_ms >= 0 ? hps_clock_forward_ms() - has->time_unix_ms : INT64_MAX;
+    int64_t now_ms = (int64_t)hps_clock_wall_ms();
+    return has->time_unix_ms >= 0 ? now_ms - has->time_unix_ms : INT64_MAX;
 }
 
 static bool begins_buried(const struct update_partition *partition,
@@ -476,7 +477,7 @@ static void begin_new(struct hps_update_stream *stream, struct update_partition 
     memcpy(partition->read.cluster, stream->topics.cluster, sizeof(stream->topics.cluster));
     bool by_time = has->time_unix_ms > 0 && !begins_buried(partition, has);
     partition->read.as_of_ms = partition->proof.as_of_ms;
-    partition->read.base_ms = by_time ? has->time_unix_ms : hps_clock_forward_ms();
+    partition->read.base_ms = hps_clock_forward_ms() - (by_time ? start_age_ms(has) : 0);
     if (partition->read.skipped == HPS_POSITION_LOST) {
         tell_lost(stream, partition);
     }

@@ -1116,16 +1116,24 @@ static void test_start_when_records_that_the_files_lack_may_be_gone_then_it_runs
         int64_t kept_ms; /* 0: not known */
         int64_t low;
         bool missing;
+        int64_t glitch_ms; /* the wall clock was ahead by this for a moment */
+        bool compacted;
     } cases[] = {
-        {0, 2, true},
-        {3 * HOUR_MS, 2, true},  /* retention cannot have removed them, DeleteRecords can */
-        {3 * HOUR_MS, 1, false}, /* the log has a record from before the files */
-        {3 * HOUR_MS, 0, false},
+        {0, 2, true, 0, false},
+        /* retention cannot have removed them, DeleteRecords can */
+        {3 * HOUR_MS, 2, true, 0, false},
+        {3 * HOUR_MS, 1, false, 0, false}, /* the log has a record from before the files */
+        {3 * HOUR_MS, 0, false, 0, false},
+        {3 * HOUR_MS, 2, true, 10 * HOUR_MS, false},
+        {3 * HOUR_MS, 1, false, 10 * HOUR_MS, true},
     };
     (void)s;
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct rig *rig = rig_open();
         rig->options.start = HPS_UPDATE_START_FILES;
+        if (cases[i].compacted) {
+            hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, 3 * HOUR_MS);
+        }
         put(rig, 1, 10);
         put(rig, 1, 11);
         rig->fx.version->loaded_unix_ms = hps_clock_wall_ms() + 1;
@@ -1133,6 +1141,9 @@ static void test_start_when_records_that_the_files_lack_may_be_gone_then_it_runs
         put(rig, 2, 20);
         hps_fake_log_trim(rig->log, ITEMS, 0, cases[i].low);
         hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_KEPT_MS, cases[i].kept_ms);
+        hps_clock_wall_shift(cases[i].glitch_ms);
+        (void)now_ms();
+        hps_clock_wall_shift(-cases[i].glitch_ms);
         begin(rig, 0);
         const struct hps_partition_view *view = view_of(rig, ITEMS, 0);
         assert_int_equal(view->state, HPS_PARTITION_RUNNING);
