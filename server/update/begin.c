@@ -465,6 +465,7 @@ static void begin_new(struct hps_update_stream *stream, struct update_partition 
     int64_t next = start_of(stream, partition, has);
     partition->proof.seen_ms = 0;
     partition->proof.seen_next = next;
+    partition->note[0] = '\0';
     if (begins_in_a_gap(stream, partition, next, has)) {
         return;
     }

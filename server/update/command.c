@@ -92,6 +92,7 @@ void update_move_to(struct hps_update_stream *stream, struct update_partition *p
         memcpy(read->topic_id, at->topic_id, sizeof(at->topic_id));
     }
     partition->pending.moved = true;
+    partition->note[0] = '\0';
     memcpy(read->cluster, stream->topics.cluster, sizeof(stream->topics.cluster));
     partition->to_commit = -1;
     partition->committed = -1;

@@ -1187,6 +1187,9 @@ static void test_start_when_producers_may_set_times_then_it_says_what_it_skips(v
             "before offset 1 are skipped: their times are before 1970-01-01T00:00:01Z";
         assert_true((strstr(view->reason, note) != NULL) == cases[i].noted);
         assert_true(cases[i].noted || view->reason[0] == '\0');
+        assert_int_equal(seek(rig, 0), HPS_OK);
+        turns(rig, 2);
+        assert_string_equal(view_of(rig, ITEMS, 0)->reason, "");
         rig_close(rig);
     }
 }
