@@ -104,7 +104,9 @@ static hps_status read_partition(const struct reading *reading, const char *topi
     partition->proof.as_of_ms = position.as_of_ms;
     partition->proof.seen_ms = position.as_of_ms;
     partition->proof.seen_next = position.next;
-    partition->skipped_end = position.skipped != HPS_POSITION_WHOLE ? position.next : 0;
+    partition->skipped_end = position.skipped == HPS_POSITION_WHOLE ? 0
+                             : position.before_start                ? position.start
+                                                                    : position.next;
     snprintf(partition->reason, sizeof(partition->reason), "the log has not listed its topic yet");
     stream->topics.fresh = false;
     update_note_event_time(stream, position.event_time_ms);
@@ -420,6 +422,9 @@ static bool begins_in_a_gap(struct hps_update_stream *stream, struct update_part
                  ", behind the time of the files: updates between may be gone; load newer files",
                  has->low);
     }
+    if (!buried && !begins_cut(partition, next, has)) {
+        return false; /* on a topic with few records, the usual case */
+    }
     HPS_LOG(WARN, "updates",
             "updates incomplete: records from before the start position may be gone; see reason",
             HPS_STR("model", stream->model), HPS_I64("version", stream->number),
@@ -474,6 +479,7 @@ static void begin_new(struct hps_update_stream *stream, struct update_partition 
         (struct hps_position){.next = next,
                               .start = next,
                               .skipped = skipped_at_start(stream, partition, next, has),
+                              .before_start = !begins_buried(partition, has),
                               .frozen = HPS_POSITION_WHOLE};
     memcpy(partition->read.cluster, stream->topics.cluster, sizeof(stream->topics.cluster));
     bool by_time = has->time_unix_ms > 0 && !begins_buried(partition, has);

@@ -83,6 +83,7 @@ void update_move_to(struct hps_update_stream *stream, struct update_partition *p
                                   .event_time_ms = at->event_time_ms,
                                   .start = same && at->start <= offset ? at->start : offset,
                                   .skipped = skipped_by(partition, offset),
+                                  .before_start = partition->basis == UPDATE_NOWHERE,
                                   .frozen = HPS_POSITION_WHOLE,
                                   .base_ms = hps_clock_forward_ms()};
     if (same && partition->phase == UPDATE_GAP && offset == at->next) {

@@ -14,7 +14,8 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "positions are stored as they lie");
 
-enum { FORMAT = 3, FORMAT_2 = 2, FORMAT_1 = 1, LAST_KNOWN = 1, PAUSED = 2, WITNESS_KNOWN = 4 };
+enum { FORMAT = 3, FORMAT_2 = 2, FORMAT_1 = 1 };
+enum { LAST_KNOWN = 1, PAUSED = 2, WITNESS_KNOWN = 4, BEFORE_START = 8 };
 
 struct stored {
     uint8_t format;
@@ -72,10 +73,11 @@ size_t hps_position_encode(const struct hps_position *position,
     HPS_ASSERT(cluster_size < HPS_CLUSTER_BYTES_MAX && topic_id_size < HPS_TOPIC_ID_BYTES_MAX);
     const struct hps_witness *last = &position->last;
     const struct hps_witness *witness = &position->witness;
+    uint8_t bits = (last->known ? LAST_KNOWN : 0) | (position->paused ? PAUSED : 0) |
+                   (witness->known ? WITNESS_KNOWN : 0) |
+                   (position->before_start ? BEFORE_START : 0);
     const struct stored stored = {.format = FORMAT,
-                                  .bits = (last->known ? LAST_KNOWN : 0) |
-                                          (position->paused ? PAUSED : 0) |
-                                          (witness->known ? WITNESS_KNOWN : 0),
+                                  .bits = bits,
                                   .cluster_size = (uint16_t)cluster_size,
                                   .topic_id_size = (uint16_t)topic_id_size,
                                   .next = position->next,
@@ -140,6 +142,7 @@ hps_status hps_position_decode(const void *value, size_t size, struct hps_positi
                                           .event_time_ms = stored.event_time_ms,
                                           .start = stored.start,
                                           .skipped = stored.skipped,
+                                          .before_start = (stored.bits & BEFORE_START) != 0,
                                           .frozen = stored.frozen,
                                           .base_ms = stored.base_ms};
     const uint8_t *ids = (const uint8_t *)value + fixed;

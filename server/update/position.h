@@ -7,7 +7,8 @@
  *   value   little-endian:
  *            0  u8   format, 3
  *            1  u8   bits; 1: the last record is known; 2: the operator has paused the partition;
- *                    4: there is a witness
+ *                    4: there is a witness; 8: all records that were passed over are before
+ *                    the offset where the version began
  *            2  u16  bytes of the cluster's id
  *            4  u16  bytes of the topic's id
  *            6  u16  0
@@ -78,8 +79,9 @@ struct hps_position {
                                    was read from */
     int64_t as_of_ms;
     int64_t event_time_ms;
-    int64_t start;   /* -1: not known */
-    int64_t skipped; /* or one of the next */
+    int64_t start;     /* -1: not known */
+    int64_t skipped;   /* or one of the next */
+    bool before_start; /* all records that were passed over have offsets before `start` */
     int64_t base_ms; /* all deletes of before are known to have been applied, or to be lost; 0: none
                         are */
     int64_t frozen;  /* from where on they were as the version was frozen; or HPS_POSITION_WHOLE */

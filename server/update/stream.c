@@ -203,6 +203,7 @@ static void advance(struct update_partition *partition, const struct hps_consume
         partition->pending.passed_over = true;
         read->skipped = read->skipped == HPS_POSITION_WHOLE ? record->offset : read->skipped;
         read->frozen = read->frozen == HPS_POSITION_WHOLE ? record->offset : read->frozen;
+        read->before_start = false;
     }
     if (fate->n_keys > 0 && event_ms > read->event_time_ms) {
         read->event_time_ms = event_ms;

@@ -23,6 +23,7 @@ static const struct hps_position some = {.cluster = "cluster-1",
                                          .event_time_ms = 20,
                                          .start = 100,
                                          .skipped = 300,
+                                         .before_start = true,
                                          .frozen = 450,
                                          .base_ms = 460};
 
@@ -48,6 +49,7 @@ static void test_position_when_stored_then_read_as_it_was(void **state)
     assert_int_equal(read.event_time_ms, 20);
     assert_int_equal(read.start, 100);
     assert_int_equal(read.skipped, 300);
+    assert_true(read.before_start);
 }
 
 /* As an earlier program has written it: without the topic's id. */

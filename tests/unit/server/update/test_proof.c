@@ -1150,6 +1150,11 @@ static void test_start_when_records_that_the_files_lack_may_be_gone_then_it_runs
         assert_int_equal(strstr(view->reason, "may be gone") != NULL, cases[i].missing);
         assert_int_equal(view->skipped == HPS_POSITION_LOST, cases[i].missing);
         assert_true(item(rig, 1) == -1 && item(rig, 2) == 20);
+        hps_clock_fake(hps_clock_us()); /* another process */
+        rig_restart(rig, 3);
+        view = view_of(rig, ITEMS, 0); /* it applied all later records */
+        assert_int_equal(view->skipped == HPS_POSITION_LOST, cases[i].missing);
+        assert_int_equal(view->skipped_end, cases[i].missing ? cases[i].low : 0);
         rig_close(rig);
     }
 }
