@@ -48,12 +48,13 @@ static void on_delivery(rd_kafka_t *rk, const rd_kafka_message_t *message, void 
 
 static hps_status producer_open(struct hps_kafka_consumer *c, struct hps_error *err)
 {
-    static const struct hps_kafka_property acknowledged = {"acks", "all"}; /* else loss is silent */
+    static const struct hps_kafka_property reported[] = {{"acks", "all"}, /* else loss is silent */
+                                                         {"delivery.report.only.error", "false"}};
     rd_kafka_conf_t *conf = NULL;
     if (c->dead_letters.producer != NULL) {
         return HPS_OK;
     }
-    hps_status status = hps_kafka_conf(c->log, &acknowledged, 1, &conf, err);
+    hps_status status = hps_kafka_conf(c->log, reported, 2, &conf, err);
     if (status != HPS_OK) {
         return status;
     }

@@ -114,11 +114,11 @@ static void catch_up(struct log_client *rig, struct seen *seen, int64_t next)
 
 /* ---- dead letters ---------------------------------------------------------------------------- */
 
-static void test_dead_letter_when_properties_ask_for_no_acks_then_a_refusal_is_reported(
-    void **state)
+static void test_dead_letter_when_properties_ask_for_no_answers_then_each_is_reported(void **state)
 {
-    const struct hps_kafka_property property = {"acks", "0"};
-    struct log_client rig = client_open(1, &property, 1);
+    const struct hps_kafka_property properties[] = {{"acks", "0"},
+                                                    {"delivery.report.only.error", "true"}};
+    struct log_client rig = client_open(1, properties, 2);
     struct hps_error err = {0};
     (void)state;
     begin(&rig, 1);
@@ -126,14 +126,17 @@ static void test_dead_letter_when_properties_ask_for_no_acks_then_a_refusal_is_r
     while (poll.n_records == 0) {
         poll = poll_once(rig.consumer, 100, 100, 1 << 20);
     }
-    hps_mock_kafka_fail(rig.mock, HPS_MOCK_PRODUCE, HPS_MOCK_TOPIC_DENIED, 1);
-    struct hps_dead_letters letters = {0};
-    assert_int_equal(rig.consumer->ops->dead_letter(rig.consumer, TOPIC, &poll.records[0], "bad",
-                                                    ANSWER_MS, &err),
-                     HPS_OK);
-    rig.consumer->ops->dead_letter_flush(rig.consumer, ANSWER_MS, &letters);
-    assert_int_equal(letters.status, HPS_PERMISSION);
-    assert_int_equal(letters.n_lost, 1);
+    for (unsigned fails = 0; fails < 2; fails++) {
+        hps_mock_kafka_fail(rig.mock, HPS_MOCK_PRODUCE, HPS_MOCK_TOPIC_DENIED, fails);
+        struct hps_dead_letters letters = {0};
+        assert_int_equal(rig.consumer->ops->dead_letter(rig.consumer, TOPIC, &poll.records[0],
+                                                        "bad", ANSWER_MS, &err),
+                         HPS_OK);
+        rig.consumer->ops->dead_letter_flush(rig.consumer, ANSWER_MS, &letters);
+        assert_int_equal(letters.status, fails ? HPS_PERMISSION : HPS_OK);
+        assert_int_equal(letters.n_lost, fails);
+        assert_int_equal(letters.n_acknowledged, 1 - fails);
+    }
     client_close(&rig);
 }
 
@@ -485,8 +488,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(
             test_open_when_client_id_is_given_then_each_connection_adds_its_name, setup, teardown),
-        cmocka_unit_test(
-            test_dead_letter_when_properties_ask_for_no_acks_then_a_refusal_is_reported),
+        cmocka_unit_test(test_dead_letter_when_properties_ask_for_no_answers_then_each_is_reported),
         TEST(test_poll_when_the_cluster_goes_and_comes_then_told_once_and_nothing_is_lost),
         cmocka_unit_test(test_consumer_when_there_is_no_cluster_then_calls_end_and_it_is_told),
         TEST(test_poll_when_the_leader_moves_then_reading_goes_on),
