@@ -65,22 +65,30 @@ static uint32_t letters_wait_ms(const struct update_dead_letters *letters)
     return waits ? UPDATE_LOG_TIMEOUT_MS - (uint32_t)waited_ms : 0;
 }
 
-/* INVALID: the letter is too large, and the topic works. */
 static void letters_failed(struct hps_update_stream *stream, hps_status status, const char *text,
                            uint64_t n_lost)
 {
     struct update_dead_letters *letters = &stream->batch.dead_letters;
     hps_metric_add(stream->metrics.letters_lost, n_lost);
+    if (status == HPS_INVALID) { /* the topic takes others */
+        HPS_LOG(WARN, "updates",
+                "dead letter lost: it is too large, see error; raise max.message.bytes of the "
+                "dead-letter topic and message.max.bytes in update_source.properties",
+                HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+                HPS_STR("topic", stream->updater->options.dead_letter_topic),
+                HPS_STR("error", text));
+        return;
+    }
     if (!letters->failing) {
         HPS_LOG(WARN, "updates",
                 "dead letters late or lost: the dead-letter topic does not take them, see error; "
-                "updates go on without waiting for it; check that the topic exists, its "
-                "max.message.bytes, and the right to Write",
+                "updates go on without waiting for it; check that the topic exists, and the right "
+                "to Write",
                 HPS_STR("model", stream->model), HPS_I64("version", stream->number),
                 HPS_STR("topic", stream->updater->options.dead_letter_topic),
                 HPS_STR("error", text), HPS_STR("status", hps_status_text(status)));
     }
-    letters->failing = letters->failing || status != HPS_INVALID;
+    letters->failing = true;
 }
 
 void update_send_dead_letter(struct hps_update_stream *stream,

@@ -43,6 +43,15 @@ static enum hps_partition_state state_of(struct rig *rig)
     return update_partition_state(partition_of(rig, ITEMS, 0)->phase);
 }
 
+static unsigned n_of(const char *text, const char *what)
+{
+    unsigned n = 0;
+    for (const char *at = strstr(text, what); at != NULL; at = strstr(at + 1, what)) {
+        n++;
+    }
+    return n;
+}
+
 /* Its first step. True: it goes on. */
 static bool refresh(struct rig *rig)
 {
@@ -236,9 +245,13 @@ static void test_letters_when_the_topic_does_not_take_them_then_good_rows_wait_o
                  {HPS_EXHAUSTED, 3, 6, 1},
                  {HPS_PERMISSION, 0, 6, 1},
                  {HPS_INVALID, 0, 6, 1}};
+    int fds[2];
+    char text[8192];
     (void)state;
+    assert_int_equal(pipe(fds), 0);
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct rig *rig = rig_open();
+        hps_log_setup(HPS_LOG_WARN, HPS_LOG_LOGFMT, fds[1]);
         want_dead_letters(rig);
         begin(rig, 1);
         hps_fake_log_set(rig->log, HPS_FAKE_LETTERS, cases[i].status);
@@ -252,8 +265,15 @@ static void test_letters_when_the_topic_does_not_take_them_then_good_rows_wait_o
         assert_true(metric(rig, HPS_M_UPDATE_RECORDS_REJECTED, "magic") == 7);
         hps_fake_log_set(rig->log, HPS_FAKE_LETTERS, cases[i].status);
         assert_int_equal(bad_and_good(rig, 1, 5), cases[i].wait_s); /* it has worked since */
+        text[read(fds[0], text, sizeof(text) - 1)] = '\0';
+        bool too_large = cases[i].status == HPS_INVALID;
+        assert_int_equal(n_of(text, "dead letter lost: it is too large") > 0, too_large);
+        assert_int_equal(n_of(text, "does not take them"), too_large ? 0 : 2);
         rig_close(rig);
     }
+    hps_log_setup(HPS_LOG_ERROR, HPS_LOG_LOGFMT, STDERR_FILENO);
+    close(fds[0]);
+    close(fds[1]);
 }
 
 static void test_rejected_when_their_batch_is_read_again_then_counted_once(void **state)
@@ -1023,15 +1043,6 @@ static void test_gap_when_another_log_or_topic_is_there_after_an_outage_then_tol
         assert_true(item(rig, 6) == 60);
         rig_close(rig);
     }
-}
-
-static unsigned n_of(const char *text, const char *what)
-{
-    unsigned n = 0;
-    for (const char *at = strstr(text, what); at != NULL; at = strstr(at + 1, what)) {
-        n++;
-    }
-    return n;
 }
 
 /* A broker that has just started may list its topics late. */
