@@ -112,17 +112,6 @@ static void renew_consumer(struct hps_update_stream *stream)
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-static void count_skipped(struct hps_update_stream *stream,
-                          const struct hps_consumer_record *record, const char *reason,
-                          const char *text)
-{
-    update_count_rejected(stream, reason, 1);
-    HPS_LOG(WARN, "updates", "record rejected: it is skipped, see reason",
-            HPS_STR("model", stream->model), HPS_I64("version", stream->number),
-            HPS_STR("topic", record->topic), HPS_I64("partition", record->partition),
-            HPS_I64("offset", record->offset), HPS_STR("reason", reason), HPS_STR("error", text));
-}
-
 /* Counts a record for a version that is not loaded. Only the active version counts it, so it is
  * counted once, and a version that reads old records again does not count them. The record itself
  * is right: no copy goes to the dead-letter topic, and no wait for other records fails. */
@@ -131,7 +120,6 @@ static void count_for_none(struct hps_update_stream *stream,
                            const struct hps_update_fate *fate)
 {
     struct hps_updater *updater = stream->updater;
-    char text[64];
     if (!fate->for_other || fate->version == 0 || !atomic_load(&stream->active)) {
         return;
     }
@@ -139,15 +127,24 @@ static void count_for_none(struct hps_update_stream *stream,
     bool loaded = update_stream_find(updater, stream->model, fate->version) != NULL;
     hps_lock_release(&updater->lock);
     if (!loaded) {
-        (void)snprintf(text, sizeof(text), "version %" PRId64 " is not loaded", fate->version);
-        count_skipped(stream, record, HPS_UPDATE_BAD_VERSION, text);
+        update_count_rejected(stream, HPS_UPDATE_BAD_VERSION, 1);
+        HPS_LOG(WARN, "updates",
+                "record skipped: it names a version that is not loaded; if that version is loaded "
+                "later, it may still apply the record",
+                HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+                HPS_I64("record_version", fate->version), HPS_STR("topic", record->topic),
+                HPS_I64("partition", record->partition), HPS_I64("offset", record->offset));
     }
 }
 
 static void count_bad(struct hps_update_stream *stream, const struct hps_consumer_record *record,
                       const char *reason, const char *text)
 {
-    count_skipped(stream, record, reason, text);
+    update_count_rejected(stream, reason, 1);
+    HPS_LOG(WARN, "updates", "record rejected: it is skipped, see reason",
+            HPS_STR("model", stream->model), HPS_I64("version", stream->number),
+            HPS_STR("topic", record->topic), HPS_I64("partition", record->partition),
+            HPS_I64("offset", record->offset), HPS_STR("reason", reason), HPS_STR("error", text));
     update_show_rejected(stream, record->topic, record->partition, record->offset, reason, text);
     update_send_dead_letter(stream, record, reason);
 }
