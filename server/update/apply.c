@@ -133,22 +133,27 @@ static void flush_dead_letters(struct hps_update_stream *stream)
 
 /* ---- apply ----------------------------------------------------------------------------------- */
 
-/* Read it again from what is published. */
-static void abandon_partition(struct hps_update_stream *stream, struct update_partition *partition)
+/* Read it again from what is published. A gap was perhaps found after records of the batch, and is
+ * no gap now: unless keeps_gap, the partition looks again. */
+static void abandon_partition(struct hps_update_stream *stream, struct update_partition *partition,
+                              bool keeps_gap)
 {
     struct update_proof *proof = &partition->proof;
     int64_t next = partition->applied.next;
-    partition->pending = (struct update_pending){0};
+    bool stays = keeps_gap && update_has_gap(partition);
+    /* If the gap took back as-of, that must still be stored. */
+    partition->pending =
+        (struct update_pending){.dirty = stays && partition->basis != UPDATE_NOWHERE};
     partition->read = partition->applied;
     partition->read.as_of_ms = proof->as_of_ms;
     proof->seen_ms = proof->as_of_ms;
     proof->seen_next = proof->seen_next < next ? proof->seen_next : next;
-    if (update_reads(partition) || update_has_gap(partition)) {
+    if (update_reads(partition) || (update_has_gap(partition) && !stays)) {
         update_stop_partition(stream, partition, UPDATE_STARTS, "");
     }
 }
 
-void update_stream_abandon(struct hps_update_stream *stream)
+void update_stream_abandon(struct hps_update_stream *stream, bool keeps_gaps)
 {
     struct update_at_hand *batch = &stream->batch;
     HPS_ASSERT(!batch->held || !hps_update_half_applied(stream->version));
@@ -160,7 +165,7 @@ void update_stream_abandon(struct hps_update_stream *stream)
     batch->held = false;
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         if (stream->partitions[i].pending.dirty) {
-            abandon_partition(stream, &stream->partitions[i]);
+            abandon_partition(stream, &stream->partitions[i], keeps_gaps);
         }
     }
     stream->topics.begin_due_us = 0;

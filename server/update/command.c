@@ -246,7 +246,7 @@ static hps_status drop_or_complete(struct hps_update_stream *stream, struct hps_
                                  stream->batch.held_text);
         }
     } else if (stream->batch.held) {
-        update_stream_abandon(stream);
+        update_stream_abandon(stream, true);
     }
     return HPS_OK;
 }
@@ -274,7 +274,7 @@ static hps_status move(struct hps_update_stream *stream, struct update_call *cal
                                 "done, but not stored everywhere yet; hpsd retries that");
     }
     if (status != HPS_OK) {
-        update_stream_abandon(stream);
+        update_stream_abandon(stream, false);
         stream->freeze.frozen = frozen;
     }
     return status;

@@ -112,8 +112,9 @@ void update_count_rejected(struct hps_update_stream *stream, const char *reason,
 /* Send a copy of a rejected record to the dead-letter topic, if there is one. */
 void update_send_dead_letter(struct hps_update_stream *stream,
                              const struct hps_consumer_record *record, const char *reason);
-/* Drop the current batch, which must not be half-applied; its records are read again. */
-void update_stream_abandon(struct hps_update_stream *stream);
+/* Drop the current batch, which must not be half-applied; its records are read again. keeps_gaps:
+ * partitions with a gap stay there, for a command to move them. */
+void update_stream_abandon(struct hps_update_stream *stream, bool keeps_gaps);
 /* When the rows that were applied have had their share of time, by the limit that holds now. */
 uint64_t update_rate_due_us(const struct hps_update_stream *stream);
 /* Tell the log's tools what was applied a while ago. */

@@ -100,7 +100,7 @@ static bool open_consumer(struct hps_update_stream *stream)
 /* It is of no more use: everything begins anew, with another one. */
 static void renew_consumer(struct hps_update_stream *stream)
 {
-    update_stream_abandon(stream);
+    update_stream_abandon(stream, false);
     close_consumer(stream);
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
         if (update_reads(&stream->partitions[i])) {
@@ -487,7 +487,7 @@ static bool gather_once(struct hps_update_stream *stream, uint32_t poll_ms)
         HPS_LOG(WARN, "updates", "updates stalled: no memory for a record; retried",
                 HPS_STR("model", stream->model), HPS_I64("version", stream->number),
                 HPS_STR("error", stream->batch.held_text));
-        update_stream_abandon(stream);
+        update_stream_abandon(stream, false);
         update_retry_later(stream);
         return false;
     }

@@ -520,6 +520,7 @@ static void test_gap_when_the_log_is_another_then_stops_until_told_to_go_on(void
         const char *reason;
         const char *cluster; /* NULL: the same */
         bool anew;           /* the topic is */
+        bool held;           /* ... so is the batch that found the gap */
         uint64_t away_s;
         hps_key n_more; /* records, of the keys from 3 on */
         int64_t low;    /* of the log */
@@ -528,6 +529,7 @@ static void test_gap_when_the_log_is_another_then_stops_until_told_to_go_on(void
         {.reason = "cluster-2", .cluster = "cluster-2", .n_more = 1},
         {.reason = "past the end", .anew = true, .n_more = 1},
         {.reason = "another record", .anew = true, .n_more = 3},
+        {.reason = "another record", .anew = true, .held = true, .n_more = 3},
         {.reason = "delete.retention.ms", .away_s = 3601, .n_more = 1},
     };
     (void)state;
@@ -550,13 +552,16 @@ static void test_gap_when_the_log_is_another_then_stops_until_told_to_go_on(void
             put(rig, key, 10 * (float)key);
         }
         hps_fake_log_trim(rig->log, ITEMS, 0, cases[i].low);
+        hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, cases[i].held ? 1 : 0, 0);
         begin(rig, 0);
         turns(rig, 3);
+        assert_int_equal(rig->stream->batch.held, cases[i].held);
         assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
         assert_non_null(strstr(partition_of(rig, ITEMS, 0)->reason, cases[i].reason));
         assert_true(fixture_tier_value(&rig->fx, 1, FIXTURE_ITEMS, last) == -1);
         assert_int_equal(
             cases[i].cluster != NULL ? seek(rig, 2) : command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
+        hps_clock_advance(60 * 1000); /* the pause after a batch that failed */
         turns(rig, 2);
         assert_true(item(rig, last) == 10 * (float)last);
         assert_true(item(rig, 3) == (cases[i].low > 2 ? -1 : 30));
