@@ -196,6 +196,13 @@ static void tell_accepted(const struct hps_update_stream *stream,
             HPS_I64("offset", offset), HPS_STR("reason", partition->reason));
 }
 
+/* An accept-gap that names no topic leaves partitions at their gap that do not exist any more. */
+static bool stays(const struct hps_update_command *command, const struct hps_consumer_offsets *has)
+{
+    return command->kind == HPS_UPDATE_ACCEPT_GAP && command->topic[0] == '\0' &&
+           has->status == HPS_NOT_FOUND;
+}
+
 /* All of them, or none. */
 static hps_status move_all(struct hps_update_stream *stream, struct update_call *call)
 {
@@ -208,8 +215,10 @@ static hps_status move_all(struct hps_update_stream *stream, struct update_call 
     int64_t offset;
     for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
         const struct update_partition *partition = &stream->partitions[i];
-        if (moves(command, partition)) {
-            status = move_offset(command, partition, &parts[n++], &offset, &call->error);
+        const struct hps_consumer_offsets *has = &parts[n];
+        n += moves(command, partition) ? 1 : 0;
+        if (moves(command, partition) && !stays(command, has)) {
+            status = move_offset(command, partition, has, &offset, &call->error);
             status =
                 status == HPS_OK ? check_move(stream, partition, offset, &call->error) : status;
         }
@@ -217,9 +226,11 @@ static hps_status move_all(struct hps_update_stream *stream, struct update_call 
     n = 0;
     for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
         struct update_partition *partition = &stream->partitions[i];
-        if (moves(command, partition)) {
-            partition->high = parts[n].high;
-            status = move_offset(command, partition, &parts[n++], &offset, &call->error);
+        const struct hps_consumer_offsets *has = &parts[n];
+        n += moves(command, partition) ? 1 : 0;
+        if (moves(command, partition) && !stays(command, has)) {
+            partition->high = has->high;
+            status = move_offset(command, partition, has, &offset, &call->error);
             if (!seeks) {
                 tell_accepted(stream, partition, offset);
             }

@@ -601,7 +601,7 @@ hps_status hps_updater_command(struct hps_updater *updater,
                              met ? "come from topic " : "are taken", met ? command->topic : "");
     }
     if (command->kind == HPS_UPDATE_ACCEPT_GAP && n_changed == 0) {
-        return hps_error_set(err, HPS_PRECONDITION, "there is no gap to accept");
+        return hps_error_set(err, HPS_PRECONDITION, "no topic that exists has a gap to accept");
     }
     *out_n = n_changed;
     return HPS_OK;

@@ -770,6 +770,28 @@ static void test_accept_when_there_is_no_gap_then_nothing_changes(void **state)
     assert_int_equal(partition_of(rig, ITEMS, 0)->applied.next, 1);
 }
 
+static void test_accept_when_one_of_the_topics_was_deleted_then_the_other_goes_on(void **state)
+{
+    struct rig *rig = *state;
+    hps_fake_log_topic(rig->log, USERS, 1);
+    begin(rig, 1);
+    assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
+    put(rig, 2, 20);
+    put_on(rig, USERS, 0, 1, 10);
+    put_on(rig, USERS, 0, 2, 20);
+    hps_fake_log_trim(rig->log, ITEMS, 0, 2);
+    hps_fake_log_trim(rig->log, USERS, 0, 1);
+    assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
+    turns(rig, 2);
+    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_DELETED, true);
+    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
+    turns(rig, 2);
+    assert_true(fixture_value(&rig->fx, FIXTURE_USERS, 2) == 20);
+    assert_int_equal(state_of(rig), HPS_PARTITION_GAP);
+    assert_int_equal(command_on(rig, ITEMS, -1, HPS_UPDATE_ACCEPT_GAP, HPS_UPDATE_SEEK_OFFSET, 0),
+                     HPS_NOT_FOUND);
+}
+
 static void test_pause_when_restarted_then_holds_until_resumed(void **state)
 {
     struct rig *rig = *state;
@@ -1257,6 +1279,7 @@ int main(void)
             test_accept_when_the_log_has_changed_since_the_gap_then_no_row_of_it_is_lost),
         TEST(test_seek_when_a_batch_is_half_applied_then_it_is_completed_first),
         TEST(test_accept_when_there_is_no_gap_then_nothing_changes),
+        TEST(test_accept_when_one_of_the_topics_was_deleted_then_the_other_goes_on),
         TEST(test_pause_when_restarted_then_holds_until_resumed),
         TEST(test_pause_when_before_the_beginning_then_holds_with_it),
         TEST(test_pause_when_the_log_is_away_then_nothing_is_applied_when_it_comes),
