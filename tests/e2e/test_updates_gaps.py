@@ -128,7 +128,14 @@ def test_gap_when_the_topic_is_recreated_before_accept_gap_then_every_row_of_it_
     broker.settle("delete_topics", [topic])
     broker.make(topic, 1, 1)
     broker.write(topic, [keyed(key, 200 + key) for key in range(20, KEYS)])
-    one.ctl("updates", "accept-gap", "--topic", topic)
+
+    def accepted():
+        try:
+            return one.ctl("updates", "accept-gap", "--topic", topic) != ""
+        except AssertionError as failed:  # until the leader of the new topic has responded
+            assert "unavailable" in str(failed)
+            return False
+    until(accepted, "the gap to be accepted")
     wait_now(one, "regrown")
     assert values(one.stub(), "regrown", "a") == {key: key + (100 if key < 20 else 200) for key in range(KEYS)}
 
