@@ -14,7 +14,8 @@
  *
  *     topics ─▶ watch ─▶ offsets ─▶ assign ─▶ poll ─▶ … ─▶ GAP, GONE: stopped ─▶ (operator) assign
  *                 │                            └▶ DOWN … UP: the consumer reconnects by itself
- *                 └▶ leader_response: the leader's latest response with the end of the partition
+ *        │        └▶ leader_response: the leader's latest response with the end of the partition
+ *        └▶ listing: the latest list of topics and partitions
  *
  * A consumer cannot always recognize that a topic was recreated under its old name. GAP and GONE
  * report it if possible. But if the new topic has grown past the consumer's offset while the
@@ -25,7 +26,8 @@
  * Delivered records prove nothing about freshness, and neither does a lack of records: the server
  * that has the partition may be unreachable. Only a response of the partition's leader to a request
  * of known time proves freshness (watch, leader_response). Every record logged before that request
- * has an offset below the end of the partition in the response.
+ * has an offset below the end of the partition in the response. That concerns known partitions.
+ * Whether there are others is known as of the latest list (listing).
  *
  * To apply back-pressure, the updater stops polling. Prefetch is bounded, and the log does not
  * expel slow consumers. To pause a partition, unassign it. To resume it or to seek, assign it at
@@ -48,7 +50,10 @@ enum hps_record_time {
 
 struct hps_consumer_topic {
     const char *name;
-    const char *id;       /* a recreated topic has another id; "": not known */
+    const char *id; /* a recreated topic has another id; "": not known */
+    /* hps_clock_forward_ms when the newest answered request for the id was sent; 0: none was
+     * answered. The topic had this id after that time. */
+    int64_t id_asked_unix_ms;
     int32_t n_partitions; /* numbered from 0; never decreases, unless the topic is recreated */
     enum hps_compaction compaction;
     int64_t delete_retention_ms; /* how long a compacted topic keeps tombstones; -1: not known */
@@ -59,6 +64,21 @@ struct hps_consumer_topic {
 
 struct hps_consumer_topics {
     const char *cluster_id; /* "": the log has no cluster id */
+    const struct hps_consumer_topic *topics;
+    uint32_t n_topics;
+};
+
+/* The newest answered list of a consumer's topics. It proves that the server which answered knew
+ * of no other topic, and of no other partition, when it received the request. A topic or partition
+ * that was created before that may be missing: a server learns of it from the cluster's controller,
+ * usually within milliseconds, but any time later if the controller cannot reach the server. A
+ * topic or partition that was listed before counts as deleted only after all answers lacked it for
+ * 1 s; until then such answers prove nothing and are not reported. */
+struct hps_consumer_listing {
+    uint64_t asked_us;     /* hps_clock_us when its request was sent; 0: none was answered yet */
+    int64_t asked_unix_ms; /* the same moment by hps_clock_forward_ms */
+    bool changed;          /* a topic or partition was added or deleted since the last `topics` */
+    /* [n_topics] what the last `topics` returned, but with the newest ids. Borrowed like that. */
     const struct hps_consumer_topic *topics;
     uint32_t n_topics;
 };
@@ -101,6 +121,7 @@ struct hps_leader_response {
     /* From the newest response: the offset after the last record, including records of open
      * transactions. */
     int64_t high;
+    int32_t broker; /* id of the server that sent the newest response; -1: none, or not known */
     /* Result of the newest request that has ended: OK, or the reason why there was no response
      * (PERMISSION, NOT_FOUND, …). UNAVAILABLE also if a request has had no response for 2 s. */
     hps_status status;
@@ -112,6 +133,7 @@ struct hps_recalled {
     int64_t asked_offset; /* the offset that was passed to recall */
     uint64_t asked_us;    /* hps_clock_us when the request was sent */
     hps_status status; /* OK: the fields below are set; otherwise as hps_leader_response.status */
+    int32_t broker;    /* id of the server that answered; -1: not known */
     int64_t low;       /* offset of the first record of the partition */
     int64_t offset;    /* of the first record at or after asked_offset; -1: no such record */
     int64_t time_unix_ms; /* of that record */
@@ -198,22 +220,28 @@ struct hps_consumer;
 struct hps_consumer_options {
     const char *name;  /* name of this consumer, unique in the process: "dlrm-3" */
     const char *group; /* group under which positions are committed; NULL: no commits */
-    const char *model; /* model whose topics are read: hps_et.<model> and hps_et.<model>.<table> */
-    const char *const
-        *filters;       /* [n_filters] patterns (base/rows/topic_filter.h); borrowed for the call */
-    uint32_t n_filters; /* 0: all topics of the model are read */
+    /* [n_topics] names of the topics that `topics` and `listing` report, each at most once;
+     * borrowed for the call. They need not exist. */
+    const char *const *topics;
+    uint32_t n_topics;
 };
 
 struct hps_consumer_ops {
     /* Abandon pending work and free the consumer. May block for a short time. */
     void (*close)(struct hps_consumer *consumer);
 
-    /* List the current topics of this consumer's model, ordered by name. To be called at the start,
-     * at intervals (for new topics and partitions), and after GONE.
+    /* List this consumer's topics, ordered by name, without topics that do not exist now or that
+     * hpsd may not see.
+     * To be called at the start, after GONE, when `listing` reports a change, and at intervals, for
+     * settings of topics.
      * owner   out_topics is borrowed until the next call of topics, or close
      * error   UNAVAILABLE, UNAUTHENTICATED: also reported by an event; DEADLINE */
     hps_status (*topics)(struct hps_consumer *consumer, uint32_t timeout_ms,
                          struct hps_consumer_topics *out_topics, struct hps_error *err);
+    /* Get the newest list of the consumer's topics, which are listed about every 250 ms in the
+     * background, from another server if one does not answer. Ids are queried about every 500 ms.
+     * Does not block. */
+    void (*listing)(struct hps_consumer *consumer, struct hps_consumer_listing *out_listing);
     /* Start to request the end of the partition from its leader, about every 50 ms, in the
      * background. The partition need not exist or be assigned. Another call for the same partition
      * returns the same watch. Does not block.
@@ -285,9 +313,7 @@ struct hps_update_log_ops {
     /* Close the log. All its consumers must be closed already. */
     void (*close)(struct hps_update_log *log);
     /* Open a consumer. Does not wait for the log to be reachable.
-     * error   INVALID: a filter is invalid, or the log's library refuses a configured property;
-     *         NO_MEMORY
-     */
+     * error   INVALID: the log's library refuses a configured property; NO_MEMORY */
     hps_status (*consumer_open)(struct hps_update_log *log,
                                 const struct hps_consumer_options *options,
                                 struct hps_consumer **out_consumer, struct hps_error *err);

@@ -1,34 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Committing positions, for Kafka's tools: advisory, so nothing waits for it. Each group of the log
- * has a thread, and a handle that does nothing else, since librdkafka starts no partition of a
- * handle while a commit has no answer. Who is refused is left alone for a while, without a
- * connection: librdkafka would ask for the group's coordinator twice a second for ever.
+ * Each group of the log has a thread and a handle that only commits, because librdkafka starts no
+ * partition of a handle while a commit is in flight. After a refusal the thread closes the handle
+ * and waits: librdkafka would look for the group's coordinator twice a second without end.
  *
  *     consumers ─▶ pending: the last position of each partition ─▶ thread ─▶ coordinator
- *     consumers ◀─ what became of it, when that changes ◀─────────────┘
+ *     consumers ◀─ the result, when it changes ◀────────────────────┘
  */
+#include "backends/kafka/commits.h"
+
 #include <stdio.h>
 #include <string.h>
 
-#include "backends/kafka/internal.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/worker.h"
 
 enum {
-    ANSWER_US = 15000000, /* for an answer, which comes sooner */
-    SOCKET_MS = 3000,     /* for that of the coordinator */
-    SERVE_MS = 100,       /* between looks whether to stop */
-    AGAIN_US = 1000000,   /* after a failure, and four times as long after each that follows */
+    ANSWER_US = 15000000, /* for a response, which usually takes milliseconds */
+    SOCKET_MS = 3000,     /* for a response of the coordinator */
+    SERVE_MS = 100,       /* between checks whether to stop */
+    AGAIN_US = 1000000,   /* after a failure; four times longer after each further one */
     AGAIN_MAX_US = 60000000,
-    TELL_US = 30000000, /* a coordinator that is away for less is not worth a word */
+    TELL_US = 30000000, /* shorter outages of a coordinator are not reported */
     STACK_BYTES = 256 * 1024,
 };
 
-/* Of these handles alone. A commit for which no coordinator is found ends after a "session", and
- * not before: a handle that is closed meanwhile spins until then. */
+/* Of these handles. Without a coordinator a commit ends after a "session". A handle that is closed
+ * before that uses a whole CPU until then. */
 static const struct hps_kafka_property OWN[] = {
     {"session.timeout.ms", "2000"},
     {"heartbeat.interval.ms", "500"},
@@ -42,19 +42,19 @@ struct group {
     /* Under the lock: */
     struct hps_cond changed;
     rd_kafka_topic_partition_list_t *pending; /* NULL: none */
-    uint64_t n_changes;                       /* of the next two, as told */
+    uint64_t n_changes;                       /* number of changes of the next two */
     hps_status status;
     char text[HPS_KAFKA_TEXT_BYTES];
     /* The thread's own: */
     rd_kafka_t *rk; /* NULL: not connected */
     rd_kafka_queue_t *answers;
-    rd_kafka_queue_t *messages; /* where librdkafka says what is wrong with the group */
+    rd_kafka_queue_t *messages; /* librdkafka's errors of the group */
     uint64_t failing_us;        /* since when; 0: not */
     uint64_t again_us;          /* how long to wait after the next failure */
 };
 
 struct hps_kafka_commits {
-    struct hps_kafka *log;
+    const struct hps_kafka_settings *settings;
     struct hps_lock lock;
     struct group *groups;
     bool stopping;
@@ -70,10 +70,10 @@ static hps_status connect_group(struct group *group, struct hps_error *err)
         return HPS_OK;
     }
     hps_status status =
-        hps_kafka_conf(group->of->log, own, sizeof(own) / sizeof(own[0]), &conf, err);
+        hps_kafka_conf(group->of->settings, own, sizeof(own) / sizeof(own[0]), &conf, err);
     if (status == HPS_OK) {
         hps_kafka_conf_at_most(conf, "socket.timeout.ms", SOCKET_MS);
-        status = hps_kafka_handle_open(group->of->log, RD_KAFKA_CONSUMER, conf, "commits",
+        status = hps_kafka_handle_open(group->of->settings, RD_KAFKA_CONSUMER, conf, "commits",
                                        "Kafka client that commits", &group->rk, err);
     }
     if (status == HPS_OK) {
@@ -94,8 +94,8 @@ static void disconnect_group(struct group *group)
     }
 }
 
-/* What librdkafka says of the group besides; OK: nothing that is to stay. */
-static rd_kafka_resp_err_t complaint(struct group *group)
+/* A lasting error of the group that librdkafka reports elsewhere; NO_ERROR: none. */
+static rd_kafka_resp_err_t group_error(struct group *group)
 {
     rd_kafka_resp_err_t code = RD_KAFKA_RESP_ERR_NO_ERROR;
     rd_kafka_message_t *message = NULL;
@@ -109,14 +109,14 @@ static rd_kafka_resp_err_t complaint(struct group *group)
     return code;
 }
 
-/* The first thing that went wrong; what was committed, or never can be since its topic is gone, is
- * taken out of `positions`. takes the event */
-static rd_kafka_resp_err_t answer_of(rd_kafka_event_t *event,
-                                     rd_kafka_topic_partition_list_t *positions)
+/* The first error of the response. Removes positions that were committed from `positions`, and
+ * positions of deleted topics, which can never be committed. Takes the event. */
+static rd_kafka_resp_err_t response_of(rd_kafka_event_t *event,
+                                       rd_kafka_topic_partition_list_t *positions)
 {
     rd_kafka_resp_err_t code = rd_kafka_event_error(event);
     const rd_kafka_topic_partition_list_t *list = rd_kafka_event_topic_partition_list(event);
-    bool each = code == RD_KAFKA_RESP_ERR_NO_ERROR; /* has an answer of its own */
+    bool each = code == RD_KAFKA_RESP_ERR_NO_ERROR; /* each partition has its own result */
     for (int i = 0; list != NULL && i < list->cnt; i++) {
         each = each || list->elems[i].err != RD_KAFKA_RESP_ERR_NO_ERROR;
     }
@@ -144,8 +144,8 @@ static bool is_stopping(struct group *group)
     return stopping;
 }
 
-/* Not by the admin calls: librdkafka ends the process when the answer to one that has timed out
- * comes after all, as after an outage. */
+/* The admin calls are not used: librdkafka aborts the process if the response to a request arrives
+ * after its timeout, as after an outage. */
 static rd_kafka_resp_err_t commit(struct group *group, rd_kafka_topic_partition_list_t *positions)
 {
     HPS_ASSERT(group->rk != NULL && positions->cnt > 0);
@@ -159,13 +159,13 @@ static rd_kafka_resp_err_t commit(struct group *group, rd_kafka_topic_partition_
     rd_kafka_event_t *event = NULL;
     while (event == NULL && hps_clock_us() < end_us && !is_stopping(group)) {
         event = rd_kafka_queue_poll(group->answers, SERVE_MS);
-        why = why == RD_KAFKA_RESP_ERR_NO_ERROR ? complaint(group) : why;
+        why = why == RD_KAFKA_RESP_ERR_NO_ERROR ? group_error(group) : why;
     }
     if (event == NULL) {
-        disconnect_group(group); /* and with it what may still come */
+        disconnect_group(group); /* so that a late response is dropped */
         return RD_KAFKA_RESP_ERR__TIMED_OUT;
     }
-    code = answer_of(event, positions);
+    code = response_of(event, positions);
     return code != RD_KAFKA_RESP_ERR_NO_ERROR && why != RD_KAFKA_RESP_ERR_NO_ERROR ? why : code;
 }
 
@@ -187,7 +187,7 @@ static void pending_set(struct group *group, const char *topic, int32_t partitio
     }
 }
 
-static void tell(struct group *group, hps_status status, const char *why)
+static void result_set(struct group *group, hps_status status, const char *why)
 {
     HPS_ASSERT(why != NULL);
     if (status == group->status) {
@@ -198,7 +198,7 @@ static void tell(struct group *group, hps_status status, const char *why)
     snprintf(group->text, sizeof(group->text), "group \"%.100s\": %.140s", group->name, why);
 }
 
-/* It may be the coordinator that is away, or is not found yet. */
+/* The coordinator may be unreachable, or not known yet. */
 static bool may_pass(hps_status status)
 {
     return status == HPS_UNAVAILABLE || status == HPS_DEADLINE;
@@ -212,7 +212,7 @@ static void take_result(struct group *group, hps_status status, const char *why,
     if (status == HPS_OK) {
         group->failing_us = 0;
         group->again_us = AGAIN_US;
-        tell(group, HPS_OK, "");
+        result_set(group, HPS_OK, "");
         return;
     }
     for (int i = 0; i < positions->cnt; i++) {
@@ -221,11 +221,12 @@ static void take_result(struct group *group, hps_status status, const char *why,
     }
     group->failing_us = group->failing_us == 0 ? now_us : group->failing_us;
     if (!may_pass(status) || now_us >= group->failing_us + TELL_US) {
-        tell(group, status == HPS_DEADLINE ? HPS_UNAVAILABLE : status, why);
+        result_set(group, status == HPS_DEADLINE ? HPS_UNAVAILABLE : status, why);
     }
 }
 
-/* Commit what is pending. With the lock held, which is released meanwhile; false: it failed. */
+/* Commit the pending positions. With the lock held, which is released during the request. False: it
+ * failed. */
 static bool commit_pending(struct group *group)
 {
     struct hps_error err = {0};
@@ -274,13 +275,14 @@ static void *group_run(void *arg)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-hps_status hps_kafka_commits_new(struct hps_kafka *log, struct hps_kafka_commits **out_commits)
+hps_status hps_kafka_commits_new(const struct hps_kafka_settings *settings,
+                                 struct hps_kafka_commits **out_commits)
 {
     struct hps_kafka_commits *of = hps_calloc(1, sizeof(*of));
     if (of == NULL) {
         return HPS_NO_MEMORY;
     }
-    of->log = log;
+    of->settings = settings;
     hps_lock_init(&of->lock, HPS_LOCK_KAFKA_COMMITS);
     *out_commits = of;
     return HPS_OK;
@@ -313,7 +315,7 @@ void hps_kafka_commits_free(struct hps_kafka_commits *of)
     hps_free(of);
 }
 
-/* NULL: nothing was committed for it yet. With the lock held. */
+/* NULL: nothing was committed for the group yet. With the lock held. */
 static struct group *group_find(const struct hps_kafka_commits *of, const char *name)
 {
     struct group *group = of->groups;
@@ -323,7 +325,7 @@ static struct group *group_find(const struct hps_kafka_commits *of, const char *
     return group;
 }
 
-/* The group and its thread, made if need be; NULL: they cannot be. With the lock held. */
+/* The group with its thread, made if missing. NULL: no memory, or no thread. With the lock held. */
 static struct group *group_make(struct hps_kafka_commits *of, const char *name)
 {
     struct group *group = group_find(of, name);
@@ -347,16 +349,11 @@ static struct group *group_make(struct hps_kafka_commits *of, const char *name)
 
 /* ---- committing ------------------------------------------------------------------------------ */
 
-void hps_kafka_commit(struct hps_consumer *base, const struct hps_consumer_position *positions,
-                      uint32_t n_positions)
+void hps_kafka_commits_add(struct hps_kafka_commits *of, const char *name,
+                           const struct hps_consumer_position *positions, uint32_t n_positions)
 {
-    struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
-    struct hps_kafka_commits *of = c->log->commits;
-    if (c->group == NULL || n_positions == 0) {
-        return;
-    }
     hps_lock_acquire(&of->lock);
-    struct group *group = group_make(of, c->group);
+    struct group *group = group_make(of, name);
     for (uint32_t i = 0; i < n_positions && group != NULL; i++) {
         pending_set(group, positions[i].topic, positions[i].partition, positions[i].offset, true);
     }

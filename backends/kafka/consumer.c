@@ -1,28 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A consumer is one librdkafka handle; its callbacks run in the calls of the thread that owns it,
+ * A consumer is one handle of librdkafka. Its callbacks run in calls of the consumer's thread,
  * except for librdkafka's own log lines.
  *
- *     librdkafka's queue ─▶ held messages ─▶ records of a poll, up to its bounds
+ *     librdkafka's queue ─▶ held messages ─▶ records of a poll, up to its limits
  *                                  └▶ errors of partitions, in their place ─▶ events
  *
- * What librdkafka has handed over and a poll had no room for is held for the next one; moving a
- * partition drops what is held of it.
- *
- * Nothing is committed here: librdkafka starts no partition while a commit of the same handle has
- * no answer, be it for a minute. Reading from given offsets needs nothing of the group.
+ * Messages that do not fit into a poll are held for the next one. Moving a partition drops its held
+ * messages.
  */
+#include "backends/kafka/consumer.h"
+
 #include <string.h>
 
-#include "backends/kafka/internal.h"
+#include "backends/kafka/offsets.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
 
 enum {
-    DOWN_WAIT_MS = 200, /* between looks whether the cluster is back */
-    SEARCH_WAIT_MS = 5, /* between looks how a search for the end of a bad batch stands */
+    DOWN_WAIT_MS = 200, /* between checks whether the cluster is back */
+    SEARCH_WAIT_MS = 5, /* between checks for the end of a bad batch */
 };
 
 /* ---- the link -------------------------------------------------------------------------------- */
@@ -38,60 +37,30 @@ static const unsigned LINK_STEPS[HPS_KAFKA_LINK_PHASES] = {
     [HPS_KAFKA_FATAL] = TO(HPS_KAFKA_FATAL),
 };
 
-void hps_kafka_link_set(struct hps_kafka_consumer *c, enum hps_kafka_link_phase to)
+void hps_kafka_link_set(struct hps_kafka_link *link, enum hps_kafka_link_phase to)
 {
-    HPS_ASSERT(c->link.phase < HPS_KAFKA_LINK_PHASES);
-    HPS_ASSERT((LINK_STEPS[c->link.phase] & TO(to)) != 0);
-    c->link.phase = to;
+    HPS_ASSERT(link->phase < HPS_KAFKA_LINK_PHASES);
+    HPS_ASSERT((LINK_STEPS[link->phase] & TO(to)) != 0);
+    link->phase = to;
 }
 
-/* ---- what holds ------------------------------------------------------------------------------ */
-
-static void partition_sane(const struct hps_kafka_partition *partition)
+/* No broker responds. */
+static bool is_down(const struct hps_kafka_link *link)
 {
-    HPS_ASSERT(partition->topic != NULL);
-    HPS_ASSERT(partition->phase < HPS_KAFKA_PHASES);
-    HPS_ASSERT(partition->phase != HPS_KAFKA_LEFT);
-    HPS_ASSERT(partition->next >= 0);
-    HPS_ASSERT(!partition->bad || partition->search.from <= partition->next);
-    if (partition->phase == HPS_KAFKA_SEARCHES) {
-        const struct hps_kafka_search *search = &partition->search;
-        HPS_ASSERT(!partition->caught_up && !partition->bad);
-        HPS_ASSERT(search->from <= search->in && search->in < search->at);
-        HPS_ASSERT(search->at < search->out && search->watch != NULL);
-    }
+    return link->phase == HPS_KAFKA_FALLING || link->phase == HPS_KAFKA_DOWN ||
+           link->phase == HPS_KAFKA_CHANGED;
 }
-
-void hps_kafka_consumer_sane(const struct hps_kafka_consumer *c)
-{
-    HPS_ASSERT(c->n_partitions <= c->partitions_capacity);
-    HPS_ASSERT(c->held.from <= c->held.to && c->held.to <= HPS_KAFKA_HELD_MAX);
-    HPS_ASSERT(c->held.message_bytes > 0);
-    for (uint32_t i = 0; i < c->n_partitions; i++) {
-        const struct hps_kafka_partition *partition = &c->partitions[i];
-        partition_sane(partition);
-        HPS_ASSERT(c->has_news || (partition->phase != HPS_KAFKA_STOPPED && !partition->caught_up &&
-                                   !partition->bad));
-        if (i > 0) {
-            HPS_DEBUG_ASSERT((uintptr_t)partition[-1].topic < (uintptr_t)partition->topic ||
-                             (partition[-1].topic == partition->topic &&
-                              partition[-1].number < partition->number));
-        }
-    }
-}
-
-/* ---- what librdkafka says -------------------------------------------------------------------- */
 
 static void all_brokers_down(struct hps_kafka_consumer *c)
 {
     if (c->link.phase == HPS_KAFKA_UP) {
-        hps_kafka_link_set(c, HPS_KAFKA_FALLING);
-    } else if (c->link.phase == HPS_KAFKA_RISING) { /* who was told DOWN was not told UP yet */
-        hps_kafka_link_set(c, HPS_KAFKA_CHANGED);
+        hps_kafka_link_set(&c->link, HPS_KAFKA_FALLING);
+    } else if (c->link.phase == HPS_KAFKA_RISING) { /* DOWN was reported, UP was not */
+        hps_kafka_link_set(&c->link, HPS_KAFKA_CHANGED);
     }
 }
 
-/* In a call of the consumer's thread that serves its queue. */
+/* Runs in a call of the consumer's thread that serves its queue. */
 static void on_error(rd_kafka_t *rk, int code, const char *reason, void *opaque)
 {
     struct hps_kafka_consumer *c = opaque;
@@ -102,36 +71,36 @@ static void on_error(rd_kafka_t *rk, int code, const char *reason, void *opaque)
         char text[HPS_KAFKA_TEXT_BYTES];
         rd_kafka_fatal_error(rk, text, sizeof(text));
         hps_kafka_text_set(c->link.text, text);
-        hps_kafka_link_set(c, HPS_KAFKA_FATAL);
+        hps_kafka_link_set(&c->link, HPS_KAFKA_FATAL);
     } else if (code == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN) {
         if (c->link.text[0] == '\0') {
             hps_kafka_text_set(c->link.text, reason);
         }
         all_brokers_down(c);
     } else if (status == HPS_NOT_FOUND) {
-        hps_kafka_partition_gone(c, reason);
+        hps_kafka_partitions_gone(&c->partitions, reason);
     } else if (c->link.phase == HPS_KAFKA_FATAL) {
-        ; /* that is the reason */
-    } else if (!hps_kafka_is_down(c) ||
-               (status == HPS_UNAUTHENTICATED && c->link.status != status)) {
-        /* Of one broker: the reason, should it be the last one. That we are refused is told even
-         * later. */
+        ; /* the reason is set */
+    } else if (!is_down(&c->link) || (status == HPS_UNAUTHENTICATED && c->link.status != status)) {
+        /* The error of one broker: the reason if all brokers fail. A refusal is reported even after
+         * DOWN. */
         c->link.status = status == HPS_UNAUTHENTICATED ? status : HPS_UNAVAILABLE;
         hps_kafka_text_set(c->link.text, reason);
         if (c->link.phase == HPS_KAFKA_DOWN) {
-            hps_kafka_link_set(c, HPS_KAFKA_CHANGED);
+            hps_kafka_link_set(&c->link, HPS_KAFKA_CHANGED);
         }
     }
-    /* Told now, not when the wait is over. */
+    /* End the wait, so that the poll reports the event now. */
     rd_kafka_queue_yield(c->queue);
 }
 
-void hps_kafka_answered(struct hps_kafka_consumer *c)
+/* The cluster has responded. */
+static void link_responded(struct hps_kafka_consumer *c)
 {
-    if (c->link.phase == HPS_KAFKA_FALLING) { /* nobody has been told */
-        hps_kafka_link_set(c, HPS_KAFKA_UP);
-    } else if (hps_kafka_is_down(c)) {
-        hps_kafka_link_set(c, HPS_KAFKA_RISING);
+    if (c->link.phase == HPS_KAFKA_FALLING) { /* DOWN was not reported */
+        hps_kafka_link_set(&c->link, HPS_KAFKA_UP);
+    } else if (is_down(&c->link)) {
+        hps_kafka_link_set(&c->link, HPS_KAFKA_RISING);
     }
     if (c->link.phase != HPS_KAFKA_FATAL) {
         c->link.status = HPS_UNAVAILABLE;
@@ -175,46 +144,47 @@ static void record_add(struct hps_kafka_consumer *c, uint32_t n,
     partition->next = message->offset + 1;
 }
 
-/* Records out of what is held, up to the bounds. Messages of a partition come in runs. */
+/* Make records of held messages, up to the limits. Messages of a partition come in runs. */
 static uint32_t records_gather(struct hps_kafka_consumer *c, uint32_t records_max,
                                uint64_t bytes_max)
 {
+    struct hps_kafka_held *held = &c->partitions.held;
     struct hps_kafka_partition *partition = NULL;
     uint32_t n = 0;
     uint64_t bytes = 0;
-    while (c->held.from < c->held.to) {
-        const rd_kafka_message_t *message = c->held.messages[c->held.from];
+    while (held->from < held->to) {
+        const rd_kafka_message_t *message = held->messages[held->from];
         bool is_record = message->err == RD_KAFKA_RESP_ERR_NO_ERROR;
         uint64_t more = is_record ? message->len + message->key_len : 0;
         if (is_record && (n == records_max || (n > 0 && bytes + more > bytes_max))) {
             break;
         }
-        c->held.from++;
+        held->from++;
         if (message->rkt == NULL) {
-            continue; /* of the group, in which we are not */
+            continue; /* an error of the group, which hpsd has not joined */
         }
         if (partition == NULL || partition->topic != message->rkt ||
             partition->number != message->partition) {
-            partition = hps_kafka_partition_find(c, message->rkt, message->partition);
+            partition = hps_kafka_partition_find(&c->partitions, message->rkt, message->partition);
         }
-        if (partition == NULL || !hps_kafka_is_assigned(partition)) {
+        if (partition == NULL || partition->phase != HPS_KAFKA_READS) {
             continue;
         }
         if (!is_record) {
-            hps_kafka_partition_failed(c, partition, message);
+            hps_kafka_partition_failed(&c->partitions, partition, message);
         } else if (message->offset >= partition->next) {
             record_add(c, n++, partition, message);
             bytes += more;
         }
     }
     if (n > 0) {
-        c->held.message_bytes = (7 * c->held.message_bytes + bytes / n) / 8 + 1;
+        held->message_bytes = (7 * held->message_bytes + bytes / n) / 8 + 1;
     }
     return n;
 }
 
-/* Is the cluster back? A broker that is connected shows by having been asked. */
-static void look_whether_up(struct hps_kafka_consumer *c)
+/* Check whether the cluster is back: a timeout means that a request was sent to a broker. */
+static void check_whether_up(struct hps_kafka_consumer *c)
 {
     const struct rd_kafka_metadata *metadata = NULL;
     rd_kafka_resp_err_t code = rd_kafka_metadata(c->rk, 0, NULL, &metadata, 1);
@@ -222,37 +192,37 @@ static void look_whether_up(struct hps_kafka_consumer *c)
         rd_kafka_metadata_destroy(metadata);
     }
     if (code == RD_KAFKA_RESP_ERR_NO_ERROR || code == RD_KAFKA_RESP_ERR__TIMED_OUT) {
-        hps_kafka_answered(c);
+        link_responded(c);
     }
 }
 
-/* Take messages from librdkafka. It would wait until there are as many as asked for, so it is asked
- * to wait for one only. */
+/* Take messages from librdkafka. It waits until it has the requested number, so the call that waits
+ * requests only one. */
 static void fetch(struct hps_kafka_consumer *c, uint32_t timeout_ms, uint32_t n_max)
 {
-    HPS_ASSERT(c->held.to == 0 && n_max > 0 && n_max <= HPS_KAFKA_HELD_MAX);
-    ssize_t n = rd_kafka_consume_batch_queue(c->queue, 0, c->held.messages, n_max);
-    bool told = c->link.phase == HPS_KAFKA_UP || c->link.phase == HPS_KAFKA_DOWN ||
-                c->link.phase == HPS_KAFKA_CHANGED;
-    bool quiet = n <= 0 && !c->has_news && told;
+    struct hps_kafka_held *held = &c->partitions.held;
+    HPS_ASSERT(held->to == 0 && n_max > 0 && n_max <= HPS_KAFKA_HELD_MAX);
+    ssize_t n = rd_kafka_consume_batch_queue(c->queue, 0, held->messages, n_max);
+    bool reported = c->link.phase == HPS_KAFKA_UP || c->link.phase == HPS_KAFKA_DOWN ||
+                    c->link.phase == HPS_KAFKA_CHANGED;
+    bool quiet = n <= 0 && !c->partitions.has_news && reported;
     if (quiet && !atomic_exchange(&c->awake, false) && timeout_ms > 0) {
         uint32_t wait_ms = timeout_ms > INT32_MAX ? INT32_MAX : timeout_ms;
-        if (hps_kafka_is_down(c) && wait_ms > DOWN_WAIT_MS) {
+        if (is_down(&c->link) && wait_ms > DOWN_WAIT_MS) {
             wait_ms = DOWN_WAIT_MS;
         }
         if (c->searches && wait_ms > SEARCH_WAIT_MS) {
             wait_ms = SEARCH_WAIT_MS;
         }
-        n = rd_kafka_consume_batch_queue(c->queue, (int)wait_ms, c->held.messages, 1);
+        n = rd_kafka_consume_batch_queue(c->queue, (int)wait_ms, held->messages, 1);
         if (n == 1 && n_max > 1) {
-            ssize_t more =
-                rd_kafka_consume_batch_queue(c->queue, 0, c->held.messages + 1, n_max - 1);
+            ssize_t more = rd_kafka_consume_batch_queue(c->queue, 0, held->messages + 1, n_max - 1);
             n += more > 0 ? more : 0;
         }
     }
-    c->held.to = n > 0 ? (uint32_t)n : 0;
-    if (hps_kafka_is_down(c) && n <= 0) {
-        look_whether_up(c);
+    held->to = n > 0 ? (uint32_t)n : 0;
+    if (is_down(&c->link) && n <= 0) {
+        check_whether_up(c);
     }
 }
 
@@ -260,7 +230,7 @@ static struct hps_consumer_event *event_add(struct hps_kafka_consumer *c, uint32
                                             enum hps_consumer_event_kind kind, hps_status status,
                                             const char *text)
 {
-    struct hps_consumer_event *event = &c->events[(*n)++];
+    struct hps_consumer_event *event = &c->partitions.events[(*n)++];
     *event = (struct hps_consumer_event){
         .kind = kind,
         .tag = HPS_CONSUMER_NO_TAG,
@@ -278,10 +248,10 @@ static void events_of_log(struct hps_kafka_consumer *c, uint32_t *n)
     hps_status status = HPS_OK;
     if (c->link.phase == HPS_KAFKA_FALLING || c->link.phase == HPS_KAFKA_CHANGED) {
         event_add(c, n, HPS_CONSUMER_DOWN, c->link.status, c->link.text);
-        hps_kafka_link_set(c, HPS_KAFKA_DOWN);
+        hps_kafka_link_set(&c->link, HPS_KAFKA_DOWN);
     } else if (c->link.phase == HPS_KAFKA_RISING) {
-        event_add(c, n, HPS_CONSUMER_UP, HPS_OK, "the cluster answers again");
-        hps_kafka_link_set(c, HPS_KAFKA_UP);
+        event_add(c, n, HPS_CONSUMER_UP, HPS_OK, "the cluster responds again");
+        hps_kafka_link_set(&c->link, HPS_KAFKA_UP);
     }
     struct hps_kafka_commits_seen *commits = &c->commits;
     if (c->group != NULL && hps_kafka_commits_news(c->log->commits, c->group, &commits->n_changes,
@@ -294,8 +264,8 @@ static void events_of_log(struct hps_kafka_consumer *c, uint32_t *n)
     }
 }
 
-static void events_of_part(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
-                           uint32_t *n)
+static void events_of_partition(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
+                                uint32_t *n)
 {
     struct hps_consumer_event *event;
     if (partition->bad) {
@@ -319,21 +289,20 @@ static void events_of_part(struct hps_kafka_consumer *c, struct hps_kafka_partit
         event->offset = partition->next;
         event->low = stop->low;
         event->high = stop->high;
-        hps_kafka_phase_set(partition, HPS_KAFKA_TOLD);
+        hps_kafka_phase_set(partition, HPS_KAFKA_REPORTED);
     }
 }
 
-/* All events that there are to tell; there is room for three of each partition and two of the log.
- */
+/* Gather all events: at most three of each partition and two of the log. */
 static uint32_t events_gather(struct hps_kafka_consumer *c)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < c->n_partitions && c->has_news; i++) {
-        events_of_part(c, &c->partitions[i], &n);
+    for (uint32_t i = 0; i < c->partitions.n && c->partitions.has_news; i++) {
+        events_of_partition(c, &c->partitions.all[i], &n);
     }
-    c->has_news = false;
+    c->partitions.has_news = false;
     events_of_log(c, &n);
-    HPS_ASSERT(n <= 3 * (size_t)c->partitions_capacity + 2);
+    HPS_ASSERT(n <= 3 * (size_t)c->partitions.capacity + 2);
     return n;
 }
 
@@ -343,26 +312,25 @@ static hps_status kafka_poll(struct hps_consumer *base, uint32_t timeout_ms, uin
 {
     struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
     HPS_ASSERT(records_max > 0);
-    hps_kafka_held_release(c);
-    hps_kafka_partitions_sweep(c);
-    hps_kafka_partitions_check_late(c);
+    hps_kafka_partitions_begin(&c->partitions);
     uint32_t n_max = records_max < HPS_KAFKA_HELD_MAX ? records_max : HPS_KAFKA_HELD_MAX;
-    if (c->held.to == 0) {
-        uint64_t fit = bytes_max / c->held.message_bytes + 1;
+    const struct hps_kafka_held *held = &c->partitions.held;
+    if (held->to == 0) {
+        uint64_t fit = bytes_max / held->message_bytes + 1;
         fetch(c, timeout_ms, fit < n_max ? (uint32_t)fit : n_max);
     }
     if (c->link.phase == HPS_KAFKA_FATAL) {
         return hps_error_set(err, HPS_INTERNAL, "Kafka consumer: %s", c->link.text);
     }
     uint32_t n_records = records_gather(c, n_max, bytes_max);
-    c->searches = hps_kafka_partitions_search(c);
+    c->searches = hps_kafka_partitions_search(&c->partitions);
     *out_poll = (struct hps_consumer_poll){
         .records = c->records,
         .n_records = n_records,
-        .events = c->events,
+        .events = c->partitions.events,
         .n_events = events_gather(c),
     };
-    hps_kafka_consumer_sane(c);
+    hps_kafka_partitions_sane(&c->partitions);
     return HPS_OK;
 }
 
@@ -382,78 +350,147 @@ static bool kafka_header(const struct hps_consumer_record *record, const char *n
                RD_KAFKA_RESP_ERR_NO_ERROR;
 }
 
+/* ---- the other calls ------------------------------------------------------------------------- */
+
+static hps_status kafka_topics(struct hps_consumer *base, uint32_t timeout_ms,
+                               struct hps_consumer_topics *out_topics, struct hps_error *err)
+{
+    struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
+    hps_status status = hps_kafka_topics_list(&c->topics, timeout_ms, out_topics, err);
+    if (status == HPS_OK) {
+        link_responded(c);
+        c->partitions.check_us = 0; /* some may not exist any more */
+    } else if (is_down(&c->link)) {
+        status = hps_error_set(err, c->link.status, "topics not listed: %s", c->link.text);
+    }
+    return status;
+}
+
+static void kafka_listing(struct hps_consumer *base, struct hps_consumer_listing *out_listing)
+{
+    hps_kafka_topics_listing(&((struct hps_kafka_consumer *)base)->topics, out_listing);
+}
+
+static hps_status kafka_watch(struct hps_consumer *base, const char *topic, int32_t partition,
+                              struct hps_watch **out_watch, struct hps_error *err)
+{
+    return hps_kafka_watch(&((struct hps_kafka_consumer *)base)->watches, topic, partition,
+                           out_watch, err);
+}
+
+static hps_status kafka_offsets(struct hps_consumer *base, struct hps_consumer_offsets *parts,
+                                uint32_t n_parts, uint32_t timeout_ms, struct hps_error *err)
+{
+    struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
+    uint32_t n_ok = 0;
+    uint32_t n_known = 0;
+    hps_status status = hps_kafka_offsets(c->rk, &c->watches, parts, n_parts, timeout_ms, err);
+    for (uint32_t i = 0; i < n_parts && status == HPS_OK; i++) {
+        n_ok += parts[i].status == HPS_OK;
+        n_known += parts[i].status != HPS_UNAVAILABLE;
+    }
+    if (n_ok > 0) {
+        link_responded(c);
+    } else if (n_known == 0 && is_down(&c->link)) {
+        status = hps_error_set(err, c->link.status, "offsets not listed: %s", c->link.text);
+    }
+    return status;
+}
+
+static hps_status kafka_assign(struct hps_consumer *base, const struct hps_consumer_position *at,
+                               uint32_t tag, struct hps_error *err)
+{
+    return hps_kafka_partitions_assign(&((struct hps_kafka_consumer *)base)->partitions, at, tag,
+                                       err);
+}
+
+static void kafka_unassign(struct hps_consumer *base, const char *topic, int32_t partition)
+{
+    hps_kafka_partitions_unassign(&((struct hps_kafka_consumer *)base)->partitions, topic,
+                                  partition);
+}
+
+static void kafka_commit(struct hps_consumer *base, const struct hps_consumer_position *positions,
+                         uint32_t n_positions)
+{
+    struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
+    if (c->group != NULL && n_positions > 0) {
+        hps_kafka_commits_add(c->log->commits, c->group, positions, n_positions);
+    }
+}
+
+static hps_status kafka_dead_letter(struct hps_consumer *base, const char *topic,
+                                    const struct hps_consumer_record *record, const char *reason,
+                                    uint32_t timeout_ms, struct hps_error *err)
+{
+    return hps_kafka_dead_letters_send(&((struct hps_kafka_consumer *)base)->dead_letters, topic,
+                                       record, reason, timeout_ms, err);
+}
+
+static void kafka_dead_letter_flush(struct hps_consumer *base, uint32_t timeout_ms,
+                                    struct hps_dead_letters *out_letters)
+{
+    hps_kafka_dead_letters_flush(&((struct hps_kafka_consumer *)base)->dead_letters, timeout_ms,
+                                 out_letters);
+}
+
 /* ---- opening and closing --------------------------------------------------------------------- */
 
 static void consumer_close(struct hps_consumer *base)
 {
     struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
-    hps_kafka_dead_letters_close(c);
-    if (c->held.messages != NULL) {
-        hps_kafka_held_drop_all(c);
-    }
-    for (uint32_t i = 0; i < c->n_partitions; i++) {
-        hps_kafka_recall_free(c->partitions[i].search.watch);
-        rd_kafka_topic_destroy(c->partitions[i].topic);
-    }
-    hps_kafka_watches_free(c);
-    if (c->answers != NULL) {
-        rd_kafka_queue_destroy(c->answers);
-    }
+    hps_kafka_dead_letters_close(&c->dead_letters);
+    hps_kafka_partitions_close(&c->partitions);
+    hps_kafka_watches_free(&c->watches);
+    hps_kafka_topics_close(&c->topics);
     if (c->queue != NULL) {
         rd_kafka_queue_destroy(c->queue);
     }
     hps_kafka_handle_close(c->rk);
-    hps_kafka_topics_free(c->list.topics, c->list.n);
-    hps_topic_filters_free(c->filters);
-    hps_free(c->list.cluster_id);
-    hps_free(c->events);
     hps_free(c->records);
-    hps_free(c->held.messages);
-    hps_free(c->partitions);
     hps_free(c->group);
-    hps_free(c->model);
     hps_free(c);
 }
 
 static const struct hps_consumer_ops CONSUMER_OPS = {
     .close = consumer_close,
-    .topics = hps_kafka_topics,
-    .watch = hps_kafka_watch,
-    .leader_response = hps_kafka_heard,
+    .topics = kafka_topics,
+    .listing = kafka_listing,
+    .watch = kafka_watch,
+    .leader_response = hps_kafka_leader_response,
     .recall = hps_kafka_recall,
     .recalled = hps_kafka_recalled,
-    .offsets = hps_kafka_offsets,
-    .assign = hps_kafka_assign,
-    .unassign = hps_kafka_unassign,
+    .offsets = kafka_offsets,
+    .assign = kafka_assign,
+    .unassign = kafka_unassign,
     .poll = kafka_poll,
     .wake = kafka_wake,
     .header = kafka_header,
-    .commit = hps_kafka_commit,
-    .dead_letter = hps_kafka_dead_letter,
-    .dead_letter_flush = hps_kafka_dead_letter_flush,
+    .commit = kafka_commit,
+    .dead_letter = kafka_dead_letter,
+    .dead_letter_flush = kafka_dead_letter_flush,
 };
 
-/* The librdkafka handle and its queues. librdkafka reads nothing for a handle without a group. */
+/* librdkafka reads nothing through a handle without a group. */
 static hps_status handle_open(struct hps_kafka_consumer *c,
                               const struct hps_consumer_options *options, struct hps_error *err)
 {
     rd_kafka_conf_t *conf = NULL;
-    const struct hps_kafka_property group = {"group.id",
-                                             c->group == NULL ? c->log->client_id : c->group};
-    hps_status status = hps_kafka_conf(c->log, &group, 1, &conf, err);
+    const struct hps_kafka_property group = {
+        "group.id", c->group == NULL ? c->log->settings.client_id : c->group};
+    hps_status status = hps_kafka_conf(&c->log->settings, &group, 1, &conf, err);
     if (status != HPS_OK) {
         return status;
     }
     rd_kafka_conf_set_opaque(conf, c);
     rd_kafka_conf_set_error_cb(conf, on_error);
-    status = hps_kafka_handle_open(c->log, RD_KAFKA_CONSUMER, conf, options->name, "Kafka consumer",
-                                   &c->rk, err);
+    status = hps_kafka_handle_open(&c->log->settings, RD_KAFKA_CONSUMER, conf, options->name,
+                                   "Kafka consumer", &c->rk, err);
     if (status != HPS_OK) {
         return status;
     }
     rd_kafka_poll_set_consumer(c->rk);
     c->queue = rd_kafka_queue_get_consumer(c->rk);
-    c->answers = rd_kafka_queue_new(c->rk);
     return HPS_OK;
 }
 
@@ -465,31 +502,28 @@ hps_status hps_kafka_consumer_open(struct hps_update_log *base,
     if (c == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for a consumer");
     }
+    struct hps_kafka *log = (struct hps_kafka *)base;
     c->base.ops = &CONSUMER_OPS;
-    c->log = (struct hps_kafka *)base;
-    c->held.message_bytes = 1024;
+    c->log = log;
     c->link.status = HPS_UNAVAILABLE;
-    c->model = hps_strdup(options->model);
+    c->dead_letters.settings = &log->settings;
+    c->watches = (struct hps_kafka_watches){.leaders = log->leaders, .recalls = log->recalls};
     c->group = options->group == NULL ? NULL : hps_strdup(options->group);
-    c->held.messages = hps_calloc(HPS_KAFKA_HELD_MAX, sizeof(c->held.messages[0]));
     c->records = hps_calloc(HPS_KAFKA_HELD_MAX, sizeof(c->records[0]));
-    hps_status status = HPS_OK;
-    if (c->model == NULL || (options->group != NULL && c->group == NULL) ||
-        c->held.messages == NULL || c->records == NULL ||
-        hps_kafka_partitions_reserve(c) != HPS_OK) {
-        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a consumer");
-        goto fail;
-    }
-    status = hps_topic_filters_new(options->filters, options->n_filters, &c->filters, err);
+    hps_status status = handle_open(c, options, err);
     if (status == HPS_OK) {
-        status = handle_open(c, options, err);
+        status = hps_kafka_topics_open(&c->topics, log->leaders, options->topics, options->n_topics,
+                                       err);
+    }
+    if (status == HPS_OK &&
+        ((options->group != NULL && c->group == NULL) || c->records == NULL ||
+         hps_kafka_partitions_open(&c->partitions, c->rk, &c->watches) != HPS_OK)) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a consumer");
     }
     if (status != HPS_OK) {
-        goto fail;
+        consumer_close(&c->base);
+        return status;
     }
     *out_consumer = &c->base;
     return HPS_OK;
-fail:
-    consumer_close(&c->base);
-    return status;
 }

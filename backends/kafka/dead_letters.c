@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies of records that were left out, on their way to the dead-letter topic. On the thread of the
- * consumer, which serves the producer's callbacks.
+ * Dead letters.
  */
+#include "backends/kafka/dead_letters.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "backends/kafka/internal.h"
 #include "base/assert.h"
 #include "base/clock.h"
 
@@ -15,22 +15,21 @@ enum {
     QUEUE_KB_MAX = 64 * 1024, /* memory for letters in flight */
 };
 
-/* librdkafka remembers for minutes that a topic was refused, or not there: who tries again wants to
- * know of now. */
-static void producer_renew(struct hps_kafka_consumer *c, hps_status status)
+/* librdkafka remembers for minutes that a topic was refused or missing. A new producer learns the
+ * current state. */
+static void producer_renew(struct hps_kafka_dead_letters *of, hps_status status)
 {
-    HPS_ASSERT(c->dead_letters.producer != NULL);
+    HPS_ASSERT(of->producer != NULL);
     bool refused = status == HPS_PERMISSION || status == HPS_NOT_FOUND;
-    if (refused && rd_kafka_outq_len(c->dead_letters.producer) == 0) {
-        rd_kafka_destroy(c->dead_letters.producer);
-        c->dead_letters.producer = NULL;
+    if (refused && rd_kafka_outq_len(of->producer) == 0) {
+        rd_kafka_destroy(of->producer);
+        of->producer = NULL;
     }
 }
 
 static void on_delivery(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque)
 {
-    struct hps_kafka_consumer *c = opaque;
-    struct hps_dead_letters *letters = &c->dead_letters.since_flush;
+    struct hps_dead_letters *letters = &((struct hps_kafka_dead_letters *)opaque)->since_flush;
     (void)rk;
     uint64_t *n_in_flight = message->_private;
     HPS_ASSERT(*n_in_flight > 0);
@@ -46,26 +45,26 @@ static void on_delivery(rd_kafka_t *rk, const rd_kafka_message_t *message, void 
     }
 }
 
-static hps_status producer_open(struct hps_kafka_consumer *c, struct hps_error *err)
+static hps_status producer_open(struct hps_kafka_dead_letters *of, struct hps_error *err)
 {
     static const struct hps_kafka_property reported[] = {{"acks", "all"}, /* else loss is silent */
                                                          {"delivery.report.only.error", "false"}};
     rd_kafka_conf_t *conf = NULL;
-    if (c->dead_letters.producer != NULL) {
+    if (of->producer != NULL) {
         return HPS_OK;
     }
-    hps_status status = hps_kafka_conf(c->log, reported, 2, &conf, err);
+    hps_status status = hps_kafka_conf(of->settings, reported, 2, &conf, err);
     if (status != HPS_OK) {
         return status;
     }
     hps_kafka_conf_at_most(conf, "queue.buffering.max.kbytes", QUEUE_KB_MAX);
-    rd_kafka_conf_set_opaque(conf, c);
+    rd_kafka_conf_set_opaque(conf, of);
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
-    return hps_kafka_handle_open(c->log, RD_KAFKA_PRODUCER, conf, "dead-letters",
-                                 "producer of dead letters", &c->dead_letters.producer, err);
+    return hps_kafka_handle_open(of->settings, RD_KAFKA_PRODUCER, conf, "dead-letters",
+                                 "producer of dead letters", &of->producer, err);
 }
 
-/* The record's own headers, and where it is from. */
+/* The headers of the record, and headers that describe its origin. */
 static rd_kafka_headers_t *make_headers(const struct hps_consumer_record *record,
                                         const char *reason)
 {
@@ -86,23 +85,21 @@ static rd_kafka_headers_t *make_headers(const struct hps_consumer_record *record
     return headers;
 }
 
-hps_status hps_kafka_dead_letter(struct hps_consumer *base, const char *topic,
-                                 const struct hps_consumer_record *record, const char *reason,
-                                 uint32_t timeout_ms, struct hps_error *err)
+hps_status hps_kafka_dead_letters_send(struct hps_kafka_dead_letters *of, const char *topic,
+                                       const struct hps_consumer_record *record, const char *reason,
+                                       uint32_t timeout_ms, struct hps_error *err)
 {
-    struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
     uint64_t end_us = hps_clock_us() + UINT64_C(1000) * timeout_ms;
-    uint64_t *n_in_flight = &c->dead_letters.n_in_flight[c->dead_letters.newer];
+    uint64_t *n_in_flight = &of->n_in_flight[of->newer];
     HPS_ASSERT(topic != NULL && reason != NULL && record->handle != NULL);
-    hps_status status = producer_open(c, err);
+    hps_status status = producer_open(of, err);
     if (status != HPS_OK) {
         return status;
     }
     rd_kafka_headers_t *headers = make_headers(record, reason);
     for (;;) {
         rd_kafka_resp_err_t code = rd_kafka_producev(
-            c->dead_letters.producer, RD_KAFKA_V_TOPIC(topic),
-            RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
+            of->producer, RD_KAFKA_V_TOPIC(topic), RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
             RD_KAFKA_V_KEY((void *)record->key, record->key_size),
             RD_KAFKA_V_VALUE((void *)record->value, record->value_size),
             RD_KAFKA_V_TIMESTAMP(record->time_unix_ms), RD_KAFKA_V_OPAQUE(n_in_flight),
@@ -113,18 +110,16 @@ hps_status hps_kafka_dead_letter(struct hps_consumer *base, const char *topic,
         }
         if (code != RD_KAFKA_RESP_ERR__QUEUE_FULL || hps_clock_us() >= end_us) {
             rd_kafka_headers_destroy(headers);
-            producer_renew(c, hps_kafka_status(code));
+            producer_renew(of, hps_kafka_status(code));
             return hps_kafka_fail(err, code, "dead letter");
         }
-        rd_kafka_poll(c->dead_letters.producer, SERVE_MS);
+        rd_kafka_poll(of->producer, SERVE_MS);
     }
 }
 
-void hps_kafka_dead_letter_flush(struct hps_consumer *base, uint32_t timeout_ms,
-                                 struct hps_dead_letters *out_letters)
+void hps_kafka_dead_letters_flush(struct hps_kafka_dead_letters *of, uint32_t timeout_ms,
+                                  struct hps_dead_letters *out_letters)
 {
-    struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
-    struct hps_kafka_dead_letters *of = &c->dead_letters;
     if (of->producer != NULL) {
         rd_kafka_poll(of->producer, 0); /* a flush with timeout 0 calls no on_delivery */
         rd_kafka_flush(of->producer, timeout_ms > INT32_MAX ? INT32_MAX : (int)timeout_ms);
@@ -140,16 +135,15 @@ void hps_kafka_dead_letter_flush(struct hps_consumer *base, uint32_t timeout_ms,
     }
     of->since_flush = (struct hps_dead_letters){.status = HPS_OK};
     if (of->producer != NULL) {
-        producer_renew(c, letters.status);
+        producer_renew(of, letters.status);
     }
     *out_letters = letters;
 }
 
-void hps_kafka_dead_letters_close(struct hps_kafka_consumer *c)
+void hps_kafka_dead_letters_close(struct hps_kafka_dead_letters *of)
 {
-    if (c->dead_letters.producer != NULL) {
-        rd_kafka_purge(c->dead_letters.producer,
-                       RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT);
-        rd_kafka_destroy(c->dead_letters.producer);
+    if (of->producer != NULL) {
+        rd_kafka_purge(of->producer, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT);
+        rd_kafka_destroy(of->producer);
     }
 }

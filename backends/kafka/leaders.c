@@ -1,49 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the leaders of watched partitions say. Each is asked for the ends of its partitions, about
- * every 50 ms, for all consumers of the log:
+ * Two kinds of threads, for all consumers of the log:
  *
- *     router   which broker leads which partition: asked of any broker, every second or when some
- *       │      leader denies it
- *       ├─▶ leader 1   its partitions in one question ─▶ words
- *       └─▶ leader 2   waits for its answer          ─▶ … none: its own partitions know no more
+ *     router   lists the named topics every 250 ms, with the leader of each partition
+ *       ├─▶ leader 1   queries broker 1 for the ends of its partitions, about every 50 ms
+ *       └─▶ leader 2   waits for broker 2; only the responses for its own partitions get older
  *
- * A thread per leader, since librdkafka's call returns when its leader has answered or time is up:
- * who does not answer keeps nobody else's answer. Ends are high watermarks: this handle reads
- * uncommitted, whatever the others do.
+ * The router uses any broker that responds. Each leader has its own thread, because librdkafka's
+ * call returns only when the leader has responded or a timeout has passed. Ends are high
+ * watermarks, because this handle always reads uncommitted records.
  *
- * A word is worth what was asked: it has the time from before the question was sent, so that an
- * answer that comes late proves no more than one that comes at once.
+ * A response counts as of the time at which its request was sent, so a late response proves as much
+ * as a fast one.
  */
+#include "backends/kafka/leaders.h"
+
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "backends/kafka/internal.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/worker.h"
 
 enum {
-    ASK_EVERY_US = 50000,
-    ASK_EACH_US = 100,       /* ... and so much more for each of a leader's partitions */
-    ASK_MS = 3000,           /* for an answer; then the connection is given up, too */
-    UNANSWERED_US = 2000000, /* a question without an answer counts as such */
-    AGAIN_US = 500000,       /* after an answer that was none */
-    SILENT_US = 1000000,     /* without a word: not asked for anything else */
-    ROUTE_US = 1000000,      /* between looks who leads */
-    ROUTE_SOON_US = 100000,
-    ROUTE_MS = 1000,     /* for an answer to that; then another broker is asked */
-    ABSENT_US = 1000000, /* of lists without it: then a partition is not there */
-    HASTE_US = 5000000,  /* so long a leader that there is not yet is looked for often */
+    QUERY_EVERY_US = 50000,
+    QUERY_EACH_US = 100,     /* added for each partition of the leader */
+    QUERY_MS = 3000,         /* for a response; after that librdkafka also closes the connection */
+    UNANSWERED_US = 2000000, /* a request without a response counts as failed */
+    RETRY_US = 500000,       /* after an error response */
+    SILENT_US = 1000000,     /* a leader without a response for so long gets no other requests */
+    LIST_EVERY_US = 250000,
+    LIST_SOON_US = 100000, /* after a failure */
+    LIST_MS = 500,         /* for a response; then any broker is used, with twice that, ... */
+    LIST_DOUBLED_MAX = 2,  /* ... up to this number of times */
+    ABSENT_US = 1000000,   /* a topic that lists lack for so long is deleted */
+    NAME_BYTES_MAX = 249,  /* of a topic in Kafka */
     STACK_BYTES = 256 * 1024,
-    NOBODY = -1,
-    WORD_TEXT_BYTES = sizeof(((struct hps_leader_response *)0)->text),
+    NO_BROKER = -1,
+    RESPONSE_TEXT_BYTES = sizeof(((struct hps_leader_response *)0)->text),
 };
 
-/* Of this handle alone, whatever the operator says. All brokers are connected, so that one which
- * hangs is not the only one that can be asked who leads. */
+/* Of this handle, whatever the operator sets. */
 static const struct hps_kafka_property OWN[] = {
     {"isolation.level", "read_uncommitted"},
     {"enable.sparse.connections", "false"},
@@ -51,53 +51,156 @@ static const struct hps_kafka_property OWN[] = {
     {"reconnect.backoff.max.ms", "500"},
 };
 
-/* Under the lock, but for what never changes: topic, partition, in_handle. */
+/* A name that is listed. Under the lock, except `of`, `in_handle` and `now.name`, which never
+ * change. */
+struct hps_kafka_topic {
+    struct hps_kafka_topic *next;
+    struct hps_kafka_leaders *of;
+    rd_kafka_topic_t *in_handle; /* librdkafka lists the topics that have such an object */
+    uint32_t n_refs;             /* consumers and watched partitions */
+    uint64_t since_us;           /* earlier requests do not name the topic */
+    uint64_t absent_us;          /* lists have lacked it, or a partition, since then; 0: no */
+    hps_status status;           /* OK, NOT_FOUND or PERMISSION; UNAVAILABLE: not listed yet */
+    struct hps_kafka_listed now;
+    const struct rd_kafka_metadata_topic *listed; /* in the list that the router holds */
+};
+
+/* Under the lock, except `topic` and `partition`, which never change. */
 struct hps_kafka_watched {
     struct hps_kafka_watched *next;
-    char *topic;
+    struct hps_kafka_topic *topic; /* a reference */
     int32_t partition;
-    rd_kafka_topic_t *in_handle; /* so that the router asks for it */
-    uint32_t n_refs;             /* watches of consumers, and the thread that asks */
-    int32_t broker;              /* its leader; NOBODY: none, or not known */
-    bool absent;                 /* it is not there */
-    uint64_t absent_us;          /* since when lists are without it; 0: they are not */
-    uint64_t lost_us;            /* since when it has no leader; 0: it has one */
-    uint64_t since_us;           /* watched */
-    uint64_t ask_us;             /* it has failed, and is not asked before; 0: it has not */
-    uint64_t sent_us;            /* when the newest question was sent; 0: none */
-    uint64_t ended_us;           /* the same of the newest that has ended */
-    struct hps_leader_response word;
+    uint32_t n_refs;       /* watches of consumers, and the thread that queries the leader */
+    struct leader *leader; /* NULL: none, or not known */
+    uint64_t since_us;     /* watched since then */
+    uint64_t retry_us; /* the last request failed, and is not sent again before; 0: it did not */
+    uint64_t sent_us;  /* when the newest request was sent; 0: none */
+    uint64_t ended_us; /* the same of the newest request that has ended */
+    struct hps_leader_response response;
 };
 
 struct leader {
     struct leader *next;
     struct hps_kafka_leaders *of;
     int32_t broker;
-    char name[128]; /* host:port, as the list of brokers has it now */
+    char name[128]; /* host:port, by the newest list */
     struct hps_worker worker;
-    struct hps_kafka_watched **asked; /* [capacity] the thread's own: in this turn */
-    uint32_t n_asked;
-    uint32_t capacity;
 };
 
 struct hps_kafka_leaders {
-    struct hps_kafka *log;
+    const struct hps_kafka_settings *settings;
     struct hps_lock lock;
     struct hps_cond changed;
     /* Under the lock: */
-    rd_kafka_t *rk; /* NULL: nothing was watched yet */
+    rd_kafka_t *rk; /* NULL: not started */
+    struct hps_kafka_topic *topics;
     struct hps_kafka_watched *watched;
     uint32_t n_watched;
     struct leader *leaders;
-    uint64_t route_us; /* when to look who leads */
+    uint64_t list_us;         /* when the next list is due */
+    uint64_t wanted_us;       /* a list is due at once, unless its request was sent since then */
+    uint64_t sent_us;         /* when the newest list was requested */
+    uint32_t n_failures;      /* lists that failed, since the last one that did not */
+    rd_kafka_resp_err_t code; /* result of the newest list */
     bool stopping;
     struct hps_worker router;
 };
 
+/* ---- topics ---------------------------------------------------------------------------------- */
+
+/* Have a list requested from now on. With the lock held. */
+static void want_list(struct hps_kafka_leaders *of)
+{
+    of->wanted_us = hps_clock_us();
+    hps_cond_broadcast(&of->changed);
+}
+
+/* With the lock held. */
+static void topic_release(struct hps_kafka_topic *topic)
+{
+    HPS_ASSERT(topic->n_refs > 0);
+    if (--topic->n_refs > 0) {
+        return;
+    }
+    struct hps_kafka_topic **at = &topic->of->topics;
+    while (*at != topic) {
+        HPS_ASSERT(*at != NULL);
+        at = &(*at)->next;
+    }
+    *at = topic->next;
+    rd_kafka_topic_destroy(topic->in_handle);
+    hps_free((char *)topic->now.name);
+    hps_free(topic);
+}
+
+/* With the lock held. */
+static hps_status topic_add(struct hps_kafka_leaders *of, const char *name,
+                            struct hps_kafka_topic **out_topic)
+{
+    HPS_ASSERT(of->rk != NULL);
+    struct hps_kafka_topic *topic = of->topics;
+    while (topic != NULL && strcmp(topic->now.name, name) != 0) {
+        topic = topic->next;
+    }
+    if (name[0] == '\0' || strlen(name) > NAME_BYTES_MAX) {
+        return HPS_INVALID;
+    }
+    if (topic == NULL) {
+        topic = hps_calloc(1, sizeof(*topic));
+        char *copy = hps_strdup(name);
+        rd_kafka_topic_t *in_handle =
+            topic == NULL || copy == NULL ? NULL : rd_kafka_topic_new(of->rk, name, NULL);
+        if (in_handle == NULL) {
+            hps_free(copy);
+            hps_free(topic);
+            return HPS_NO_MEMORY;
+        }
+        *topic = (struct hps_kafka_topic){
+            .next = of->topics,
+            .of = of,
+            .in_handle = in_handle,
+            .since_us = hps_clock_us(),
+            .status = HPS_UNAVAILABLE,
+            .now.name = copy,
+        };
+        of->topics = topic;
+        want_list(of);
+    }
+    topic->n_refs++;
+    *out_topic = topic;
+    return HPS_OK;
+}
+
+/* Take the topic from the newest list. False: the list proves nothing. A broker may lag behind the
+ * cluster's controller, so a single list does not prove that a known topic is deleted. */
+static bool topic_take(struct hps_kafka_topic *topic, uint64_t sent_us, int64_t sent_unix_ms)
+{
+    const struct rd_kafka_metadata_topic *listed = topic->listed;
+    hps_status status =
+        hps_kafka_status(listed == NULL ? RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART : listed->err);
+    int32_t n = status == HPS_OK ? listed->partition_cnt : 0;
+    status = status == HPS_OK && n == 0 ? HPS_NOT_FOUND : status;
+    if (status != HPS_OK && status != HPS_NOT_FOUND && status != HPS_PERMISSION) {
+        return false;
+    }
+    bool absent = n < topic->now.n_partitions && status != HPS_PERMISSION;
+    topic->absent_us = !absent ? 0 : topic->absent_us == 0 ? sent_us : topic->absent_us;
+    if (absent && sent_us < topic->absent_us + ABSENT_US) {
+        return false;
+    }
+    topic->absent_us = 0;
+    topic->status = status;
+    topic->now.n_partitions = n;
+    topic->now.asked_us = sent_us;
+    topic->now.asked_unix_ms = sent_unix_ms;
+    return true;
+}
+
 /* ---- watched partitions: with the lock held -------------------------------------------------- */
 
-static void watched_release(struct hps_kafka_leaders *of, struct hps_kafka_watched *watched)
+static void watched_release(struct hps_kafka_watched *watched)
 {
+    struct hps_kafka_leaders *of = watched->topic->of;
     HPS_ASSERT(watched->n_refs > 0);
     if (--watched->n_refs > 0) {
         return;
@@ -110,186 +213,168 @@ static void watched_release(struct hps_kafka_leaders *of, struct hps_kafka_watch
     *at = watched->next;
     HPS_ASSERT(of->n_watched > 0);
     of->n_watched--;
-    rd_kafka_topic_destroy(watched->in_handle);
-    hps_free(watched->topic);
+    topic_release(watched->topic);
     hps_free(watched);
 }
 
-static hps_status watched_make(struct hps_kafka_leaders *of, const char *topic, int32_t partition,
-                               struct hps_kafka_watched **out_watched)
+static hps_status watched_add(struct hps_kafka_leaders *of, const char *topic, int32_t partition,
+                              struct hps_kafka_watched **out_watched)
 {
     struct hps_kafka_watched *watched = of->watched;
     while (watched != NULL &&
-           (watched->partition != partition || strcmp(watched->topic, topic) != 0)) {
+           (watched->partition != partition || strcmp(watched->topic->now.name, topic) != 0)) {
         watched = watched->next;
     }
     if (watched == NULL) {
-        watched = hps_calloc(1, sizeof(*watched));
-        char *name = hps_strdup(topic);
-        rd_kafka_topic_t *in_handle =
-            watched == NULL || name == NULL ? NULL : rd_kafka_topic_new(of->rk, topic, NULL);
-        if (in_handle == NULL) {
-            hps_free(name);
-            hps_free(watched);
-            return HPS_NO_MEMORY;
+        struct hps_kafka_topic *of_topic = NULL;
+        hps_status status = topic_add(of, topic, &of_topic);
+        watched = status == HPS_OK ? hps_calloc(1, sizeof(*watched)) : NULL;
+        if (watched == NULL) {
+            if (status == HPS_OK) {
+                topic_release(of_topic);
+            }
+            return status == HPS_OK ? HPS_NO_MEMORY : status;
         }
         *watched = (struct hps_kafka_watched){
             .next = of->watched,
-            .topic = name,
+            .topic = of_topic,
             .partition = partition,
-            .in_handle = in_handle,
-            .broker = NOBODY,
             .since_us = hps_clock_us(),
-            .word = {.status = HPS_UNAVAILABLE, .text = "the leader was not asked yet"},
+            .response = {.broker = NO_BROKER,
+                         .status = HPS_UNAVAILABLE,
+                         .text = "the leader was not queried yet"},
         };
         of->watched = watched;
         of->n_watched++;
-        of->route_us = 0;
-        hps_cond_broadcast(&of->changed);
+        want_list(of);
     }
     watched->n_refs++;
     *out_watched = watched;
     return HPS_OK;
 }
 
-/* A question that was sent at sent_us has ended without an answer. */
-static void word_none(struct hps_kafka_watched *watched, uint64_t sent_us, hps_status status,
-                      const char *text)
+/* A request that was sent at sent_us has ended without a result. */
+static void response_none(struct hps_kafka_watched *watched, uint64_t sent_us, hps_status status,
+                          const char *text)
 {
     HPS_ASSERT(status != HPS_OK);
     if (sent_us < watched->ended_us) {
         return; /* a newer one has ended before */
     }
     watched->ended_us = sent_us;
-    watched->word.status = status;
-    snprintf(watched->word.text, sizeof(watched->word.text), "%s", text);
+    watched->response.status = status;
+    snprintf(watched->response.text, sizeof(watched->response.text), "%s", text);
 }
 
-static void word_take(struct hps_kafka_watched *watched, uint64_t sent_us, int64_t sent_unix_ms,
-                      int64_t high)
+static void response_take(struct hps_kafka_watched *watched, const struct leader *leader,
+                          uint64_t sent_us, int64_t sent_unix_ms, int64_t high)
 {
-    struct hps_leader_response *word = &watched->word;
-    if (sent_us > word->asked_us) {
-        if (word->asked_us == 0 || sent_us > word->asked_us + HPS_LEADER_SILENT_US) {
-            word->since_us = sent_us;
+    struct hps_leader_response *response = &watched->response;
+    if (sent_us > response->asked_us) {
+        if (response->asked_us == 0 || sent_us > response->asked_us + HPS_LEADER_SILENT_US) {
+            response->since_us = sent_us;
         }
-        word->asked_us = sent_us;
-        word->asked_unix_ms = sent_unix_ms;
-        word->high = high;
+        response->asked_us = sent_us;
+        response->asked_unix_ms = sent_unix_ms;
+        response->high = high;
+        /* librdkafka sends the request to the broker that it takes for the leader. */
+        response->broker = watched->leader == leader ? leader->broker : NO_BROKER;
     }
     if (sent_us >= watched->ended_us) {
         watched->ended_us = sent_us;
-        word->status = HPS_OK;
-        word->text[0] = '\0';
+        response->status = HPS_OK;
+        response->text[0] = '\0';
     }
-    HPS_ASSERT(word->since_us > 0 && word->since_us <= word->asked_us);
+    HPS_ASSERT(response->since_us > 0 && response->since_us <= response->asked_us);
 }
 
 /* ---- a leader -------------------------------------------------------------------------------- */
 
-/* Take those that are due into `asked`: those that failed apart, since one of them keeps the others
- * from being answered at once. With the lock held. */
-static void leader_gather(struct leader *leader, bool failed)
+static void silence_text(char text[RESPONSE_TEXT_BYTES], const struct leader *leader)
 {
-    uint64_t now_us = hps_clock_us();
-    leader->n_asked = 0;
-    if (leader->capacity < leader->of->n_watched) {
-        void *asked = hps_realloc(leader->asked, leader->of->n_watched * sizeof(leader->asked[0]));
-        if (asked == NULL) {
-            return; /* nobody is asked, and that shows */
-        }
-        leader->asked = asked;
-        leader->capacity = leader->of->n_watched;
-    }
-    for (struct hps_kafka_watched *watched = leader->of->watched; watched != NULL;
-         watched = watched->next) {
-        if (watched->broker == leader->broker && (watched->ask_us != 0) == failed &&
-            watched->ask_us <= now_us) {
-            HPS_ASSERT(leader->n_asked < leader->capacity);
-            watched->n_refs++;
-            leader->asked[leader->n_asked++] = watched;
-        }
-    }
-}
-
-static void silence_tell(char text[WORD_TEXT_BYTES], int32_t broker, const char *name)
-{
-    snprintf(text, WORD_TEXT_BYTES, "broker %" PRId32 " at %.90s, the leader, does not answer",
-             broker, name);
+    snprintf(text, RESPONSE_TEXT_BYTES, "broker %" PRId32 " at %.90s, the leader, does not respond",
+             leader == NULL ? NO_BROKER : leader->broker, leader == NULL ? "" : leader->name);
 }
 
 static void leader_failed(struct leader *leader, struct hps_kafka_watched *watched,
                           uint64_t sent_us, rd_kafka_resp_err_t code)
 {
-    char text[sizeof(watched->word.text)];
+    char text[sizeof(watched->response.text)];
     hps_status status = hps_kafka_status(code);
     bool silent = hps_kafka_is_silence(code);
     if (silent) {
-        silence_tell(text, leader->broker, leader->name);
+        silence_text(text, leader);
     } else {
         snprintf(text, sizeof(text), "broker %" PRId32 " at %.60s, the leader: %.50s",
                  leader->broker, leader->name, rd_kafka_err2str(code));
     }
-    /* Whether the partition is there route_one finds out: librdkafka may not know a topic that the
-     * user may not see any more, and a broker may lag. */
+    /* NOT_FOUND does not prove that the partition is deleted: librdkafka may not know a topic that
+     * hpsd may not see, and a broker may lag. The lists of the router show which. */
     bool later = silent || status == HPS_NOT_FOUND;
-    word_none(watched, sent_us, later ? HPS_UNAVAILABLE : status, text);
+    response_none(watched, sent_us, later ? HPS_UNAVAILABLE : status, text);
     if (!silent) {
-        watched->ask_us = hps_clock_us() + AGAIN_US;
+        watched->retry_us = hps_clock_us() + RETRY_US;
     }
-    /* Somebody else may lead. */
-    uint64_t soon_us = hps_clock_us() + ROUTE_SOON_US;
-    leader->of->route_us = leader->of->route_us < soon_us ? leader->of->route_us : soon_us;
+    /* Another broker may be the leader now. */
+    uint64_t soon_us = hps_clock_us() + LIST_SOON_US;
+    leader->of->list_us = leader->of->list_us < soon_us ? leader->of->list_us : soon_us;
 }
 
-/* One question about all in `asked`. With the lock held, which is released meanwhile. */
-static void leader_ask(struct leader *leader)
+/* Send one request for the leader's partitions. Those with `failed` get a request of their own,
+ * because one of them would delay the responses of all. Returns the number of partitions. With the
+ * lock held, which is released during the request. */
+static int leader_query(struct leader *leader, bool failed)
 {
     struct hps_kafka_leaders *of = leader->of;
-    int n = (int)leader->n_asked;
-    if (n == 0) {
-        return;
-    }
-    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(n);
+    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(16);
     uint64_t sent_us = hps_clock_us();
     int64_t sent_unix_ms = hps_clock_forward_ms();
-    for (int i = 0; i < n; i++) {
-        struct hps_kafka_watched *watched = leader->asked[i];
-        rd_kafka_topic_partition_list_add(list, watched->topic, watched->partition)->offset =
-            RD_KAFKA_OFFSET_END;
-        watched->sent_us = sent_us;
+    for (struct hps_kafka_watched *watched = of->watched; watched != NULL;
+         watched = watched->next) {
+        if (watched->leader == leader && (watched->retry_us != 0) == failed &&
+            watched->retry_us <= sent_us) {
+            rd_kafka_topic_partition_t *at = rd_kafka_topic_partition_list_add(
+                list, watched->topic->now.name, watched->partition);
+            at->offset = RD_KAFKA_OFFSET_END;
+            at->opaque = watched;
+            watched->n_refs++;
+            watched->sent_us = sent_us;
+        }
     }
-    hps_lock_release(&of->lock);
-    hps_kafka_offsets_ask(of->rk, list, sent_us + UINT64_C(1000) * ASK_MS);
-    hps_lock_acquire(&of->lock);
-    bool news = false; /* for the router, or for who waits for a first word */
-    HPS_ASSERT(list->cnt == n);
+    int n = list->cnt;
+    if (n > 0) {
+        hps_lock_release(&of->lock);
+        hps_kafka_offsets_query(of->rk, list, sent_us + UINT64_C(1000) * QUERY_MS);
+        hps_lock_acquire(&of->lock);
+    }
+    bool news = false; /* for the router, and for callers that wait for a first response */
     for (int i = 0; i < n; i++) {
-        struct hps_kafka_watched *watched = leader->asked[i];
-        const rd_kafka_topic_partition_t *answer = &list->elems[i];
+        const rd_kafka_topic_partition_t *result = &list->elems[i];
+        struct hps_kafka_watched *watched = result->opaque;
         news = news || watched->ended_us == 0;
-        if (answer->err == RD_KAFKA_RESP_ERR_NO_ERROR && answer->offset >= 0) {
-            watched->ask_us = 0;
-            word_take(watched, sent_us, sent_unix_ms, answer->offset);
+        if (result->err == RD_KAFKA_RESP_ERR_NO_ERROR && result->offset >= 0) {
+            watched->retry_us = 0;
+            response_take(watched, leader, sent_us, sent_unix_ms, result->offset);
         } else {
             news = true;
             leader_failed(leader, watched, sent_us,
-                          answer->err != RD_KAFKA_RESP_ERR_NO_ERROR
-                              ? answer->err
+                          result->err != RD_KAFKA_RESP_ERR_NO_ERROR
+                              ? result->err
                               : RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE);
         }
-        watched_release(of, watched);
+        watched_release(watched);
     }
     if (news) {
         hps_cond_broadcast(&of->changed);
     }
     rd_kafka_topic_partition_list_destroy(list);
+    return n;
 }
 
 static bool leads_any(const struct leader *leader)
 {
     const struct hps_kafka_watched *watched = leader->of->watched;
-    while (watched != NULL && watched->broker != leader->broker) {
+    while (watched != NULL && watched->leader != leader) {
         watched = watched->next;
     }
     return watched != NULL;
@@ -306,13 +391,10 @@ static void *leader_run(void *arg)
             hps_cond_wait(&of->changed, &of->lock);
             continue;
         }
-        uint64_t due_us = hps_clock_us() + ASK_EVERY_US;
-        leader_gather(leader, false);
-        due_us += (uint64_t)ASK_EACH_US * leader->n_asked;
-        leader_ask(leader);
+        uint64_t due_us = hps_clock_us() + QUERY_EVERY_US;
+        due_us += (uint64_t)QUERY_EACH_US * (uint64_t)leader_query(leader, false);
         if (!of->stopping) {
-            leader_gather(leader, true);
-            leader_ask(leader);
+            leader_query(leader, true);
         }
         while (!of->stopping && hps_clock_us() < due_us) {
             hps_cond_wait_until(&of->changed, &of->lock, due_us);
@@ -324,7 +406,7 @@ static void *leader_run(void *arg)
 
 /* ---- the router ------------------------------------------------------------------------------ */
 
-/* The thread that asks this broker, started if there is none. NULL: it cannot be. Lock held. */
+/* The thread that queries this broker, started if missing. NULL: it cannot start. Lock held. */
 static struct leader *leader_of(struct hps_kafka_leaders *of, int32_t broker)
 {
     HPS_ASSERT(broker >= 0);
@@ -364,90 +446,100 @@ static void leaders_name(struct hps_kafka_leaders *of, const struct rd_kafka_met
     }
 }
 
-/* Nobody is to be asked. */
-static void route_none(struct hps_kafka_watched *watched, uint64_t sent_us, hps_status status,
-                       const char *why)
-{
-    watched->broker = NOBODY;
-    word_none(watched, sent_us, status, why);
-}
-
+/* Find the partition's leader in the newest list. With the lock held. */
 static void route_one(struct hps_kafka_leaders *of, struct hps_kafka_watched *watched,
-                      const struct rd_kafka_metadata_topic *topic, uint64_t sent_us)
+                      uint64_t sent_us)
 {
-    rd_kafka_resp_err_t code = topic == NULL ? RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART : topic->err;
-    hps_status status = hps_kafka_status(code);
+    const struct hps_kafka_topic *topic = watched->topic;
+    const struct rd_kafka_metadata_topic *listed = topic->listed;
     const struct rd_kafka_metadata_partition *found = NULL;
-    for (int i = 0; topic != NULL && i < topic->partition_cnt; i++) {
-        if (topic->partitions[i].id == watched->partition) {
-            found = &topic->partitions[i];
+    for (int i = 0; listed != NULL && i < listed->partition_cnt; i++) {
+        if (listed->partitions[i].id == watched->partition) {
+            found = &listed->partitions[i];
         }
     }
-    bool absent = found == NULL && (code == RD_KAFKA_RESP_ERR_NO_ERROR || status == HPS_NOT_FOUND);
-    if (!absent) {
-        watched->absent_us = 0;
-    } else if (watched->absent_us == 0) {
-        watched->absent_us = sent_us;
+    if (found == NULL && watched->partition < topic->now.n_partitions) {
+        return; /* the list does not prove that the partition is deleted */
     }
-    /* One broker may not have heard of it yet. */
-    watched->absent = absent && sent_us >= watched->absent_us + ABSENT_US;
-    if (absent) {
-        route_none(watched, sent_us, watched->absent ? HPS_NOT_FOUND : HPS_UNAVAILABLE,
-                   "there is no such partition");
+    hps_status status = HPS_UNAVAILABLE;
+    const char *why = NULL;
+    if (found == NULL && (topic->status == HPS_OK || topic->status == HPS_NOT_FOUND)) {
+        status = HPS_NOT_FOUND;
+        why = "the partition does not exist";
     } else if (found == NULL) {
-        route_none(watched, sent_us, status, rd_kafka_err2str(code));
+        status = topic->status;
+        why = listed == NULL ? "the topic is not listed" : rd_kafka_err2str(listed->err);
     } else if (found->leader < 0) {
-        route_none(watched, sent_us, HPS_UNAVAILABLE, "the partition has no leader at present");
-    } else if (leader_of(of, found->leader) == NULL) {
-        route_none(watched, sent_us, HPS_UNAVAILABLE, "no thread to ask the leader");
-    } else if (watched->broker != found->leader) {
-        watched->broker = found->leader;
-        watched->ask_us = 0;
+        why = "the partition has no leader at present";
+    } else {
+        struct leader *leader = leader_of(of, found->leader);
+        why = leader == NULL ? "no thread can be started for the leader" : NULL;
+        watched->retry_us = watched->leader == leader ? watched->retry_us : 0;
+        watched->leader = leader;
+    }
+    if (why != NULL) {
+        watched->leader = NULL;
+        response_none(watched, sent_us, status, why);
     }
 }
 
-/* With the lock held, which is released meanwhile. */
-static void route(struct hps_kafka_leaders *of)
+static int by_name(const void *a, const void *b)
 {
-    const struct rd_kafka_metadata *all = NULL;
-    uint64_t sent_us = hps_clock_us();
-    hps_lock_release(&of->lock);
-    rd_kafka_poll(of->rk, 0); /* callbacks: tokens of OAuth */
-    /* Of the topics that have an object in this handle. */
-    rd_kafka_resp_err_t code = rd_kafka_metadata(of->rk, 0, NULL, &all, ROUTE_MS);
-    hps_lock_acquire(&of->lock);
-    const struct rd_kafka_metadata_topic *topic = NULL;
-    uint64_t now_us = hps_clock_us();
-    bool again = code != RD_KAFKA_RESP_ERR_NO_ERROR;
+    return strcmp(((const struct rd_kafka_metadata_topic *)a)->topic,
+                  ((const struct rd_kafka_metadata_topic *)b)->topic);
+}
+
+/* With the lock held. False: the list proves nothing about some topic. */
+static bool list_take(struct hps_kafka_leaders *of, const struct rd_kafka_metadata *all,
+                      uint64_t sent_us, int64_t sent_unix_ms)
+{
+    bool proved = true;
+    size_t n = (size_t)all->topic_cnt;
+    qsort(all->topics, n, sizeof(all->topics[0]), by_name);
+    for (struct hps_kafka_topic *topic = of->topics; topic != NULL; topic = topic->next) {
+        struct rd_kafka_metadata_topic key = {.topic = (char *)topic->now.name};
+        topic->listed = bsearch(&key, all->topics, n, sizeof(key), by_name);
+        if (topic->since_us <= sent_us) {
+            proved = topic_take(topic, sent_us, sent_unix_ms) && proved;
+        }
+    }
     for (struct hps_kafka_watched *watched = of->watched; watched != NULL;
          watched = watched->next) {
-        if (code != RD_KAFKA_RESP_ERR_NO_ERROR) {
-            if (watched->broker == NOBODY) {
-                route_none(watched, sent_us, HPS_UNAVAILABLE,
-                           "no broker names the partition's leader");
-            }
-            continue;
+        if (watched->topic->since_us <= sent_us) {
+            route_one(of, watched, sent_us);
         }
-        if (watched->since_us > sent_us) {
-            again = true; /* it was not asked for */
-            continue;
-        }
-        if (topic == NULL || strcmp(topic->topic, watched->topic) != 0) {
-            topic = hps_kafka_topic_in(all, watched->topic);
-        }
-        route_one(of, watched, topic, sent_us);
-        if (watched->broker != NOBODY) {
-            watched->lost_us = 0;
-        } else if (watched->lost_us == 0) {
-            watched->lost_us = now_us;
-        }
-        again = again || (watched->broker == NOBODY && now_us < watched->lost_us + HASTE_US);
     }
-    if (all != NULL) {
-        leaders_name(of, all);
+    leaders_name(of, all);
+    return proved;
+}
+
+/* Request a list. With the lock held, which is released during the request. */
+static void list(struct hps_kafka_leaders *of)
+{
+    const struct rd_kafka_metadata *all = NULL;
+    uint32_t doubled = of->n_failures < LIST_DOUBLED_MAX ? of->n_failures : LIST_DOUBLED_MAX;
+    uint64_t sent_us = hps_clock_us();
+    int64_t sent_unix_ms = hps_clock_forward_ms();
+    of->sent_us = sent_us;
+    hps_lock_release(&of->lock);
+    rd_kafka_poll(of->rk, 0); /* callbacks: tokens of OAuth */
+    /* 0: the topics that have an object in this handle */
+    rd_kafka_resp_err_t code = rd_kafka_metadata(of->rk, 0, NULL, &all, LIST_MS << doubled);
+    hps_lock_acquire(&of->lock);
+    bool proved = false;
+    of->code = code;
+    of->n_failures = code == RD_KAFKA_RESP_ERR_NO_ERROR ? 0 : of->n_failures + 1;
+    if (code == RD_KAFKA_RESP_ERR_NO_ERROR) {
+        proved = list_take(of, all, sent_us, sent_unix_ms);
         rd_kafka_metadata_destroy(all);
     }
-    of->route_us = now_us + (again ? ROUTE_SOON_US : ROUTE_US);
+    for (struct hps_kafka_watched *watched = of->watched; watched != NULL && !proved;
+         watched = watched->next) {
+        if (code != RD_KAFKA_RESP_ERR_NO_ERROR && watched->leader == NULL) {
+            response_none(watched, sent_us, HPS_UNAVAILABLE, "no broker lists the partition");
+        }
+    }
+    of->list_us = hps_clock_us() + (proved ? LIST_EVERY_US : LIST_SOON_US);
     hps_cond_broadcast(&of->changed);
 }
 
@@ -457,12 +549,12 @@ static void *router_run(void *arg)
     hps_thread_background();
     hps_lock_acquire(&of->lock);
     while (!of->stopping) {
-        if (of->watched == NULL) {
+        if (of->topics == NULL) {
             hps_cond_wait(&of->changed, &of->lock);
-        } else if (hps_clock_us() < of->route_us) {
-            hps_cond_wait_until(&of->changed, &of->lock, of->route_us);
+        } else if (of->sent_us >= of->wanted_us && hps_clock_us() < of->list_us) {
+            hps_cond_wait_until(&of->changed, &of->lock, of->list_us);
         } else {
-            route(of);
+            list(of);
         }
     }
     hps_lock_release(&of->lock);
@@ -471,13 +563,15 @@ static void *router_run(void *arg)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-hps_status hps_kafka_leaders_new(struct hps_kafka *log, struct hps_kafka_leaders **out_leaders)
+hps_status hps_kafka_leaders_new(const struct hps_kafka_settings *settings,
+                                 struct hps_kafka_leaders **out_leaders)
 {
     struct hps_kafka_leaders *of = hps_calloc(1, sizeof(*of));
     if (of == NULL) {
         return HPS_NO_MEMORY;
     }
-    of->log = log;
+    of->settings = settings;
+    of->code = RD_KAFKA_RESP_ERR__TRANSPORT;
     hps_lock_init(&of->lock, HPS_LOCK_KAFKA_LEADERS);
     hps_cond_init(&of->changed);
     *out_leaders = of;
@@ -494,7 +588,6 @@ void hps_kafka_leaders_free(struct hps_kafka_leaders *of)
         struct leader *leader = of->leaders;
         of->leaders = leader->next;
         hps_worker_join(&leader->worker);
-        hps_free(leader->asked);
         hps_free(leader);
     }
     hps_kafka_handle_close(of->rk);
@@ -503,160 +596,148 @@ void hps_kafka_leaders_free(struct hps_kafka_leaders *of)
     hps_free(of);
 }
 
-rd_kafka_t *hps_kafka_leaders_handle(struct hps_kafka_leaders *of)
-{
-    hps_lock_acquire(&of->lock);
-    rd_kafka_t *rk = of->rk;
-    hps_lock_release(&of->lock);
-    return rk;
-}
-
-/* The handle and the router. With the lock held. */
-static hps_status start(struct hps_kafka_leaders *of, struct hps_error *err)
+hps_status hps_kafka_leaders_start(struct hps_kafka_leaders *of, rd_kafka_t **out_rk,
+                                   struct hps_error *err)
 {
     rd_kafka_conf_t *conf = NULL;
     hps_status status = HPS_OK;
+    hps_lock_acquire(&of->lock);
     if (of->rk == NULL) {
-        status = hps_kafka_conf(of->log, OWN, sizeof(OWN) / sizeof(OWN[0]), &conf, err);
-        if (status != HPS_OK) {
-            return status;
+        status = hps_kafka_conf(of->settings, OWN, sizeof(OWN) / sizeof(OWN[0]), &conf, err);
+        if (status == HPS_OK) {
+            hps_kafka_conf_at_most(conf, "socket.timeout.ms", QUERY_MS);
+            hps_kafka_conf_at_most(conf, "socket.connection.setup.timeout.ms", QUERY_MS);
+            status = hps_kafka_handle_open(of->settings, RD_KAFKA_CONSUMER, conf, "leaders",
+                                           "Kafka client that queries leaders", &of->rk, err);
         }
-        hps_kafka_conf_at_most(conf, "socket.timeout.ms", ASK_MS);
-        hps_kafka_conf_at_most(conf, "socket.connection.setup.timeout.ms", ASK_MS);
-        status = hps_kafka_handle_open(of->log, RD_KAFKA_CONSUMER, conf, "leaders",
-                                       "Kafka client that asks leaders", &of->rk, err);
     }
     if (status == HPS_OK &&
         hps_worker_start(&of->router, "kafka-router", STACK_BYTES, router_run, of) != HPS_OK) {
-        return hps_error_set(err, HPS_EXHAUSTED, "no thread to ask for partition leaders");
+        status = hps_error_set(err, HPS_EXHAUSTED, "no thread to list Kafka's topics");
     }
+    *out_rk = of->rk;
+    hps_lock_release(&of->lock);
     return status;
 }
 
-/* ---- watching -------------------------------------------------------------------------------- */
+/* ---- topics ---------------------------------------------------------------------------------- */
 
-struct hps_watch *hps_kafka_watch_find(const struct hps_kafka_consumer *c, const char *topic,
-                                       int32_t partition)
+struct hps_kafka_listed hps_kafka_topic_listed(const struct hps_kafka_watched *topic)
 {
-    struct hps_watch *watch = c->watches;
-    while (watch != NULL && (watch->partition != partition || strcmp(watch->topic, topic) != 0)) {
-        watch = watch->next;
-    }
-    return watch;
+    hps_lock_acquire(&topic->topic->of->lock);
+    struct hps_kafka_listed listed = topic->topic->now;
+    hps_lock_release(&topic->topic->of->lock);
+    return listed;
 }
 
-hps_status hps_kafka_watch(struct hps_consumer *base, const char *topic, int32_t partition,
-                           struct hps_watch **out_watch, struct hps_error *err)
+hps_status hps_kafka_topics_wait(struct hps_kafka_leaders *of,
+                                 struct hps_kafka_watched *const *topics, uint32_t n,
+                                 uint64_t end_us, struct hps_error *err)
 {
-    struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
-    struct hps_kafka_leaders *of = c->log->leaders;
-    struct hps_watch *watch = hps_kafka_watch_find(c, topic, partition);
-    if (watch != NULL) {
-        *out_watch = watch;
+    hps_lock_acquire(&of->lock);
+    want_list(of);
+    uint64_t begun_us = of->wanted_us;
+    uint32_t i = 0;
+    do {
+        while (i < n && topics[i]->topic->now.asked_us >= begun_us) {
+            i++;
+        }
+    } while (i < n && hps_cond_wait_until(&of->changed, &of->lock, end_us));
+    rd_kafka_resp_err_t code = of->code;
+    hps_lock_release(&of->lock);
+    if (i == n) {
         return HPS_OK;
     }
-    watch = hps_calloc(1, sizeof(*watch));
-    if (watch == NULL) {
-        return hps_error_set(err, HPS_NO_MEMORY, "no memory to watch %s [%" PRId32 "]", topic,
-                             partition);
-    }
+    return code != RD_KAFKA_RESP_ERR_NO_ERROR
+               ? hps_kafka_fail(err, code, "topics not listed")
+               : hps_error_set(err, HPS_UNAVAILABLE, "topics not listed: brokers disagree");
+}
+
+/* ---- watched partitions ---------------------------------------------------------------------- */
+
+hps_status hps_kafka_watched_add(struct hps_kafka_leaders *of, const char *topic, int32_t partition,
+                                 struct hps_kafka_watched **out_watched)
+{
     hps_lock_acquire(&of->lock);
-    hps_status status = start(of, err);
-    if (status == HPS_OK && watched_make(of, topic, partition, &watch->watched) != HPS_OK) {
-        status = hps_error_set(err, HPS_NO_MEMORY, "no memory to watch %s [%" PRId32 "]", topic,
-                               partition);
-    }
+    hps_status status = watched_add(of, topic, partition, out_watched);
     hps_lock_release(&of->lock);
-    if (status != HPS_OK) {
-        hps_free(watch);
-        return status;
-    }
-    watch->log = c->log;
-    watch->topic = watch->watched->topic;
-    watch->partition = partition;
-    watch->next = c->watches;
-    c->watches = watch;
-    *out_watch = watch;
-    return HPS_OK;
+    return status;
 }
 
-void hps_kafka_watches_free(struct hps_kafka_consumer *c)
+void hps_kafka_watched_release(struct hps_kafka_watched *watched)
 {
-    struct hps_kafka_leaders *of = c->log->leaders;
-    while (c->watches != NULL) {
-        struct hps_watch *watch = c->watches;
-        c->watches = watch->next;
-        hps_kafka_recall_cancel(watch);
-        hps_lock_acquire(&of->lock);
-        watched_release(of, watch->watched);
-        hps_lock_release(&of->lock);
-        hps_free(watch);
-    }
-}
-
-void hps_kafka_heard(const struct hps_watch *watch, struct hps_leader_response *out_word)
-{
-    struct hps_kafka_leaders *of = watch->log->leaders;
-    const struct hps_kafka_watched *watched = watch->watched;
+    struct hps_kafka_leaders *of = watched->topic->of;
     hps_lock_acquire(&of->lock);
-    *out_word = watched->word;
+    watched_release(watched);
+    hps_lock_release(&of->lock);
+}
+
+const char *hps_kafka_watched_topic(const struct hps_kafka_watched *watched)
+{
+    return watched->topic->now.name;
+}
+
+int32_t hps_kafka_watched_partition(const struct hps_kafka_watched *watched)
+{
+    return watched->partition;
+}
+
+void hps_kafka_watched_response(const struct hps_kafka_watched *watched,
+                                struct hps_leader_response *out_response)
+{
+    struct hps_kafka_leaders *of = watched->topic->of;
+    hps_lock_acquire(&of->lock);
+    *out_response = watched->response;
     uint64_t now_us = hps_clock_us();
     if (watched->sent_us > watched->ended_us && now_us > watched->sent_us + UNANSWERED_US) {
-        const char *name = "";
-        for (const struct leader *leader = of->leaders; leader != NULL; leader = leader->next) {
-            name = leader->broker == watched->broker ? leader->name : name;
-        }
-        out_word->status = HPS_UNAVAILABLE;
-        silence_tell(out_word->text, watched->broker, name);
+        out_response->status = HPS_UNAVAILABLE;
+        silence_text(out_response->text, watched->leader);
     }
     hps_lock_release(&of->lock);
 }
 
-/* Nothing is known of it yet, and it is too early to say that nothing will be. */
+/* No response has arrived yet, and the first one may still come. */
 static bool is_new(const struct hps_kafka_watched *watched)
 {
     return watched->ended_us == 0 && hps_clock_us() < watched->since_us + SILENT_US;
 }
 
-hps_status hps_kafka_watch_leader(const struct hps_watch *watch, uint64_t end_us,
-                                  int32_t *out_broker)
+hps_status hps_kafka_watched_leader(const struct hps_kafka_watched *watched, uint64_t end_us,
+                                    int32_t *out_broker)
 {
-    struct hps_kafka_leaders *of = watch->log->leaders;
-    const struct hps_kafka_watched *watched = watch->watched;
+    struct hps_kafka_leaders *of = watched->topic->of;
+    const struct hps_leader_response *response = &watched->response;
     hps_status status = HPS_OK;
     hps_lock_acquire(&of->lock);
     while (is_new(watched) && hps_clock_us() < end_us) {
         uint64_t until_us = watched->since_us + SILENT_US;
         hps_cond_wait_until(&of->changed, &of->lock, until_us < end_us ? until_us : end_us);
     }
-    bool silent =
-        watched->word.asked_us == 0 || hps_clock_us() > watched->word.asked_us + SILENT_US;
-    if (watched->word.status == HPS_NOT_FOUND || watched->word.status == HPS_PERMISSION) {
-        status = watched->word.status;
-    } else if (silent || watched->broker == NOBODY) {
+    bool silent = response->asked_us == 0 || hps_clock_us() > response->asked_us + SILENT_US;
+    if (response->status == HPS_NOT_FOUND || response->status == HPS_PERMISSION) {
+        status = response->status;
+    } else if (silent || watched->leader == NULL) {
         status = HPS_UNAVAILABLE;
     } else {
-        *out_broker = watched->broker;
-        HPS_ASSERT(watched->word.asked_us > 0);
+        *out_broker = watched->leader->broker;
     }
     hps_lock_release(&of->lock);
     return status;
 }
 
-int32_t hps_kafka_watch_broker(const struct hps_watch *watch)
+int32_t hps_kafka_watched_broker(const struct hps_kafka_watched *watched)
 {
-    struct hps_kafka_leaders *of = watch->log->leaders;
-    hps_lock_acquire(&of->lock);
-    int32_t broker = watch->watched->broker;
-    hps_lock_release(&of->lock);
+    hps_lock_acquire(&watched->topic->of->lock);
+    int32_t broker = watched->leader == NULL ? NO_BROKER : watched->leader->broker;
+    hps_lock_release(&watched->topic->of->lock);
     return broker;
 }
 
-bool hps_kafka_watch_absent(const struct hps_watch *watch)
+bool hps_kafka_watched_absent(const struct hps_kafka_watched *watched)
 {
-    struct hps_kafka_leaders *of = watch->log->leaders;
-    hps_lock_acquire(&of->lock);
-    bool absent = watch->watched->absent;
-    hps_lock_release(&of->lock);
+    const struct hps_kafka_topic *topic = watched->topic;
+    hps_lock_acquire(&topic->of->lock);
+    bool absent = topic->now.asked_us > 0 && watched->partition >= topic->now.n_partitions;
+    hps_lock_release(&topic->of->lock);
     return absent;
 }

@@ -1,28 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The partitions that a consumer reads: where each is, and what ends that. On the thread of the
- * consumer.
- *
- * Records that librdkafka cannot read (a wrong checksum, an unknown codec, more than may be
- * inflated) are left out. librdkafka reports the base offset of their batch and not its end, and
- * stays there. So the partition is unassigned while the end is found by halves: an offset is in the
- * batch if to read it there, through the handles of recall.c, fails with the same base offset.
- * Nothing that can be read is left out.
+ * librdkafka cannot read some batches: the checksum is wrong, the codec is unknown, or the inflated
+ * batch is too large. Such batches are skipped. librdkafka reports only the base offset of the
+ * batch, and tries it again and again. So the partition is unassigned while a binary search finds
+ * the end: an offset is in the batch if its recall fails with the same base offset. No readable
+ * record is skipped.
  */
+#include "backends/kafka/partitions.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "backends/kafka/internal.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
 
 enum {
-    CHECK_US = 1000000, /* from an assignment to the look whether it is there, and between them */
-    CHECK_MS = 200,     /* for the answer to that */
+    CHECK_US = 1000000, /* from an assignment to the first check, and between checks */
+    BOUNDS_MS = 1000,   /* for the response with the bounds of a partition */
 };
 
 /* ---- phases ---------------------------------------------------------------------------------- */
@@ -33,8 +31,8 @@ static const unsigned STEPS[HPS_KAFKA_PHASES] = {
     [HPS_KAFKA_LEFT] = TO(HPS_KAFKA_READS) | TO(HPS_KAFKA_SEARCHES) | TO(HPS_KAFKA_STOPPED),
     [HPS_KAFKA_READS] = TO(HPS_KAFKA_LEFT),
     [HPS_KAFKA_SEARCHES] = TO(HPS_KAFKA_LEFT),
-    [HPS_KAFKA_STOPPED] = TO(HPS_KAFKA_TOLD),
-    [HPS_KAFKA_TOLD] = 0, /* assigned anew it is another one, as after STOPPED */
+    [HPS_KAFKA_STOPPED] = TO(HPS_KAFKA_REPORTED),
+    [HPS_KAFKA_REPORTED] = 0, /* a new assignment makes a new partition, also after STOPPED */
 };
 
 void hps_kafka_phase_set(struct hps_kafka_partition *partition, enum hps_kafka_phase to)
@@ -44,17 +42,17 @@ void hps_kafka_phase_set(struct hps_kafka_partition *partition, enum hps_kafka_p
     partition->phase = to;
 }
 
-/* ---- which there are ------------------------------------------------------------------------- */
+/* ---- the array ------------------------------------------------------------------------------- */
 
-/* In the order of (topic, number): the partition, or where it would be. */
-static uint32_t partition_place(const struct hps_kafka_consumer *c, const rd_kafka_topic_t *topic,
-                                int32_t number)
+/* The index of the partition in the array, or where it would be. */
+static uint32_t partition_place(const struct hps_kafka_partitions *of,
+                                const rd_kafka_topic_t *topic, int32_t number)
 {
     uint32_t from = 0;
-    uint32_t to = c->n_partitions;
+    uint32_t to = of->n;
     while (from < to) {
         uint32_t mid = from + (to - from) / 2;
-        const struct hps_kafka_partition *partition = &c->partitions[mid];
+        const struct hps_kafka_partition *partition = &of->all[mid];
         if ((uintptr_t)partition->topic < (uintptr_t)topic ||
             (partition->topic == topic && partition->number < number)) {
             from = mid + 1;
@@ -65,101 +63,99 @@ static uint32_t partition_place(const struct hps_kafka_consumer *c, const rd_kaf
     return from;
 }
 
-struct hps_kafka_partition *hps_kafka_partition_find(struct hps_kafka_consumer *c,
+struct hps_kafka_partition *hps_kafka_partition_find(struct hps_kafka_partitions *of,
                                                      const rd_kafka_topic_t *topic, int32_t number)
 {
-    uint32_t i = partition_place(c, topic, number);
-    bool there =
-        i < c->n_partitions && c->partitions[i].topic == topic && c->partitions[i].number == number;
-    return there ? &c->partitions[i] : NULL;
+    uint32_t i = partition_place(of, topic, number);
+    bool there = i < of->n && of->all[i].topic == topic && of->all[i].number == number;
+    return there ? &of->all[i] : NULL;
 }
 
-static struct hps_kafka_partition *partition_named(struct hps_kafka_consumer *c, const char *topic,
-                                                   size_t size, int32_t number)
+static struct hps_kafka_partition *partition_named(struct hps_kafka_partitions *of,
+                                                   const char *topic, size_t size, int32_t number)
 {
-    for (uint32_t i = 0; i < c->n_partitions; i++) {
-        const char *name = rd_kafka_topic_name(c->partitions[i].topic);
-        if (c->partitions[i].number == number && strlen(name) == size &&
-            memcmp(name, topic, size) == 0) {
-            return &c->partitions[i];
+    for (uint32_t i = 0; i < of->n; i++) {
+        const char *name = rd_kafka_topic_name(of->all[i].topic);
+        if (of->all[i].number == number && strlen(name) == size && memcmp(name, topic, size) == 0) {
+            return &of->all[i];
         }
     }
     return NULL;
 }
 
-hps_status hps_kafka_partitions_reserve(struct hps_kafka_consumer *c)
+/* Have capacity for one more. */
+static hps_status partitions_reserve(struct hps_kafka_partitions *of)
 {
-    if (c->n_partitions < c->partitions_capacity) {
+    if (of->n < of->capacity) {
         return HPS_OK;
     }
-    uint32_t capacity = c->partitions_capacity == 0 ? 8 : 2 * c->partitions_capacity;
-    void *partitions = hps_realloc(c->partitions, capacity * sizeof(c->partitions[0]));
+    uint32_t capacity = of->capacity == 0 ? 8 : 2 * of->capacity;
+    void *partitions = hps_realloc(of->all, capacity * sizeof(of->all[0]));
     if (partitions == NULL) {
         return HPS_NO_MEMORY;
     }
-    c->partitions = partitions;
-    void *events = hps_realloc(c->events, (3 * (size_t)capacity + 2) * sizeof(c->events[0]));
+    of->all = partitions;
+    void *events = hps_realloc(of->events, (3 * (size_t)capacity + 2) * sizeof(of->events[0]));
     if (events == NULL) {
         return HPS_NO_MEMORY;
     }
-    c->events = events;
-    c->partitions_capacity = capacity;
+    of->events = events;
+    of->capacity = capacity;
     return HPS_OK;
 }
 
-/* The partition of that topic, which is taken, made if there is none. NULL: no memory. */
-static struct hps_kafka_partition *partition_make(struct hps_kafka_consumer *c,
+/* Find the partition, or make it. Takes the topic. NULL: no memory. */
+static struct hps_kafka_partition *partition_make(struct hps_kafka_partitions *of,
                                                   rd_kafka_topic_t *topic, int32_t number)
 {
-    struct hps_kafka_partition *partition = hps_kafka_partition_find(c, topic, number);
+    struct hps_kafka_partition *partition = hps_kafka_partition_find(of, topic, number);
     if (partition != NULL) {
-        rd_kafka_topic_destroy(topic); /* it has a reference */
+        rd_kafka_topic_destroy(topic); /* the partition has a reference already */
         return partition;
     }
-    if (hps_kafka_partitions_reserve(c) != HPS_OK) {
+    if (partitions_reserve(of) != HPS_OK) {
         rd_kafka_topic_destroy(topic);
         return NULL;
     }
-    uint32_t i = partition_place(c, topic, number);
-    memmove(&c->partitions[i + 1], &c->partitions[i],
-            (c->n_partitions - i) * sizeof(c->partitions[0]));
-    c->n_partitions++;
-    c->partitions[i] = (struct hps_kafka_partition){.topic = topic, .number = number};
-    return &c->partitions[i];
+    uint32_t i = partition_place(of, topic, number);
+    memmove(&of->all[i + 1], &of->all[i], (of->n - i) * sizeof(of->all[0]));
+    of->n++;
+    of->all[i] = (struct hps_kafka_partition){.topic = topic, .number = number};
+    return &of->all[i];
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static void partition_leave(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition)
+static void partition_leave(struct hps_kafka_partitions *of, struct hps_kafka_partition *partition)
 {
     if (partition->phase == HPS_KAFKA_SEARCHES) {
-        hps_kafka_recall_free(partition->search.watch);
+        hps_kafka_watch_free(partition->search.watch);
         partition->search.watch = NULL;
         hps_kafka_phase_set(partition, HPS_KAFKA_LEFT);
     }
-    if (!hps_kafka_is_assigned(partition)) {
+    if (partition->phase != HPS_KAFKA_READS) {
         return;
     }
     rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(1);
     rd_kafka_topic_partition_list_add(list, rd_kafka_topic_name(partition->topic),
                                       partition->number);
-    rd_kafka_error_t *error = rd_kafka_incremental_unassign(c->rk, list);
+    rd_kafka_error_t *error = rd_kafka_incremental_unassign(of->rk, list);
     rd_kafka_topic_partition_list_destroy(list);
     if (error != NULL) {
-        /* Only for a handle that has failed for good: poll tells of it. */
+        /* Only if the handle has failed, which poll reports. */
         rd_kafka_error_destroy(error);
     }
     hps_kafka_phase_set(partition, HPS_KAFKA_LEFT);
 }
 
-/* Have it read from `next` on. */
-static hps_status partition_start(struct hps_kafka_consumer *c,
+/* Read the partition from `next` on. */
+static hps_status partition_start(struct hps_kafka_partitions *of,
                                   struct hps_kafka_partition *partition, struct hps_error *err)
 {
     const char *topic = rd_kafka_topic_name(partition->topic);
     rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(1);
     rd_kafka_topic_partition_list_add(list, topic, partition->number)->offset = partition->next;
-    rd_kafka_error_t *error = rd_kafka_incremental_assign(c->rk, list);
+    rd_kafka_error_t *error = rd_kafka_incremental_assign(of->rk, list);
     rd_kafka_topic_partition_list_destroy(list);
     if (error != NULL) {
         hps_status status =
@@ -172,127 +168,128 @@ static hps_status partition_start(struct hps_kafka_consumer *c,
     return HPS_OK;
 }
 
-static void partition_forget(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition)
+static void partition_forget(struct hps_kafka_partitions *of, struct hps_kafka_partition *partition)
 {
-    uint32_t i = (uint32_t)(partition - c->partitions);
-    HPS_ASSERT(i < c->n_partitions);
-    partition_leave(c, partition);
+    uint32_t i = (uint32_t)(partition - of->all);
+    HPS_ASSERT(i < of->n);
+    partition_leave(of, partition);
     rd_kafka_topic_destroy(partition->topic);
-    c->n_partitions--;
-    memmove(partition, partition + 1, (c->n_partitions - i) * sizeof(*partition));
+    of->n--;
+    memmove(partition, partition + 1, (of->n - i) * sizeof(*partition));
 }
 
-/* The partition has come to an end that is to be told. */
-static void partition_stop(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
+/* End reading; the next poll reports why. */
+static void partition_stop(struct hps_kafka_partitions *of, struct hps_kafka_partition *partition,
                            enum hps_consumer_event_kind kind, hps_status status, const char *text)
 {
-    if (partition->phase == HPS_KAFKA_STOPPED || partition->phase == HPS_KAFKA_TOLD) {
+    if (partition->phase == HPS_KAFKA_STOPPED || partition->phase == HPS_KAFKA_REPORTED) {
         return;
     }
-    partition_leave(c, partition);
+    partition_leave(of, partition);
     hps_kafka_phase_set(partition, HPS_KAFKA_STOPPED);
-    c->has_news = true;
+    of->has_news = true;
     partition->stop =
         (struct hps_kafka_stop){.kind = kind, .status = status, .low = -1, .high = -1};
     hps_kafka_text_set(partition->stop.text, text);
 }
 
-void hps_kafka_partitions_sweep(struct hps_kafka_consumer *c)
+/* Forget the partitions after a poll has reported their end. */
+static void partitions_sweep(struct hps_kafka_partitions *of)
 {
-    for (uint32_t i = c->n_partitions; i-- > 0;) {
-        if (c->partitions[i].phase == HPS_KAFKA_TOLD) {
-            partition_forget(c, &c->partitions[i]);
+    for (uint32_t i = of->n; i-- > 0;) {
+        if (of->all[i].phase == HPS_KAFKA_REPORTED) {
+            partition_forget(of, &of->all[i]);
         }
     }
 }
 
-/* ---- messages that are held ------------------------------------------------------------------ */
+/* ---- held messages --------------------------------------------------------------------------- */
 
-void hps_kafka_held_release(struct hps_kafka_consumer *c)
+/* Free the messages that the last poll delivered. */
+static void held_release(struct hps_kafka_partitions *of)
 {
-    HPS_ASSERT(c->held.from <= c->held.to && c->held.to <= HPS_KAFKA_HELD_MAX);
-    for (uint32_t i = 0; i < c->held.from; i++) {
-        rd_kafka_message_destroy(c->held.messages[i]);
+    HPS_ASSERT(of->held.from <= of->held.to && of->held.to <= HPS_KAFKA_HELD_MAX);
+    for (uint32_t i = 0; i < of->held.from; i++) {
+        rd_kafka_message_destroy(of->held.messages[i]);
     }
-    memmove(c->held.messages, c->held.messages + c->held.from,
-            (c->held.to - c->held.from) * sizeof(c->held.messages[0]));
-    c->held.to -= c->held.from;
-    c->held.from = 0;
+    memmove(of->held.messages, of->held.messages + of->held.from,
+            (of->held.to - of->held.from) * sizeof(of->held.messages[0]));
+    of->held.to -= of->held.from;
+    of->held.from = 0;
 }
 
-/* Drop what is held of a partition from place `from` on. */
-static void held_drop(struct hps_kafka_consumer *c, const struct hps_kafka_partition *partition,
+/* Drop the messages of a partition from index `from` on. */
+static void held_drop(struct hps_kafka_partitions *of, const struct hps_kafka_partition *partition,
                       uint32_t from)
 {
     uint32_t kept = from;
-    HPS_ASSERT(from <= c->held.to);
-    for (uint32_t i = from; i < c->held.to; i++) {
-        rd_kafka_message_t *message = c->held.messages[i];
+    HPS_ASSERT(from <= of->held.to);
+    for (uint32_t i = from; i < of->held.to; i++) {
+        rd_kafka_message_t *message = of->held.messages[i];
         if (message->rkt == partition->topic && message->partition == partition->number) {
             rd_kafka_message_destroy(message);
         } else {
-            c->held.messages[kept++] = message;
+            of->held.messages[kept++] = message;
         }
     }
-    c->held.to = kept < c->held.to ? kept : c->held.to;
-}
-
-void hps_kafka_held_drop_all(struct hps_kafka_consumer *c)
-{
-    for (uint32_t i = 0; i < c->held.to; i++) {
-        rd_kafka_message_destroy(c->held.messages[i]);
-    }
-    c->held.from = 0;
-    c->held.to = 0;
+    of->held.to = kept < of->held.to ? kept : of->held.to;
 }
 
 /* ---- assigning ------------------------------------------------------------------------------- */
 
-hps_status hps_kafka_assign(struct hps_consumer *base, const struct hps_consumer_position *at,
-                            uint32_t tag, struct hps_error *err)
+hps_status hps_kafka_partitions_assign(struct hps_kafka_partitions *of,
+                                       const struct hps_consumer_position *at, uint32_t tag,
+                                       struct hps_error *err)
 {
-    struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
+    struct hps_watch *watch = NULL;
     if (at->offset < 0 || at->partition < 0) {
         return hps_error_set(err, HPS_INVALID, "%s [%" PRId32 "] at offset %" PRId64 ": below 0",
                              at->topic, at->partition, at->offset);
     }
-    rd_kafka_topic_t *topic = rd_kafka_topic_new(c->rk, at->topic, NULL);
+    hps_status status = hps_kafka_watch(of->watches, at->topic, at->partition, &watch, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    rd_kafka_topic_t *topic = rd_kafka_topic_new(of->rk, at->topic, NULL);
     if (topic == NULL) {
         return hps_kafka_fail(err, rd_kafka_last_error(), at->topic);
     }
-    struct hps_kafka_partition *partition = partition_make(c, topic, at->partition);
+    struct hps_kafka_partition *partition = partition_make(of, topic, at->partition);
     if (partition == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for partition %" PRId32 " of %s",
                              at->partition, at->topic);
     }
-    partition_leave(c, partition);
-    hps_kafka_held_release(c);
-    held_drop(c, partition, 0);
-    *partition = (struct hps_kafka_partition){
-        .topic = partition->topic, .number = partition->number, .tag = tag, .next = at->offset};
-    hps_status status = partition_start(c, partition, err);
+    partition_leave(of, partition);
+    held_release(of);
+    held_drop(of, partition, 0);
+    *partition = (struct hps_kafka_partition){.topic = partition->topic,
+                                              .number = partition->number,
+                                              .watch = watch,
+                                              .tag = tag,
+                                              .next = at->offset};
+    status = partition_start(of, partition, err);
     if (status != HPS_OK) {
-        partition_forget(c, partition);
+        partition_forget(of, partition);
     }
-    c->check_us = hps_clock_us() + CHECK_US;
+    of->check_us = hps_clock_us() + CHECK_US;
     return status;
 }
 
-void hps_kafka_unassign(struct hps_consumer *base, const char *topic, int32_t number)
+void hps_kafka_partitions_unassign(struct hps_kafka_partitions *of, const char *topic,
+                                   int32_t number)
 {
-    struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
-    struct hps_kafka_partition *partition = partition_named(c, topic, strlen(topic), number);
+    struct hps_kafka_partition *partition = partition_named(of, topic, strlen(topic), number);
     if (partition != NULL) {
-        partition_leave(c, partition);
-        hps_kafka_held_release(c);
-        held_drop(c, partition, 0);
-        partition_forget(c, partition);
+        partition_leave(of, partition);
+        held_release(of);
+        held_drop(of, partition, 0);
+        partition_forget(of, partition);
     }
 }
 
-/* ---- gone ------------------------------------------------------------------------------------ */
+/* ---- deleted partitions ---------------------------------------------------------------------- */
 
-void hps_kafka_partition_gone(struct hps_kafka_consumer *c, const char *reason)
+void hps_kafka_partitions_gone(struct hps_kafka_partitions *of, const char *reason)
 {
     const char *bracket = strstr(reason, " [");
     if (bracket == NULL) {
@@ -301,73 +298,60 @@ void hps_kafka_partition_gone(struct hps_kafka_consumer *c, const char *reason)
     char *end = NULL;
     long number = strtol(bracket + 2, &end, 10);
     struct hps_kafka_partition *partition =
-        partition_named(c, reason, (size_t)(bracket - reason), (int32_t)number);
+        partition_named(of, reason, (size_t)(bracket - reason), (int32_t)number);
     if (*end == ']' && partition != NULL) {
-        partition_stop(c, partition, HPS_CONSUMER_GONE, HPS_NOT_FOUND, reason);
+        partition_stop(of, partition, HPS_CONSUMER_GONE, HPS_NOT_FOUND, reason);
     }
 }
 
-static void partition_not_there(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition)
+/* librdkafka does not always report that an assigned partition does not exist. */
+static void check_watches(struct hps_kafka_partitions *of)
 {
-    char text[HPS_KAFKA_TEXT_BYTES];
-    snprintf(text, sizeof(text), "%s [%" PRId32 "] is not there any more",
-             rd_kafka_topic_name(partition->topic), partition->number);
-    partition_stop(c, partition, HPS_CONSUMER_GONE, HPS_NOT_FOUND, text);
-}
-
-void hps_kafka_partitions_check(struct hps_kafka_consumer *c, const struct rd_kafka_metadata *all)
-{
-    for (uint32_t i = 0; i < c->n_partitions; i++) {
-        const struct rd_kafka_metadata_topic *topic =
-            hps_kafka_topic_in(all, rd_kafka_topic_name(c->partitions[i].topic));
-        if (topic == NULL || c->partitions[i].number >= topic->partition_cnt) {
-            partition_not_there(c, &c->partitions[i]);
-        }
-    }
-}
-
-/* Of those that are watched it is known anyway. True: there are others. */
-static bool watched_check(struct hps_kafka_consumer *c)
-{
-    bool others = false;
-    for (uint32_t i = 0; i < c->n_partitions; i++) {
-        struct hps_kafka_partition *partition = &c->partitions[i];
-        if (partition->watch == NULL) {
-            partition->watch =
-                hps_kafka_watch_find(c, rd_kafka_topic_name(partition->topic), partition->number);
-        }
-        if (partition->watch == NULL) {
-            others = true;
-        } else if (hps_kafka_watch_absent(partition->watch)) {
-            partition_not_there(c, partition);
-        }
-    }
-    return others;
-}
-
-void hps_kafka_partitions_check_late(struct hps_kafka_consumer *c)
-{
-    const struct rd_kafka_metadata *all = NULL;
-    if (c->check_us == 0 || hps_clock_us() < c->check_us || hps_kafka_is_down(c)) {
+    if (hps_clock_us() < of->check_us) {
         return;
     }
-    c->check_us = hps_clock_us() + CHECK_US;
-    if (!watched_check(c)) {
-        return;
+    of->check_us = hps_clock_us() + CHECK_US;
+    for (uint32_t i = 0; i < of->n; i++) {
+        struct hps_kafka_partition *partition = &of->all[i];
+        char text[HPS_KAFKA_TEXT_BYTES];
+        if (hps_kafka_watched_absent(hps_kafka_watched(partition->watch))) {
+            snprintf(text, sizeof(text), "%s [%" PRId32 "] does not exist any more",
+                     rd_kafka_topic_name(partition->topic), partition->number);
+            partition_stop(of, partition, HPS_CONSUMER_GONE, HPS_NOT_FOUND, text);
+        }
     }
-    if (rd_kafka_metadata(c->rk, 1, NULL, &all, CHECK_MS) == RD_KAFKA_RESP_ERR_NO_ERROR) {
-        c->check_us = 0;
-        hps_kafka_partitions_check(c, all);
-        rd_kafka_metadata_destroy(all);
-    }
+}
+
+void hps_kafka_partitions_begin(struct hps_kafka_partitions *of)
+{
+    held_release(of);
+    partitions_sweep(of);
+    check_watches(of);
 }
 
 /* ---- gaps ------------------------------------------------------------------------------------ */
 
-/* librdkafka has stopped at `offset`, which the log does not have. An error that was on its way
- * when the partition was moved cannot be told from one of where it is now, unless by its offset:
- * then it is asked again. */
-static void gap_found(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
+/* Query the first and the end offset; -1: not known. The leader has just responded to a fetch. */
+static void bounds(struct hps_kafka_partitions *of, const struct hps_kafka_partition *partition,
+                   int64_t *out_low, int64_t *out_high)
+{
+    uint64_t end_us = hps_clock_us() + UINT64_C(1000) * BOUNDS_MS;
+    const int64_t wanted[] = {RD_KAFKA_OFFSET_BEGINNING, RD_KAFKA_OFFSET_END};
+    int64_t *const found[] = {out_low, out_high};
+    for (int i = 0; i < 2; i++) {
+        rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(1);
+        rd_kafka_topic_partition_t *at = rd_kafka_topic_partition_list_add(
+            list, rd_kafka_topic_name(partition->topic), partition->number);
+        at->offset = wanted[i];
+        hps_kafka_offsets_query(of->rk, list, end_us);
+        *found[i] = at->err == RD_KAFKA_RESP_ERR_NO_ERROR && at->offset >= 0 ? at->offset : -1;
+        rd_kafka_topic_partition_list_destroy(list);
+    }
+}
+
+/* librdkafka has stopped at `offset`, which the log does not have. The error may be of the offset
+ * before a seek. Only its offset shows that; then the partition is assigned again. */
+static void gap_found(struct hps_kafka_partitions *of, struct hps_kafka_partition *partition,
                       int64_t offset)
 {
     HPS_ASSERT(partition->phase == HPS_KAFKA_READS);
@@ -375,14 +359,14 @@ static void gap_found(struct hps_kafka_consumer *c, struct hps_kafka_partition *
     int64_t high = -1;
     char text[HPS_KAFKA_TEXT_BYTES];
     const char *topic = rd_kafka_topic_name(partition->topic);
-    hps_kafka_bounds_ask(c, topic, partition->number, &low, &high);
+    bounds(of, partition, &low, &high);
     bool known = low >= 0 && high >= 0;
-    bool there =
-        known ? partition->next >= low && partition->next <= high : !partition->asked_again;
-    if (offset != partition->next && there) {
-        partition->asked_again = true;
-        partition_leave(c, partition);
-        if (partition_start(c, partition, NULL) == HPS_OK) {
+    bool exists =
+        known ? partition->next >= low && partition->next <= high : !partition->reassigned;
+    if (offset != partition->next && exists) {
+        partition->reassigned = true;
+        partition_leave(of, partition);
+        if (partition_start(of, partition, NULL) == HPS_OK) {
             return;
         }
     }
@@ -395,7 +379,7 @@ static void gap_found(struct hps_kafka_consumer *c, struct hps_kafka_partition *
         snprintf(text, sizeof(text), "%s [%" PRId32 "]: offset %" PRId64 " does not exist", topic,
                  partition->number, partition->next);
     }
-    partition_stop(c, partition, HPS_CONSUMER_GAP, HPS_RANGE, text);
+    partition_stop(of, partition, HPS_CONSUMER_GAP, HPS_RANGE, text);
     partition->stop.low = known ? low : -1;
     partition->stop.high = known ? high : -1;
 }
@@ -410,9 +394,9 @@ static bool is_gap(rd_kafka_resp_err_t code)
     return code == RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET;
 }
 
-/* ---- what cannot be read --------------------------------------------------------------------- */
+/* ---- bad batches ----------------------------------------------------------------------------- */
 
-/* librdkafka cannot make records of what the broker has sent, and will not the next time. */
+/* librdkafka cannot read the batch, and a retry would fail, too. */
 static bool is_unreadable(rd_kafka_resp_err_t code)
 {
     return code == RD_KAFKA_RESP_ERR__BAD_MSG || code == RD_KAFKA_RESP_ERR__BAD_COMPRESSION ||
@@ -420,16 +404,16 @@ static bool is_unreadable(rd_kafka_resp_err_t code)
 }
 
 /* End the search, and read from `next` on. */
-static void search_end(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition)
+static void search_end(struct hps_kafka_partitions *of, struct hps_kafka_partition *partition)
 {
     struct hps_error err = {0};
-    partition_leave(c, partition);
-    if (partition_start(c, partition, &err) != HPS_OK) {
-        partition_stop(c, partition, HPS_CONSUMER_FAILED, HPS_DATA_LOSS, err.text);
+    partition_leave(of, partition);
+    if (partition_start(of, partition, &err) != HPS_OK) {
+        partition_stop(of, partition, HPS_CONSUMER_FAILED, HPS_DATA_LOSS, err.text);
     }
 }
 
-static void search_on(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition)
+static void search_continue(struct hps_kafka_partitions *of, struct hps_kafka_partition *partition)
 {
     struct hps_kafka_search *search = &partition->search;
     HPS_ASSERT(search->in < search->out);
@@ -440,44 +424,45 @@ static void search_on(struct hps_kafka_consumer *c, struct hps_kafka_partition *
     }
     partition->next = search->out;
     partition->bad = true;
-    c->has_news = true;
-    search_end(c, partition);
+    of->has_news = true;
+    search_end(of, partition);
 }
 
-/* The record at `next` is in a bad batch. If the end of the log is not known, read it again. */
-static void search_begin(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
+/* The record at `next` is in a bad batch. If the end of the log is not known, read again. */
+static void search_begin(struct hps_kafka_partitions *of, struct hps_kafka_partition *partition,
                          const rd_kafka_message_t *message)
 {
     const char *topic = rd_kafka_topic_name(partition->topic);
     struct hps_kafka_search *search = &partition->search;
     int64_t low;
-    partition_leave(c, partition);
-    held_drop(c, partition, c->held.from);
+    partition_leave(of, partition);
+    held_drop(of, partition, of->held.from);
     hps_kafka_phase_set(partition, HPS_KAFKA_SEARCHES);
     partition->next = message->offset > partition->next ? message->offset : partition->next;
     partition->caught_up = false;
-    *search = (struct hps_kafka_search){.watch = hps_kafka_recall_new(c, topic, partition->number),
-                                        .from = partition->next,
+    *search = (struct hps_kafka_search){.from = partition->next,
                                         .base = message->offset,
                                         .in = partition->next,
                                         .status = hps_kafka_status(message->err)};
+    hps_ignore(/* without memory the partition is read again */ hps_kafka_watch_new(
+        of->watches, topic, partition->number, &search->watch));
     snprintf(search->text, sizeof(search->text), "%s [%" PRId32 "]: %s", topic, partition->number,
              rd_kafka_message_errstr(message));
-    hps_kafka_bounds_ask(c, topic, partition->number, &low, &search->out);
+    bounds(of, partition, &low, &search->out);
     if (search->watch != NULL && search->out > search->in) {
-        search_on(c, partition);
+        search_continue(of, partition);
     } else {
-        search_end(c, partition);
+        search_end(of, partition);
     }
 }
 
-/* Any answer but this batch's error counts as an offset behind the batch. If that is wrong, the
- * consumer meets the rest of the batch, and searches again. */
-bool hps_kafka_partitions_search(struct hps_kafka_consumer *c)
+/* Any result except the error of this batch counts as an offset after the batch. If that is wrong,
+ * the consumer reads the rest of the batch, and searches again. */
+bool hps_kafka_partitions_search(struct hps_kafka_partitions *of)
 {
     bool any = false;
-    for (uint32_t i = 0; i < c->n_partitions; i++) {
-        struct hps_kafka_partition *partition = &c->partitions[i];
+    for (uint32_t i = 0; i < of->n; i++) {
+        struct hps_kafka_partition *partition = &of->all[i];
         struct hps_kafka_search *search = &partition->search;
         struct hps_recalled now;
         if (partition->phase != HPS_KAFKA_SEARCHES) {
@@ -487,45 +472,104 @@ bool hps_kafka_partitions_search(struct hps_kafka_consumer *c)
             bool inside = now.status != HPS_OK && now.offset == search->base;
             search->in = inside ? search->at : search->in;
             search->out = inside ? search->out : search->at;
-            search_on(c, partition);
+            search_continue(of, partition);
         }
         any = any || partition->phase == HPS_KAFKA_SEARCHES;
     }
     return any;
 }
 
-/* ---- what happens ---------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
-static void end_reached(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
+static void end_reached(struct hps_kafka_partitions *of, struct hps_kafka_partition *partition,
                         int64_t offset)
 {
     if (offset >= partition->next) {
-        partition->next = offset; /* past markers of transactions, if any */
+        partition->next = offset; /* after the markers of transactions */
         partition->caught_up = true;
-        c->has_news = true;
+        of->has_news = true;
     }
 }
 
-void hps_kafka_partition_failed(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
+void hps_kafka_partition_failed(struct hps_kafka_partitions *of,
+                                struct hps_kafka_partition *partition,
                                 const rd_kafka_message_t *message)
 {
     bool end = message->err == RD_KAFKA_RESP_ERR__PARTITION_EOF;
     hps_status status = hps_kafka_status(message->err);
     if (end) {
-        end_reached(c, partition, message->offset);
+        end_reached(of, partition, message->offset);
     } else if (is_gap(message->err)) {
-        gap_found(c, partition, message->offset);
+        gap_found(of, partition, message->offset);
     } else if (is_unreadable(message->err)) {
-        search_begin(c, partition, message);
+        search_begin(of, partition, message);
     } else if (status == HPS_NOT_FOUND) {
-        partition_stop(c, partition, HPS_CONSUMER_GONE, status, rd_kafka_message_errstr(message));
+        partition_stop(of, partition, HPS_CONSUMER_GONE, status, rd_kafka_message_errstr(message));
     } else if (status == HPS_PERMISSION || status == HPS_DATA_LOSS || status == HPS_UNIMPLEMENTED ||
                status == HPS_INVALID) {
-        partition_stop(c, partition, HPS_CONSUMER_FAILED, status, rd_kafka_message_errstr(message));
-    } else { /* librdkafka tries again */
+        partition_stop(of, partition, HPS_CONSUMER_FAILED, status,
+                       rd_kafka_message_errstr(message));
+    } else { /* librdkafka retries */
         HPS_LOG(DEBUG, "kafka", "fetch failed: librdkafka retries",
                 HPS_STR("topic", rd_kafka_topic_name(partition->topic)),
                 HPS_I64("partition", partition->number),
                 HPS_STR("error", rd_kafka_message_errstr(message)));
+    }
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+hps_status hps_kafka_partitions_open(struct hps_kafka_partitions *of, rd_kafka_t *rk,
+                                     struct hps_kafka_watches *watches)
+{
+    *of = (struct hps_kafka_partitions){.rk = rk, .watches = watches, .held.message_bytes = 1024};
+    of->held.messages = hps_calloc(HPS_KAFKA_HELD_MAX, sizeof(of->held.messages[0]));
+    return of->held.messages == NULL ? HPS_NO_MEMORY : partitions_reserve(of);
+}
+
+void hps_kafka_partitions_close(struct hps_kafka_partitions *of)
+{
+    for (uint32_t i = 0; i < of->held.to; i++) {
+        rd_kafka_message_destroy(of->held.messages[i]);
+    }
+    for (uint32_t i = 0; i < of->n; i++) {
+        hps_kafka_watch_free(of->all[i].search.watch);
+        rd_kafka_topic_destroy(of->all[i].topic);
+    }
+    hps_free(of->held.messages);
+    hps_free(of->events);
+    hps_free(of->all);
+}
+
+static void partition_sane(const struct hps_kafka_partition *partition)
+{
+    HPS_ASSERT(partition->topic != NULL && partition->watch != NULL);
+    HPS_ASSERT(partition->phase < HPS_KAFKA_PHASES);
+    HPS_ASSERT(partition->phase != HPS_KAFKA_LEFT);
+    HPS_ASSERT(partition->next >= 0);
+    HPS_ASSERT(!partition->bad || partition->search.from <= partition->next);
+    if (partition->phase == HPS_KAFKA_SEARCHES) {
+        const struct hps_kafka_search *search = &partition->search;
+        HPS_ASSERT(!partition->caught_up && !partition->bad);
+        HPS_ASSERT(search->from <= search->in && search->in < search->at);
+        HPS_ASSERT(search->at < search->out && search->watch != NULL);
+    }
+}
+
+void hps_kafka_partitions_sane(const struct hps_kafka_partitions *of)
+{
+    HPS_ASSERT(of->n <= of->capacity);
+    HPS_ASSERT(of->held.from <= of->held.to && of->held.to <= HPS_KAFKA_HELD_MAX);
+    HPS_ASSERT(of->held.message_bytes > 0);
+    for (uint32_t i = 0; i < of->n; i++) {
+        const struct hps_kafka_partition *partition = &of->all[i];
+        partition_sane(partition);
+        HPS_ASSERT(of->has_news || (partition->phase != HPS_KAFKA_STOPPED &&
+                                    !partition->caught_up && !partition->bad));
+        if (i > 0) {
+            HPS_DEBUG_ASSERT((uintptr_t)partition[-1].topic < (uintptr_t)partition->topic ||
+                             (partition[-1].topic == partition->topic &&
+                              partition[-1].number < partition->number));
+        }
     }
 }

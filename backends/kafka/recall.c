@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is at an offset now: one record is read, through handles that do nothing else, so that it
- * neither moves nor delays what consumers read.
+ * One thread for the log starts to read each partition at its offset, and stops after the first
+ * record, the end of the partition, or an error:
  *
- *     watches that wait ─▶ under way, a few of each leader ─▶ record, end or refusal ─▶ the watch
- *            ▲                                        └ nothing for a while
- *            └────────────────────────────────────────┘
+ *     waiting recalls ─▶ requests, up to a limit per leader ─▶ record, end or error ─▶ recall
+ *            ▲                                    └ no response in time
+ *            └────────────────────────────────────┘
  *
- * One thread for the log; a broker that does not answer has its few places, and no others. Of a
- * partition one thing is asked at a time.
+ * The limit is per leader, so that a broker without responses does not delay other brokers. There
+ * is at most one request for a partition.
  *
- * There are two handles. The first gives up a connection soon: as long as it has one that hangs,
- * librdkafka does not learn of who leads instead. What its leader does not send in that time though
- * it answers otherwise, a large batch on a slow line, is asked of the second, which waits as long
- * as consumers do.
+ * There are two handles. The quick one soon closes a connection without a response, because
+ * librdkafka may ask that broker for the new leader. If the leader sends other responses in that
+ * time but not this one, such as a large batch on a slow line, the patient handle sends the next
+ * request. It waits as long as consumers do.
  */
+#include "backends/kafka/recall.h"
+
+#include <inttypes.h>
 #include <string.h>
 
-#include "backends/kafka/internal.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
@@ -25,109 +27,127 @@
 #include "base/worker.h"
 
 enum {
-    PLACES = 64,
-    PLACES_OF_LEADER = 4,
-    QUICK_MS = 3000, /* for what is at an offset; then it is asked again */
+    REQUESTS_OF_LEADER_MAX = 64,
+    QUICK_MS = 1000,  /* for a response; then the request is sent again */
+    SOCKET_MS = 3000, /* for a response, before the quick handle closes the connection */
     PATIENT_MS = 60000,
-    AGAIN_US = 500000,
-    SERVE_MS = 50, /* between looks for what has waited too long */
+    RETRY_US = 500000,
+    RESET_US = 20000, /* the same after librdkafka has used a wrong offset */
+    SERVE_MS = 50,    /* between checks for requests without a response */
     STACK_BYTES = 256 * 1024,
 };
 
-/* Of these handles alone, whatever the operator says. Of the leader: a replica may be another topic
- * still. Little at a time: one batch comes in any case. */
+/* Of these handles, whatever the operator sets. Only the leader is read, because a replica may
+ * still have the old topic after a topic was recreated. A fetch is small, but has at least one
+ * batch. All requests share a queue. librdkafka fetches no partition while a queue has
+ * queued.min.messages, and checks only once a second whether it still does, so the number must be
+ * high. */
 static const struct hps_kafka_property OWN[] = {
     {"isolation.level", "read_uncommitted"},
-    {"auto.offset.reset", "earliest"}, /* what is before the first record is asked of it */
+    {"auto.offset.reset", "earliest"}, /* for an offset before the first record */
     {"client.rack", ""},
     {"fetch.message.max.bytes", "65536"},
     {"fetch.wait.max.ms", "10"},
-    {"queued.min.messages", "1"},
+    {"queued.min.messages", "10000000"},
 };
 
 enum { QUICK, PATIENT, N_READERS };
 
 struct reader {
-    rd_kafka_t *rk; /* NULL: not needed yet. Set, as the next, by the thread, under the lock */
+    rd_kafka_t *rk; /* NULL: not opened yet. The thread sets it and the next under the lock */
     rd_kafka_queue_t *queue;
-    uint32_t n_asked;
+    uint32_t n_requests;
 };
 
-/* A question that is under way. */
-struct question {
-    struct hps_watch *watch; /* NULL: nobody wants to know any more */
+enum recall_state { NONE, WAITS, REQUESTED, RESPONDED };
+
+/* Under the lock of recalls, except the first three. */
+struct hps_watch {
+    struct hps_watch *next; /* of the consumer */
+    struct hps_kafka_recalls *of;
+    struct hps_kafka_watched *watched; /* a reference */
+    enum recall_state state;
+    struct hps_watch *next_waiting;
+    uint64_t due_us; /* no request is sent before */
+    bool patient;    /* the response takes long though the leader responds */
+    struct hps_recalled result;
+};
+
+struct request {
+    struct request *next;
+    struct hps_watch *watch; /* NULL: the result is not needed any more */
     struct reader *reader;
     rd_kafka_topic_t *topic;
     int32_t partition;
-    int32_t broker; /* that led it as it was asked */
+    int32_t broker; /* the leader when the request was sent */
     int64_t offset;
     uint64_t asked_us;
 };
 
 struct hps_kafka_recalls {
-    struct hps_kafka *log;
+    const struct hps_kafka_settings *settings;
     struct hps_lock lock;
     struct hps_cond changed;
     /* Under the lock: */
     struct reader readers[N_READERS];
     struct hps_watch *waiting; /* in order */
-    struct question asked[PLACES];
-    uint32_t n_asked; /* added and taken away by the thread alone */
+    struct request *requests;  /* only the thread adds and removes requests */
     bool stopping;
     struct hps_worker worker;
 };
 
 /* ---- with the lock held ---------------------------------------------------------------------- */
 
-static void waiting_add(struct hps_kafka_recalls *of, struct hps_watch *watch, uint64_t due_us)
+static void waiting_add(struct hps_watch *watch, uint64_t due_us)
 {
-    HPS_ASSERT(watch->recall != HPS_KAFKA_RECALL_ANSWERED);
-    struct hps_watch **at = &of->waiting;
+    HPS_ASSERT(watch->state != RESPONDED);
+    struct hps_watch **at = &watch->of->waiting;
     while (*at != NULL) {
         at = &(*at)->next_waiting;
     }
     watch->next_waiting = NULL;
-    watch->recall = HPS_KAFKA_RECALL_WAITS;
-    watch->recall_due_us = due_us;
+    watch->state = WAITS;
+    watch->due_us = due_us;
     *at = watch;
 }
 
-/* Nobody waits for an answer for this watch any more. */
-static void drop(struct hps_kafka_recalls *of, struct hps_watch *watch)
+/* Forget what the recall waits for, and its result. */
+static void drop(struct hps_watch *watch)
 {
-    struct hps_watch **at = &of->waiting;
+    struct hps_watch **at = &watch->of->waiting;
     while (*at != NULL && *at != watch) {
         at = &(*at)->next_waiting;
     }
     if (*at != NULL) {
         *at = watch->next_waiting;
     }
-    for (uint32_t i = 0; i < of->n_asked; i++) {
-        if (of->asked[i].watch == watch) {
-            of->asked[i].watch = NULL;
+    for (struct request *request = watch->of->requests; request != NULL; request = request->next) {
+        if (request->watch == watch) {
+            request->watch = NULL;
         }
     }
-    watch->recall = HPS_KAFKA_RECALL_NONE;
+    watch->state = NONE;
 }
 
-/* Is there a place for it? */
-static bool has_place(const struct hps_kafka_recalls *of, const struct hps_watch *watch,
-                      int32_t broker)
+/* Whether a request may be sent: see the limits above. */
+static bool may_request(const struct hps_watch *watch, int32_t broker)
 {
+    const char *topic = hps_kafka_watched_topic(watch->watched);
+    int32_t partition = hps_kafka_watched_partition(watch->watched);
     uint32_t n_same = 0;
-    for (uint32_t i = 0; i < of->n_asked; i++) {
-        const struct question *question = &of->asked[i];
-        if (question->partition == watch->partition &&
-            strcmp(rd_kafka_topic_name(question->topic), watch->topic) == 0) {
+    for (const struct request *request = watch->of->requests; request != NULL;
+         request = request->next) {
+        if (request->partition == partition &&
+            strcmp(rd_kafka_topic_name(request->topic), topic) == 0) {
             return false;
         }
-        n_same += question->broker == broker;
+        n_same += request->broker == broker;
     }
-    return of->n_asked < PLACES && n_same < PLACES_OF_LEADER;
+    return n_same < REQUESTS_OF_LEADER_MAX;
 }
 
-/* The next that can be asked, taken from those that wait; else when the first is due, UINT64_MAX:
- * none. */
+/* Remove the next recall from `waiting` for which a request may be sent now. NULL: none, and
+ * *out_due_us is when the first is due; UINT64_MAX: never. */
 static struct hps_watch *take_waiting(struct hps_kafka_recalls *of, int32_t *out_broker,
                                       uint64_t *out_due_us)
 {
@@ -135,24 +155,16 @@ static struct hps_watch *take_waiting(struct hps_kafka_recalls *of, int32_t *out
     *out_due_us = UINT64_MAX;
     for (struct hps_watch **at = &of->waiting; *at != NULL; at = &(*at)->next_waiting) {
         struct hps_watch *watch = *at;
-        int32_t broker = hps_kafka_watch_broker(watch);
-        if (watch->recall_due_us > now_us) {
-            *out_due_us = watch->recall_due_us < *out_due_us ? watch->recall_due_us : *out_due_us;
-        } else if (has_place(of, watch, broker)) {
+        int32_t broker = hps_kafka_watched_broker(watch->watched);
+        if (watch->due_us > now_us) {
+            *out_due_us = watch->due_us < *out_due_us ? watch->due_us : *out_due_us;
+        } else if (may_request(watch, broker)) {
             *at = watch->next_waiting;
             *out_broker = broker;
             return watch;
         }
     }
     return NULL;
-}
-
-/* Have it asked again. */
-static void put_back(struct hps_kafka_recalls *of, struct hps_watch *watch)
-{
-    if (watch != NULL) {
-        waiting_add(of, watch, hps_clock_us() + AGAIN_US);
-    }
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
@@ -165,90 +177,96 @@ static hps_status reader_open(struct hps_kafka_recalls *of, struct reader *reade
     if (reader->rk != NULL) {
         return HPS_OK;
     }
-    hps_status status = hps_kafka_conf(of->log, OWN, sizeof(OWN) / sizeof(OWN[0]), &conf, NULL);
+    hps_status status =
+        hps_kafka_conf(of->settings, OWN, sizeof(OWN) / sizeof(OWN[0]), &conf, NULL);
     if (status != HPS_OK) {
         return status;
     }
     if (quick) {
-        hps_kafka_conf_at_most(conf, "socket.timeout.ms", QUICK_MS);
-        hps_kafka_conf_at_most(conf, "socket.connection.setup.timeout.ms", QUICK_MS);
+        hps_kafka_conf_at_most(conf, "socket.timeout.ms", SOCKET_MS);
+        hps_kafka_conf_at_most(conf, "socket.connection.setup.timeout.ms", SOCKET_MS);
     }
-    status =
-        hps_kafka_handle_open(of->log, RD_KAFKA_CONSUMER, conf, quick ? "recalls" : "recalls-large",
-                              "Kafka client that recalls records", &reader->rk, NULL);
+    status = hps_kafka_handle_open(of->settings, RD_KAFKA_CONSUMER, conf,
+                                   quick ? "recalls" : "recalls-large",
+                                   "Kafka client that recalls records", &reader->rk, NULL);
     if (status == HPS_OK) {
         reader->queue = rd_kafka_queue_new(reader->rk);
     }
     return status;
 }
 
-/* Ask for it, through the handle that it is to be asked of; false: not now. With the lock held. */
-static bool begin(struct hps_kafka_recalls *of, struct hps_watch *watch, int32_t broker)
+/* Send the request. False: not now. With the lock held. */
+static bool begin(struct hps_watch *watch, int32_t broker)
 {
-    struct reader *reader = &of->readers[watch->recall_patient ? PATIENT : QUICK];
-    rd_kafka_topic_t *topic = reader_open(of, reader) == HPS_OK
-                                  ? rd_kafka_topic_new(reader->rk, watch->topic, NULL)
-                                  : NULL;
-    if (topic == NULL) {
+    struct hps_kafka_recalls *of = watch->of;
+    struct reader *reader = &of->readers[watch->patient ? PATIENT : QUICK];
+    struct request *request = hps_calloc(1, sizeof(*request));
+    if (request == NULL || reader_open(of, reader) != HPS_OK) {
+        hps_free(request);
         return false;
     }
-    struct question question = {
+    *request = (struct request){
         .watch = watch,
         .reader = reader,
-        .topic = topic,
-        .partition = watch->partition,
+        .topic = rd_kafka_topic_new(reader->rk, hps_kafka_watched_topic(watch->watched), NULL),
+        .partition = hps_kafka_watched_partition(watch->watched),
         .broker = broker,
-        .offset = watch->recalled.asked_offset,
+        .offset = watch->result.asked_offset,
         .asked_us = hps_clock_us(),
     };
-    if (rd_kafka_consume_start_queue(topic, question.partition, question.offset, reader->queue) !=
-        0) {
-        rd_kafka_topic_destroy(topic);
+    if (request->topic == NULL ||
+        rd_kafka_consume_start_queue(request->topic, request->partition, request->offset,
+                                     reader->queue) != 0) {
+        if (request->topic != NULL) {
+            rd_kafka_topic_destroy(request->topic);
+        }
+        hps_free(request);
         return false;
     }
-    watch->recall = HPS_KAFKA_RECALL_ASKED;
-    HPS_ASSERT(of->n_asked < PLACES);
-    reader->n_asked++;
-    of->asked[of->n_asked++] = question;
+    watch->state = REQUESTED;
+    reader->n_requests++;
+    request->next = of->requests;
+    of->requests = request;
     return true;
 }
 
-/* Ask what can be asked now; returns when the next that waits is due. With the lock held. */
-static uint64_t ask(struct hps_kafka_recalls *of)
+/* Send the requests that may be sent now. Returns when the next recall is due. With the lock
+ * held. */
+static uint64_t begin_all(struct hps_kafka_recalls *of)
 {
     uint64_t due_us;
     int32_t broker;
     struct hps_watch *watch;
     while ((watch = take_waiting(of, &broker, &due_us)) != NULL) {
-        if (!begin(of, watch, broker)) {
-            put_back(of, watch);
+        if (!begin(watch, broker)) {
+            waiting_add(watch, hps_clock_us() + RETRY_US);
         }
     }
     return due_us;
 }
 
-/* It has ended. With the lock held, which is released meanwhile: librdkafka's own threads are
- * waited for. */
-static void end(struct hps_kafka_recalls *of, uint32_t i)
+/* Remove the request. With the lock held, which is released while librdkafka's threads stop to
+ * read. */
+static void end(struct hps_kafka_recalls *of, struct request **at)
 {
-    HPS_ASSERT(i < of->n_asked);
-    struct question question = of->asked[i];
-    HPS_ASSERT(question.reader->n_asked > 0);
-    of->asked[i] = of->asked[--of->n_asked];
-    question.reader->n_asked--;
+    struct request *request = *at;
+    HPS_ASSERT(request->reader->n_requests > 0);
+    *at = request->next;
+    request->reader->n_requests--;
     hps_lock_release(&of->lock);
-    rd_kafka_consume_stop(question.topic, question.partition);
-    rd_kafka_topic_destroy(question.topic);
+    rd_kafka_consume_stop(request->topic, request->partition);
+    rd_kafka_topic_destroy(request->topic);
+    hps_free(request);
     hps_lock_acquire(&of->lock);
 }
 
-static void answer_record(const struct question *question, const rd_kafka_message_t *message,
-                          struct hps_recalled *out)
+static void take_record(const struct request *request, const rd_kafka_message_t *message,
+                        struct hps_recalled *out)
 {
     rd_kafka_timestamp_type_t type = RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
     int64_t time_ms = rd_kafka_message_timestamp(message, &type);
-    if (message->offset < question->offset) {
-        return; /* begun anew at the first one: what was asked for is behind the end */
+    if (message->offset < request->offset) {
+        return; /* the offset is after the end, and librdkafka has begun at the first record */
     }
     out->offset = message->offset;
     out->time_unix_ms = type == RD_KAFKA_TIMESTAMP_NOT_AVAILABLE ? 0 : time_ms;
@@ -257,79 +275,105 @@ static void answer_record(const struct question *question, const rd_kafka_messag
                                message->payload, message->payload == NULL ? 0 : message->len);
 }
 
-/* What the message says; false: nothing, librdkafka goes on trying. */
-static bool answer(const struct question *question, const rd_kafka_message_t *message,
-                   struct hps_recalled *out)
+/* False: the message is not the result; librdkafka retries. */
+static bool result_of(const struct request *request, const rd_kafka_message_t *message,
+                      struct hps_recalled *out)
 {
     int64_t high = -1;
     *out = (struct hps_recalled){
-        .asked_offset = question->offset,
-        .asked_us = question->asked_us,
+        .asked_offset = request->offset,
+        .asked_us = request->asked_us,
         .status = HPS_OK,
+        .broker = rd_kafka_message_broker_id(message),
         .low = -1,
         .offset = -1,
     };
     if (message->err == RD_KAFKA_RESP_ERR_NO_ERROR) {
-        answer_record(question, message, out);
+        take_record(request, message, out);
     } else if (message->err != RD_KAFKA_RESP_ERR__PARTITION_EOF) {
         out->status = hps_kafka_status(message->err);
         out->offset = message->offset;
         return out->status != HPS_UNAVAILABLE && out->status != HPS_DEADLINE;
     }
-    rd_kafka_get_watermark_offsets(question->reader->rk, rd_kafka_topic_name(question->topic),
-                                   question->partition, &out->low, &high);
+    rd_kafka_get_watermark_offsets(request->reader->rk, rd_kafka_topic_name(request->topic),
+                                   request->partition, &out->low, &high);
     return true;
 }
 
+/* Whether librdkafka has begun at the first record, though the partition does not end before the
+ * offset. It does so after a bad batch: it fetches from a wrong offset in the batch, and applies
+ * the broker's error to the next request. */
+static bool is_reset(const struct request *request, const rd_kafka_message_t *message)
+{
+    struct hps_leader_response leader = {0};
+    if (message->err == RD_KAFKA_RESP_ERR_NO_ERROR && message->offset < request->offset &&
+        request->watch != NULL) {
+        hps_kafka_watched_response(request->watch->watched, &leader);
+    }
+    return leader.high > request->offset;
+}
+
+/* With the lock held. */
 static void take(struct hps_kafka_recalls *of, const rd_kafka_message_t *message)
 {
-    struct hps_recalled recalled;
-    for (uint32_t i = 0; i < of->n_asked; i++) {
-        struct hps_watch *watch = of->asked[i].watch;
-        if (of->asked[i].topic != message->rkt || of->asked[i].partition != message->partition) {
-            continue;
-        }
-        if (answer(&of->asked[i], message, &recalled)) {
-            if (watch != NULL) {
-                watch->recalled = recalled;
-                HPS_ASSERT(watch->recall == HPS_KAFKA_RECALL_ASKED);
-                watch->recall = HPS_KAFKA_RECALL_ANSWERED;
-            }
-            end(of, i);
-        }
+    struct hps_recalled result;
+    struct request **at = &of->requests;
+    while (*at != NULL &&
+           ((*at)->topic != message->rkt || (*at)->partition != message->partition)) {
+        at = &(*at)->next;
+    }
+    if (*at == NULL || !result_of(*at, message, &result)) {
         return;
     }
+    struct hps_watch *watch = (*at)->watch;
+    if (is_reset(*at, message)) {
+        (*at)->watch = NULL;
+        waiting_add(watch, hps_clock_us() + RESET_US);
+    } else if (watch != NULL) {
+        HPS_ASSERT(watch->state == REQUESTED);
+        watch->result = result;
+        watch->state = RESPONDED;
+    }
+    end(of, at);
 }
 
-/* End those that have waited too long, or are for nobody. */
+/* Whether the request has to end without a result. With the lock held. */
+static bool is_over(const struct hps_kafka_recalls *of, const struct request *request)
+{
+    bool quick = request->reader == &of->readers[QUICK];
+    uint64_t wait_us = UINT64_C(1000) * (quick ? QUICK_MS : PATIENT_MS);
+    return request->watch == NULL || of->stopping || hps_clock_us() >= request->asked_us + wait_us;
+}
+
+/* End the requests that may end without a result. With the lock held. */
 static void expire(struct hps_kafka_recalls *of)
 {
-    uint64_t now_us = hps_clock_us();
-    for (uint32_t i = of->n_asked; i-- > 0;) {
-        const struct question *question = &of->asked[i];
-        struct hps_watch *watch = question->watch;
-        bool quick = question->reader == &of->readers[QUICK];
-        uint64_t wait_us = UINT64_C(1000) * (quick ? QUICK_MS : PATIENT_MS);
+    struct request **at = &of->requests;
+    while (*at != NULL) {
+        struct request *request = *at;
+        struct hps_watch *watch = request->watch;
         int32_t broker;
-        if (watch == NULL || of->stopping || now_us >= question->asked_us + wait_us) {
-            of->asked[i].watch = NULL;
-            if (watch != NULL) {
-                watch->recall_patient =
-                    quick && hps_kafka_watch_leader(watch, 0, &broker) == HPS_OK;
-                put_back(of, watch);
-            }
-            end(of, i);
+        if (!is_over(of, request)) {
+            at = &request->next;
+            continue;
         }
+        if (watch != NULL) {
+            request->watch = NULL;
+            watch->patient = request->reader == &of->readers[QUICK] &&
+                             hps_kafka_watched_leader(watch->watched, 0, &broker) == HPS_OK;
+            waiting_add(watch, hps_clock_us() + RETRY_US);
+        }
+        end(of, at);
     }
 }
 
-/* What a reader has by now, or gets within timeout_ms. With the lock held, which is released
- * meanwhile. */
+/* Take the reader's messages that arrive within timeout_ms. With the lock held, which is released
+ * during the wait. */
 static void serve(struct hps_kafka_recalls *of, struct reader *reader, int timeout_ms)
 {
     rd_kafka_message_t *message = NULL;
     ssize_t n = 0;
-    if (reader->n_asked == 0) {
+    if (reader->n_requests == 0) {
         return;
     }
     HPS_ASSERT(reader->rk != NULL && reader->queue != NULL);
@@ -352,16 +396,16 @@ static void *recalls_run(void *arg)
     hps_thread_background();
     hps_lock_acquire(&of->lock);
     while (!of->stopping) {
-        uint64_t due_us = ask(of);
-        if (of->n_asked == 0 && due_us == UINT64_MAX) {
+        uint64_t due_us = begin_all(of);
+        if (of->requests == NULL && due_us == UINT64_MAX) {
             hps_cond_wait(&of->changed, &of->lock);
             continue;
         }
-        if (of->n_asked == 0) {
+        if (of->requests == NULL) {
             hps_cond_wait_until(&of->changed, &of->lock, due_us);
             continue;
         }
-        serve(of, &of->readers[PATIENT], of->readers[QUICK].n_asked == 0 ? SERVE_MS : 0);
+        serve(of, &of->readers[PATIENT], of->readers[QUICK].n_requests == 0 ? SERVE_MS : 0);
         serve(of, &of->readers[QUICK], SERVE_MS);
         expire(of);
     }
@@ -372,13 +416,14 @@ static void *recalls_run(void *arg)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-hps_status hps_kafka_recalls_new(struct hps_kafka *log, struct hps_kafka_recalls **out_recalls)
+hps_status hps_kafka_recalls_new(const struct hps_kafka_settings *settings,
+                                 struct hps_kafka_recalls **out_recalls)
 {
     struct hps_kafka_recalls *of = hps_calloc(1, sizeof(*of));
     if (of == NULL) {
         return HPS_NO_MEMORY;
     }
-    of->log = log;
+    of->settings = settings;
     hps_lock_init(&of->lock, HPS_LOCK_KAFKA_RECALL);
     hps_cond_init(&of->changed);
     *out_recalls = of;
@@ -391,9 +436,9 @@ void hps_kafka_recalls_free(struct hps_kafka_recalls *of)
         return;
     }
     hps_worker_stop(&of->worker, &of->lock, &of->changed, &of->stopping);
+    HPS_ASSERT(of->requests == NULL && of->waiting == NULL);
     for (int i = 0; i < N_READERS; i++) {
         if (of->readers[i].queue != NULL) {
-            HPS_ASSERT(of->readers[i].n_asked == 0);
             rd_kafka_queue_destroy(of->readers[i].queue);
         }
         hps_kafka_handle_close(of->readers[i].rk);
@@ -403,21 +448,91 @@ void hps_kafka_recalls_free(struct hps_kafka_recalls *of)
     hps_free(of);
 }
 
+/* ---- watches --------------------------------------------------------------------------------- */
+
+hps_status hps_kafka_watch_new(struct hps_kafka_watches *watches, const char *topic,
+                               int32_t partition, struct hps_watch **out_watch)
+{
+    struct hps_watch *watch = hps_calloc(1, sizeof(*watch));
+    hps_status status =
+        watch == NULL ? HPS_NO_MEMORY
+                      : hps_kafka_watched_add(watches->leaders, topic, partition, &watch->watched);
+    if (status != HPS_OK) {
+        hps_free(watch);
+        return status;
+    }
+    watch->of = watches->recalls;
+    *out_watch = watch;
+    return HPS_OK;
+}
+
+void hps_kafka_watch_free(struct hps_watch *watch)
+{
+    if (watch != NULL) {
+        hps_lock_acquire(&watch->of->lock);
+        drop(watch);
+        hps_lock_release(&watch->of->lock);
+        hps_kafka_watched_release(watch->watched);
+        hps_free(watch);
+    }
+}
+
+hps_status hps_kafka_watch(struct hps_kafka_watches *watches, const char *topic, int32_t partition,
+                           struct hps_watch **out_watch, struct hps_error *err)
+{
+    struct hps_watch *watch = watches->first;
+    while (watch != NULL && (hps_kafka_watched_partition(watch->watched) != partition ||
+                             strcmp(hps_kafka_watched_topic(watch->watched), topic) != 0)) {
+        watch = watch->next;
+    }
+    if (watch == NULL) {
+        hps_status status = hps_kafka_watch_new(watches, topic, partition, &watch);
+        if (status != HPS_OK) {
+            return hps_error_set(err, status, "%s [%" PRId32 "] cannot be watched", topic,
+                                 partition);
+        }
+        watch->next = watches->first;
+        watches->first = watch;
+    }
+    *out_watch = watch;
+    return HPS_OK;
+}
+
+void hps_kafka_watches_free(struct hps_kafka_watches *watches)
+{
+    while (watches->first != NULL) {
+        struct hps_watch *watch = watches->first;
+        watches->first = watch->next;
+        hps_kafka_watch_free(watch);
+    }
+}
+
+struct hps_kafka_watched *hps_kafka_watched(const struct hps_watch *watch)
+{
+    return watch->watched;
+}
+
+void hps_kafka_leader_response(const struct hps_watch *watch,
+                               struct hps_leader_response *out_response)
+{
+    hps_kafka_watched_response(watch->watched, out_response);
+}
+
 /* ---- recalling ------------------------------------------------------------------------------- */
 
 void hps_kafka_recall(struct hps_watch *watch, int64_t offset)
 {
-    struct hps_kafka_recalls *of = watch->log->recalls;
+    struct hps_kafka_recalls *of = watch->of;
     hps_lock_acquire(&of->lock);
-    drop(of, watch);
-    watch->recalled = (struct hps_recalled){.asked_offset = offset};
-    watch->recall_patient = false;
-    waiting_add(of, watch, 0);
-    hps_ignore(/* if it cannot be started, then with the next one that is asked for */
+    drop(watch);
+    watch->result = (struct hps_recalled){.asked_offset = offset};
+    watch->patient = false;
+    waiting_add(watch, 0);
+    hps_ignore(/* after a failure the next recall starts the thread */
                hps_worker_start(&of->worker, "kafka-recall", STACK_BYTES, recalls_run, of));
     hps_cond_broadcast(&of->changed);
     for (int i = 0; i < N_READERS; i++) {
-        if (of->readers[i].n_asked > 0) {
+        if (of->readers[i].n_requests > 0) {
             rd_kafka_queue_yield(of->readers[i].queue);
         }
     }
@@ -426,45 +541,11 @@ void hps_kafka_recall(struct hps_watch *watch, int64_t offset)
 
 bool hps_kafka_recalled(const struct hps_watch *watch, struct hps_recalled *out_recalled)
 {
-    struct hps_kafka_recalls *of = watch->log->recalls;
-    hps_lock_acquire(&of->lock);
-    bool answered = watch->recall == HPS_KAFKA_RECALL_ANSWERED;
-    if (answered) {
-        *out_recalled = watch->recalled;
+    hps_lock_acquire(&watch->of->lock);
+    bool responded = watch->state == RESPONDED;
+    if (responded) {
+        *out_recalled = watch->result;
     }
-    hps_lock_release(&of->lock);
-    return answered;
-}
-
-void hps_kafka_recall_cancel(struct hps_watch *watch)
-{
-    struct hps_kafka_recalls *of = watch->log->recalls;
-    hps_lock_acquire(&of->lock);
-    drop(of, watch);
-    hps_lock_release(&of->lock);
-}
-
-struct hps_watch *hps_kafka_recall_new(struct hps_kafka_consumer *c, const char *topic,
-                                       int32_t partition)
-{
-    struct hps_watch *theirs = NULL;
-    struct hps_watch *watch = NULL;
-    if (hps_kafka_watch(&c->base, topic, partition, &theirs, NULL) == HPS_OK) {
-        watch = hps_calloc(1, sizeof(*watch));
-    }
-    if (watch != NULL) {
-        *watch = (struct hps_watch){.log = theirs->log,
-                                    .watched = theirs->watched,
-                                    .topic = theirs->topic,
-                                    .partition = theirs->partition};
-    }
-    return watch;
-}
-
-void hps_kafka_recall_free(struct hps_watch *watch)
-{
-    if (watch != NULL) {
-        hps_kafka_recall_cancel(watch);
-        hps_free(watch);
-    }
+    hps_lock_release(&watch->of->lock);
+    return responded;
 }

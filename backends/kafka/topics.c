@@ -1,73 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which topics there are, and how they are set. On the thread of the consumer.
- *
- * Any broker has the list, but one that hangs has the questions, too, until its connection is given
- * up: each is asked for a short time, through two handles in turn. How topics are set, and their
- * ids, come of the admin API, from a broker that we do not choose. So they are asked for in the
- * background: what is known stays known, and an answer that does not come at once is taken with the
- * next list.
+ * Which topics exist is known from the lists of the leaders' router. Ids and settings come from the
+ * admin API, for which librdkafka chooses the broker. Those requests run in the background: known
+ * values are kept, and a late response is used in the next call.
  */
+#include "backends/kafka/topics.h"
+
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "backends/kafka/internal.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 
 enum {
-    LIST_MS = 500,      /* for the list of topics of one broker, then another one is asked */
-    SETTINGS_MS = 5000, /* for how topics are set: then they are asked for again */
-    NEW_MS = 1000,      /* of that we wait, when there is a topic of which nothing is known */
-    KNOWN_MS = 200,     /* ... when there is not */
+    SETTINGS_MS = 5000, /* for a response with settings; then the request may be sent again */
+    IDS_MS = 1000,      /* the same for ids */
+    IDS_EVERY_US = 500000,
+    UNKNOWN_WAIT_MS = 1000, /* wait so long if the settings of some topic are unknown */
+    KNOWN_WAIT_MS = 200,    /* ... if all are known */
 };
-
-/* ---- the list -------------------------------------------------------------------------------- */
-
-const struct rd_kafka_metadata_topic *hps_kafka_topic_in(const struct rd_kafka_metadata *all,
-                                                         const char *topic)
-{
-    for (int i = 0; i < all->topic_cnt; i++) {
-        if (strcmp(all->topics[i].topic, topic) == 0) {
-            return &all->topics[i];
-        }
-    }
-    return NULL;
-}
-
-hps_status hps_kafka_list(struct hps_kafka_consumer *c, uint64_t end_us, rd_kafka_t **out_rk,
-                          const struct rd_kafka_metadata **out_all, struct hps_error *err)
-{
-    rd_kafka_resp_err_t code = RD_KAFKA_RESP_ERR__TIMED_OUT;
-    rd_kafka_t *rk = c->rk;
-    do {
-        int left_ms = hps_kafka_remaining_ms(end_us);
-        code = rd_kafka_metadata(rk, 1, NULL, out_all, left_ms < LIST_MS ? left_ms : LIST_MS);
-        if (code == RD_KAFKA_RESP_ERR_NO_ERROR) {
-            if (rk == c->rk) {
-                hps_kafka_answered(c);
-            }
-            *out_rk = rk;
-            return HPS_OK;
-        }
-        rd_kafka_t *other = hps_kafka_leaders_handle(c->log->leaders);
-        rk = rk == c->rk && other != NULL ? other : c->rk;
-    } while (hps_kafka_remaining_ms(end_us) > 0);
-    if (hps_kafka_is_down(c)) {
-        return hps_error_set(err, c->link.status, "topics not listed: %s", c->link.text);
-    }
-    return hps_kafka_fail(err, code, "topics not listed");
-}
-
-void hps_kafka_topics_free(struct hps_consumer_topic *topics, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        hps_free((char *)topics[i].name);
-        hps_free((char *)topics[i].id);
-    }
-    hps_free(topics);
-}
 
 static int by_name(const void *a, const void *b)
 {
@@ -75,56 +28,14 @@ static int by_name(const void *a, const void *b)
                   ((const struct hps_consumer_topic *)b)->name);
 }
 
-/* Of topics in order of name; NULL: it is not among them. */
-static struct hps_consumer_topic *topic_named(struct hps_consumer_topic *topics, uint32_t n,
-                                              const char *name)
+/* NULL: the consumer does not list the topic. */
+static struct hps_consumer_topic *topic_named(const struct hps_kafka_topics *t, const char *name)
 {
-    struct hps_consumer_topic key = {.name = name};
-    return n == 0 ? NULL : bsearch(&key, topics, n, sizeof(*topics), by_name);
+    const struct hps_consumer_topic key = {.name = name};
+    return t->n_names == 0 ? NULL : bsearch(&key, t->all, t->n_names, sizeof(key), by_name);
 }
 
-static hps_status topic_make(struct hps_kafka_consumer *c,
-                             const struct rd_kafka_metadata_topic *listed,
-                             struct hps_consumer_topic *out_topic)
-{
-    const struct hps_consumer_topic *known = topic_named(c->list.topics, c->list.n, listed->topic);
-    *out_topic = (struct hps_consumer_topic){.delete_retention_ms = -1};
-    if (known != NULL) {
-        *out_topic = *known;
-    }
-    out_topic->name = hps_strdup(listed->topic);
-    out_topic->id = hps_strdup(""); /* what was told before may be another topic's by now */
-    out_topic->n_partitions = listed->partition_cnt;
-    return out_topic->name == NULL || out_topic->id == NULL ? HPS_NO_MEMORY : HPS_OK;
-}
-
-/* The consumer's topics among all. */
-static hps_status topics_pick(struct hps_kafka_consumer *c, const struct rd_kafka_metadata *all,
-                              struct hps_consumer_topic **out_topics, uint32_t *out_n)
-{
-    struct hps_consumer_topic *topics = hps_calloc((size_t)all->topic_cnt + 1, sizeof(*topics));
-    uint32_t n = 0;
-    if (topics == NULL) {
-        return HPS_NO_MEMORY;
-    }
-    for (int i = 0; i < all->topic_cnt; i++) {
-        const struct rd_kafka_metadata_topic *topic = &all->topics[i];
-        if (topic->err == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART || topic->partition_cnt == 0 ||
-            !hps_topic_filters_match(c->filters, topic->topic, c->model)) {
-            continue;
-        }
-        if (topic_make(c, topic, &topics[n++]) != HPS_OK) {
-            hps_kafka_topics_free(topics, n);
-            return HPS_NO_MEMORY;
-        }
-    }
-    qsort(topics, n, sizeof(*topics), by_name);
-    *out_topics = topics;
-    *out_n = n;
-    return HPS_OK;
-}
-
-/* ---- how they are set ------------------------------------------------------------------------ */
+/* ---- settings -------------------------------------------------------------------------------- */
 
 static void topic_configure(struct hps_consumer_topic *topic,
                             const rd_kafka_ConfigResource_t *resource)
@@ -133,7 +44,7 @@ static void topic_configure(struct hps_consumer_topic *topic,
     long long kept_ms = 0;
     bool by_size = true;
     if (rd_kafka_ConfigResource_error(resource) != RD_KAFKA_RESP_ERR_NO_ERROR) {
-        return; /* not ours to see */
+        return; /* hpsd may not see them */
     }
     const rd_kafka_ConfigEntry_t **entries = rd_kafka_ConfigResource_configs(resource, &n);
     for (size_t i = 0; i < n; i++) {
@@ -156,244 +67,302 @@ static void topic_configure(struct hps_consumer_topic *topic,
     topic->kept_ms = by_size || kept_ms < 0 ? 0 : kept_ms;
 }
 
-static void take_configs(rd_kafka_event_t *event, struct hps_consumer_topic *topics, uint32_t n)
+static void take_settings(struct hps_kafka_topics *t, rd_kafka_event_t *event)
 {
-    size_t n_resources = 0;
+    size_t n = 0;
     const rd_kafka_DescribeConfigs_result_t *result = rd_kafka_event_DescribeConfigs_result(event);
     const rd_kafka_ConfigResource_t **resources =
-        rd_kafka_DescribeConfigs_result_resources(result, &n_resources);
-    for (size_t i = 0; i < n_resources; i++) {
+        rd_kafka_DescribeConfigs_result_resources(result, &n);
+    for (size_t i = 0; i < n; i++) {
         struct hps_consumer_topic *topic =
-            topic_named(topics, n, rd_kafka_ConfigResource_name(resources[i]));
+            topic_named(t, rd_kafka_ConfigResource_name(resources[i]));
         if (topic != NULL) {
             topic_configure(topic, resources[i]);
         }
     }
 }
 
-/* It is the controller that is asked for settings: one that is no broker would be waited for. */
-static bool has_controller(rd_kafka_t *rk, const struct rd_kafka_metadata *all)
+static rd_kafka_AdminOptions_t *request_options(struct hps_kafka_topics *t, rd_kafka_admin_op_t op,
+                                                int timeout_ms, struct hps_kafka_admin *request)
 {
-    int32_t controller = rd_kafka_controllerid(rk, 0);
-    for (int i = 0; i < all->broker_cnt; i++) {
-        if (all->brokers[i].id == controller) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static rd_kafka_AdminOptions_t *ask_options(struct hps_kafka_consumer *c, rd_kafka_admin_op_t op,
-                                            struct hps_kafka_ask *ask)
-{
-    HPS_ASSERT(!ask->asked); /* one question of a kind at a time */
-    rd_kafka_AdminOptions_t *options = rd_kafka_AdminOptions_new(c->rk, op);
-    rd_kafka_AdminOptions_set_request_timeout(options, SETTINGS_MS, NULL, 0);
-    ask->asked = true;
+    HPS_ASSERT(!request->sent); /* one request of a kind at a time */
+    rd_kafka_AdminOptions_t *options = rd_kafka_AdminOptions_new(t->rk, op);
+    rd_kafka_AdminOptions_set_request_timeout(options, timeout_ms, NULL, 0);
+    request->sent = true;
+    request->sent_us = hps_clock_us();
+    request->sent_unix_ms = hps_clock_forward_ms();
     return options;
 }
 
-static void ask_configs(struct hps_kafka_consumer *c, const struct hps_consumer_topic *topics,
-                        uint32_t n)
+static void request_settings(struct hps_kafka_topics *t)
 {
-    rd_kafka_ConfigResource_t **asked = hps_calloc((size_t)n + 1, sizeof(asked[0]));
-    if (asked == NULL) {
-        return; /* the next time */
+    rd_kafka_ConfigResource_t **resources =
+        hps_calloc((size_t)t->n_names + 1, sizeof(resources[0]));
+    size_t n = 0;
+    if (resources == NULL) {
+        return; /* in the next call */
     }
-    for (uint32_t i = 0; i < n; i++) {
-        asked[i] = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, topics[i].name);
+    for (uint32_t i = 0; i < t->n_names; i++) {
+        if (t->all[i].n_partitions > 0) {
+            resources[n++] = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, t->all[i].name);
+        }
     }
     rd_kafka_AdminOptions_t *options =
-        ask_options(c, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS, &c->list.configs);
-    rd_kafka_DescribeConfigs(c->rk, asked, n, options, c->answers);
+        request_options(t, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS, SETTINGS_MS, &t->settings_request);
+    rd_kafka_DescribeConfigs(t->rk, resources, n, options, t->responses);
     rd_kafka_AdminOptions_destroy(options);
-    rd_kafka_ConfigResource_destroy_array(asked, n);
-    hps_free(asked);
+    rd_kafka_ConfigResource_destroy_array(resources, n);
+    hps_free(resources);
 }
 
-/* ---- their ids ------------------------------------------------------------------------------- */
+/* ---- ids ------------------------------------------------------------------------------------- */
 
 #if RD_KAFKA_VERSION >= 0x020300ff
 
-static void take_ids(rd_kafka_event_t *event, struct hps_consumer_topic *topics, uint32_t n)
+static void take_ids(struct hps_kafka_topics *t, rd_kafka_event_t *event)
 {
-    size_t n_described = 0;
+    size_t n = 0;
     const rd_kafka_DescribeTopics_result_t *result = rd_kafka_event_DescribeTopics_result(event);
     const rd_kafka_TopicDescription_t **described =
-        rd_kafka_DescribeTopics_result_topics(result, &n_described);
-    for (size_t i = 0; i < n_described; i++) {
+        rd_kafka_DescribeTopics_result_topics(result, &n);
+    for (size_t i = 0; i < n; i++) {
         struct hps_consumer_topic *topic =
-            topic_named(topics, n, rd_kafka_TopicDescription_name(described[i]));
+            topic_named(t, rd_kafka_TopicDescription_name(described[i]));
         const rd_kafka_Uuid_t *id = rd_kafka_TopicDescription_topic_id(described[i]);
         const rd_kafka_error_t *error = rd_kafka_TopicDescription_error(described[i]);
         bool known = error == NULL || rd_kafka_error_code(error) == RD_KAFKA_RESP_ERR_NO_ERROR;
         if (topic == NULL || !known || id == NULL ||
             (rd_kafka_Uuid_most_significant_bits(id) == 0 &&
              rd_kafka_Uuid_least_significant_bits(id) == 0)) {
-            continue; /* brokers before 2.8 have none */
+            continue; /* brokers before 2.8 have no ids */
         }
-        char *text = hps_strdup(rd_kafka_Uuid_base64str(id));
-        if (text != NULL) {
-            hps_free((char *)topic->id);
-            topic->id = text;
-        }
+        (void)snprintf(t->ids[topic - t->all], HPS_KAFKA_ID_BYTES, "%s",
+                       rd_kafka_Uuid_base64str(id));
+        topic->id_asked_unix_ms = t->id_request.sent_unix_ms;
     }
 }
 
-static void ask_ids(struct hps_kafka_consumer *c, const struct hps_consumer_topic *topics,
-                    uint32_t n)
+static void request_ids(struct hps_kafka_topics *t)
 {
-    const char **names = hps_calloc((size_t)n + 1, sizeof(names[0]));
+    const char **names = hps_calloc((size_t)t->n_names + 1, sizeof(names[0]));
+    size_t n = 0;
     if (names == NULL) {
-        return; /* the next time */
+        return; /* in the next call */
     }
-    for (uint32_t i = 0; i < n; i++) {
-        names[i] = topics[i].name;
+    for (uint32_t i = 0; i < t->n_names; i++) {
+        if (t->all[i].n_partitions > 0) {
+            names[n++] = t->all[i].name;
+        }
     }
     rd_kafka_AdminOptions_t *options =
-        ask_options(c, RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, &c->list.ids);
-    rd_kafka_TopicCollection_t *all = rd_kafka_TopicCollection_of_topic_names(names, n);
-    rd_kafka_DescribeTopics(c->rk, all, options, c->answers);
-    rd_kafka_TopicCollection_destroy(all);
+        request_options(t, RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, IDS_MS, &t->id_request);
+    rd_kafka_TopicCollection_t *collection = rd_kafka_TopicCollection_of_topic_names(names, n);
+    rd_kafka_DescribeTopics(t->rk, collection, options, t->responses);
+    rd_kafka_TopicCollection_destroy(collection);
     rd_kafka_AdminOptions_destroy(options);
     hps_free(names);
 }
 
 #else
 
-/* This librdkafka cannot ask for them. */
-static void ask_ids(struct hps_kafka_consumer *c, const struct hps_consumer_topic *topics,
-                    uint32_t n)
+/* This librdkafka cannot query them. */
+static void request_ids(struct hps_kafka_topics *t)
 {
-    (void)c, (void)topics, (void)n;
+    (void)t;
 }
 
 #endif
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
-/* takes the event. fresh: ids are of a question that was asked with this list. */
-static void take_answer(struct hps_kafka_consumer *c, rd_kafka_event_t *event, bool fresh,
-                        struct hps_consumer_topic *topics, uint32_t n)
+/* Takes the event. */
+static void take_response(struct hps_kafka_topics *t, rd_kafka_event_t *event)
 {
-    (void)fresh;
-    bool answered = rd_kafka_event_error(event) == RD_KAFKA_RESP_ERR_NO_ERROR;
-    struct hps_kafka_ask *ask = NULL;
+    bool ok = rd_kafka_event_error(event) == RD_KAFKA_RESP_ERR_NO_ERROR;
+    struct hps_kafka_admin *request = NULL;
     if (rd_kafka_event_type(event) == RD_KAFKA_EVENT_DESCRIBECONFIGS_RESULT) {
-        ask = &c->list.configs;
-        if (answered) {
-            take_configs(event, topics, n);
+        request = &t->settings_request;
+        if (ok) {
+            take_settings(t, event);
         }
     }
 #if RD_KAFKA_VERSION >= 0x020300ff
     if (rd_kafka_event_type(event) == RD_KAFKA_EVENT_DESCRIBETOPICS_RESULT) {
-        ask = &c->list.ids;
-        if (answered && fresh) {
-            take_ids(event, topics, n);
+        request = &t->id_request;
+        if (ok) {
+            take_ids(t, event);
         }
     }
 #endif
-    if (ask != NULL) {
-        *ask = (struct hps_kafka_ask){.late = ask->late && !answered};
+    if (request != NULL) {
+        request->sent = false;
+        request->late = request->late && !ok;
     }
     rd_kafka_event_destroy(event);
 }
 
-static bool waited_for(const struct hps_kafka_ask *ask)
-{
-    return ask->asked && !ask->late;
-}
-
-/* Answers that are there, or come in time. */
-static void take_answers(struct hps_kafka_consumer *c, bool fresh,
-                         struct hps_consumer_topic *topics, uint32_t n, uint64_t end_us)
+static void take_responses(struct hps_kafka_topics *t)
 {
     rd_kafka_event_t *event = NULL;
+    while ((event = rd_kafka_queue_poll(t->responses, 0)) != NULL) {
+        take_response(t, event);
+    }
+}
+
+static bool is_awaited(const struct hps_kafka_admin *request)
+{
+    return request->sent && !request->late;
+}
+
+/* Query ids and settings, and wait a short time for the responses. */
+static void describe(struct hps_kafka_topics *t, uint64_t end_us)
+{
+    uint64_t begun_us = hps_clock_us();
+    bool any = false;
+    bool unknown = false;
+    for (uint32_t i = 0; i < t->n_names; i++) {
+        any = any || t->all[i].n_partitions > 0;
+        unknown = unknown ||
+                  (t->all[i].n_partitions > 0 && t->all[i].compaction == HPS_COMPACTION_UNKNOWN);
+    }
+    uint64_t until_us = begun_us + 1000 * (uint64_t)(unknown ? UNKNOWN_WAIT_MS : KNOWN_WAIT_MS);
+    until_us = until_us < end_us ? until_us : end_us;
+    rd_kafka_event_t *event = NULL;
     do {
-        bool wait = waited_for(&c->list.configs) || waited_for(&c->list.ids);
-        event = rd_kafka_queue_poll(c->answers, wait ? hps_kafka_remaining_ms(end_us) : 0);
+        if (any && !t->settings_request.sent && t->settings_request.sent_us < begun_us) {
+            request_settings(t);
+        }
+        if (any && !t->id_request.sent && t->id_request.sent_us < begun_us) {
+            request_ids(t);
+        }
+        bool wait = is_awaited(&t->settings_request) || is_awaited(&t->id_request);
+        event = rd_kafka_queue_poll(t->responses, wait ? hps_kafka_remaining_ms(until_us) : 0);
         if (event != NULL) {
-            take_answer(c, event, fresh, topics, n);
+            take_response(t, event);
         }
     } while (event != NULL);
-    c->list.configs.late = c->list.configs.asked || c->list.configs.late;
-    c->list.ids.late = c->list.ids.asked || c->list.ids.late;
+    t->settings_request.late = t->settings_request.late || t->settings_request.sent;
+    t->id_request.late = t->id_request.late || t->id_request.sent;
 }
 
-static bool any_unknown(const struct hps_consumer_topic *topics, uint32_t n)
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+static void report(struct hps_kafka_topics *t)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        if (topics[i].compaction == HPS_COMPACTION_UNKNOWN) {
-            return true;
+    t->n_reported = 0;
+    for (uint32_t i = 0; i < t->n_names; i++) {
+        if (t->all[i].n_partitions > 0) {
+            t->reported[t->n_reported++] = t->all[i];
         }
     }
-    return false;
 }
 
-/* What is known of the topics, and what can be found out at once. */
-static void topics_ask(struct hps_kafka_consumer *c, bool controlled,
-                       struct hps_consumer_topic *topics, uint32_t n, uint64_t end_us)
+hps_status hps_kafka_topics_list(struct hps_kafka_topics *t, uint32_t timeout_ms,
+                                 struct hps_consumer_topics *out_topics, struct hps_error *err)
 {
-    HPS_ASSERT(topics != c->list.topics);
-    take_answers(c, false, topics, n, 0);
-    if (n == 0) {
-        return;
-    }
-    if (!c->list.configs.asked && controlled) {
-        ask_configs(c, topics, n);
-    }
-    bool fresh = !c->list.ids.asked;
-    if (fresh) {
-        ask_ids(c, topics, n);
-    }
-    uint64_t wait_ms = any_unknown(topics, n) ? NEW_MS : KNOWN_MS;
-    uint64_t until_us = hps_clock_us() + 1000 * wait_ms;
-    take_answers(c, fresh, topics, n, until_us < end_us ? until_us : end_us);
-}
-
-/* ---- all of it ------------------------------------------------------------------------------- */
-
-static hps_status cluster_id_get(rd_kafka_t *rk, int timeout_ms, char **out_id)
-{
-    char *id = rd_kafka_clusterid(rk, timeout_ms);
-    *out_id = hps_strdup(id == NULL ? "" : id);
-    if (id != NULL) {
-        rd_kafka_mem_free(rk, id);
-    }
-    return *out_id == NULL ? HPS_NO_MEMORY : HPS_OK;
-}
-
-hps_status hps_kafka_topics(struct hps_consumer *base, uint32_t timeout_ms,
-                            struct hps_consumer_topics *out_topics, struct hps_error *err)
-{
-    struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
     uint64_t end_us = hps_clock_us() + UINT64_C(1000) * timeout_ms;
-    const struct rd_kafka_metadata *all = NULL;
-    struct hps_consumer_topic *topics = NULL;
-    rd_kafka_t *rk = NULL;
-    char *cluster_id = NULL;
-    uint32_t n = 0;
-    hps_status status = hps_kafka_list(c, end_us, &rk, &all, err);
+    hps_status status = hps_kafka_topics_wait(t->leaders, t->names, t->n_names, end_us, err);
     if (status != HPS_OK) {
         return status;
     }
-    hps_kafka_partitions_check(c, all);
-    status = topics_pick(c, all, &topics, &n);
-    bool controlled = has_controller(rk, all);
-    rd_kafka_metadata_destroy(all);
-    if (status == HPS_OK) {
-        status = cluster_id_get(rk, hps_kafka_remaining_ms(end_us), &cluster_id);
+    char *cluster_id = rd_kafka_clusterid(t->rk, hps_kafka_remaining_ms(end_us));
+    char *copy = hps_strdup(cluster_id == NULL ? "" : cluster_id);
+    if (cluster_id != NULL) {
+        rd_kafka_mem_free(t->rk, cluster_id);
     }
-    if (status != HPS_OK) {
-        hps_kafka_topics_free(topics, n);
-        return hps_error_set(err, status, "no memory for topics");
+    if (copy == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for topics");
     }
-    topics_ask(c, controlled, topics, n, end_us);
-    hps_kafka_topics_free(c->list.topics, c->list.n);
-    hps_free(c->list.cluster_id);
-    c->list.topics = topics;
-    c->list.n = n;
-    c->list.cluster_id = cluster_id;
-    *out_topics = (struct hps_consumer_topics){cluster_id, topics, n};
+    hps_free(t->cluster_id);
+    t->cluster_id = copy;
+    for (uint32_t i = 0; i < t->n_names; i++) {
+        t->all[i].n_partitions = hps_kafka_topic_listed(t->names[i]).n_partitions;
+        if (t->all[i].n_partitions == 0) {
+            t->ids[i][0] = '\0';
+            t->all[i] = (struct hps_consumer_topic){
+                .name = t->all[i].name, .id = t->ids[i], .delete_retention_ms = -1};
+        }
+    }
+    describe(t, end_us);
+    report(t);
+    *out_topics = (struct hps_consumer_topics){t->cluster_id, t->reported, t->n_reported};
     return HPS_OK;
+}
+
+void hps_kafka_topics_listing(struct hps_kafka_topics *t, struct hps_consumer_listing *out_listing)
+{
+    struct hps_consumer_listing listing = {.asked_us = hps_clock_us(),
+                                           .asked_unix_ms = hps_clock_forward_ms()};
+    take_responses(t);
+    if (t->n_reported > 0 && !t->id_request.sent &&
+        listing.asked_us >= t->id_request.sent_us + IDS_EVERY_US) {
+        request_ids(t);
+    }
+    for (uint32_t i = 0; i < t->n_names; i++) {
+        struct hps_kafka_listed now = hps_kafka_topic_listed(t->names[i]);
+        if (now.asked_us < listing.asked_us) {
+            listing.asked_us = now.asked_us;
+            listing.asked_unix_ms = now.asked_unix_ms;
+        }
+        listing.changed = listing.changed || now.n_partitions != t->all[i].n_partitions;
+    }
+    report(t);
+    listing.topics = t->reported;
+    listing.n_topics = t->n_reported;
+    *out_listing = listing;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+hps_status hps_kafka_topics_open(struct hps_kafka_topics *t, struct hps_kafka_leaders *leaders,
+                                 const char *const *names, uint32_t n, struct hps_error *err)
+{
+    *t = (struct hps_kafka_topics){.leaders = leaders};
+    hps_status status = hps_kafka_leaders_start(leaders, &t->rk, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    t->responses = rd_kafka_queue_new(t->rk);
+    t->names = hps_calloc((size_t)n + 1, sizeof(t->names[0]));
+    t->all = hps_calloc((size_t)n + 1, sizeof(t->all[0]));
+    t->ids = hps_calloc((size_t)n + 1, sizeof(t->ids[0]));
+    t->reported = hps_calloc((size_t)n + 1, sizeof(t->reported[0]));
+    status = t->names == NULL || t->all == NULL || t->ids == NULL || t->reported == NULL
+                 ? HPS_NO_MEMORY
+                 : HPS_OK;
+    for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
+        t->all[i].name = names[i];
+    }
+    if (status == HPS_OK) {
+        qsort(t->all, n, sizeof(t->all[0]), by_name);
+    }
+    for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
+        uint32_t k = t->n_names;
+        status =
+            hps_kafka_watched_add(leaders, t->all[i].name, HPS_KAFKA_NO_PARTITION, &t->names[k]);
+        if (status == HPS_INVALID) {
+            status = HPS_OK; /* no such topic can exist */
+        } else if (status == HPS_OK) {
+            t->all[k] = (struct hps_consumer_topic){.name = hps_kafka_watched_topic(t->names[k]),
+                                                    .id = t->ids[k],
+                                                    .delete_retention_ms = -1};
+            t->n_names++;
+        }
+    }
+    return status == HPS_OK ? HPS_OK : hps_error_set(err, status, "no memory for topics");
+}
+
+void hps_kafka_topics_close(struct hps_kafka_topics *t)
+{
+    for (uint32_t i = 0; i < t->n_names; i++) {
+        hps_kafka_watched_release(t->names[i]);
+    }
+    if (t->responses != NULL) {
+        rd_kafka_queue_destroy(t->responses);
+    }
+    hps_free(t->names);
+    hps_free(t->all);
+    hps_free(t->ids);
+    hps_free(t->reported);
+    hps_free(t->cluster_id);
 }

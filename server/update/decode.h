@@ -30,6 +30,13 @@ struct hps_update_route {
     uint32_t table_id; /* index; HPS_UPDATE_TABLE_NONE: the version has no such table */
     uint32_t source;   /* the caller's: records of different ones share no part */
 };
+/* Make the list of topics that may have updates of the version: hps_et.<model>, and
+ * hps_et.<model>.<table> for each table, if a filter matches (base/rows/topic_filter.h). Any
+ * thread. owner   the caller frees *out_topics [*out_n]; the names are in the same block error
+ * INVALID: a filter is invalid; NO_MEMORY */
+hps_status hps_update_topics(const struct hps_version *version, const char *const *filters,
+                             uint32_t n_filters, const char ***out_topics, uint32_t *out_n,
+                             struct hps_error *err) HPS_MUST_CHECK;
 /* false: it is not of this model. Any thread. */
 bool hps_update_route(const struct hps_version *version, const char *topic,
                       struct hps_update_route *out_route);

@@ -160,10 +160,7 @@ static hps_status open_replay(struct hps_update_stream *stream, struct hps_error
     const struct hps_updater_options *options = &updater->options;
     char name[176];
     snprintf(name, sizeof(name), "%s-%" PRId64 "-again", stream->model, stream->number);
-    const struct hps_consumer_options wanted = {.name = name,
-                                                .model = stream->model,
-                                                .filters = options->filters,
-                                                .n_filters = options->n_filters};
+    const struct hps_consumer_options wanted = {.name = name}; /* which lists no topics */
     if (share->decoder == NULL) {
         const struct hps_update_decoder_options of = {.version = stream->version,
                                                       .key_bytes = options->key_bytes,

@@ -69,13 +69,16 @@ static bool open_consumer(struct hps_update_stream *stream)
     struct hps_error err = {0};
     char name[160];
     snprintf(name, sizeof(name), "%s-%" PRId64, stream->model, stream->number);
-    const struct hps_consumer_options wanted = {.name = name,
-                                                .group = options->group,
-                                                .model = stream->model,
-                                                .filters = options->filters,
-                                                .n_filters = options->n_filters};
-    hps_status status =
-        options->log->ops->consumer_open(options->log, &wanted, &stream->consumer, &err);
+    const char **topics = NULL;
+    uint32_t n_topics = 0;
+    hps_status status = hps_update_topics(stream->version, options->filters, options->n_filters,
+                                          &topics, &n_topics, &err);
+    if (status == HPS_OK) {
+        const struct hps_consumer_options wanted = {
+            .name = name, .group = options->group, .topics = topics, .n_topics = n_topics};
+        status = options->log->ops->consumer_open(options->log, &wanted, &stream->consumer, &err);
+    }
+    hps_free(topics);
     if (status != HPS_OK) {
         HPS_LOG(ERROR, "updates",
                 "update source failed: no consumer can be opened; retried every 5 s, check the "

@@ -15,7 +15,7 @@
 #define GONE_US UINT64_C(3000000) /* a topic that is missing for so long was deleted */
 
 static bool list_partition(struct hps_update_stream *stream, const struct hps_consumer_topic *topic,
-                           int32_t number, const struct hps_update_route *route)
+                           int32_t number, const struct hps_update_route *route, int64_t asked_ms)
 {
     struct update_partition *partition = update_find_partition(stream, topic->name, number);
     const struct update_partition *first = update_find_partition(stream, topic->name, 0);
@@ -32,7 +32,9 @@ static bool list_partition(struct hps_update_stream *stream, const struct hps_co
     }
     partition->listed.initial =
         update_is_listed(stream) ? partition->listed.initial : stream->topics.fresh;
-    snprintf(partition->listed.topic_id, sizeof(partition->listed.topic_id), "%s", topic->id);
+    /* An id that was queried before this list may be that of an earlier topic. */
+    snprintf(partition->listed.topic_id, sizeof(partition->listed.topic_id), "%s",
+             topic->id_asked_unix_ms >= asked_ms ? topic->id : "");
     partition->listed.compaction = topic->compaction;
     partition->listed.delete_retention_ms = topic->delete_retention_ms;
     partition->listed.kept_ms = topic->kept_ms;
@@ -133,7 +135,8 @@ static void note_missing(struct update_listed *listed)
 }
 
 /* False: no memory for all of them. */
-static bool take_topics(struct hps_update_stream *stream, const struct hps_consumer_topics *topics)
+static bool take_topics(struct hps_update_stream *stream, const struct hps_consumer_topics *topics,
+                        int64_t asked_ms)
 {
     bool added = true;
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
@@ -147,7 +150,7 @@ static bool take_topics(struct hps_update_stream *stream, const struct hps_consu
         bool ours = strlen(topic->name) < HPS_UPDATE_TOPIC_BYTES_MAX &&
                     hps_update_route(stream->version, topic->name, &route);
         for (int32_t p = 0; ours && p < topic->n_partitions && added; p++) {
-            added = list_partition(stream, topic, p, &route);
+            added = list_partition(stream, topic, p, &route, asked_ms);
         }
     }
     for (uint32_t i = 0; i < stream->n_partitions; i++) {
@@ -169,7 +172,7 @@ void update_list_topics(struct hps_update_stream *stream)
         return;
     }
     note_cluster(stream, topics.cluster_id);
-    if (!take_topics(stream, &topics)) {
+    if (!take_topics(stream, &topics, asked_ms)) {
         HPS_LOG(ERROR, "updates", "partitions missing: no memory for all of them; retried",
                 HPS_STR("model", stream->model), HPS_I64("version", stream->number));
         stream->topics.due_us = update_backoff_until(stream);

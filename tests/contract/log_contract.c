@@ -32,7 +32,7 @@ static int setup(void **state)
     struct rig *rig = hps_calloc(1, sizeof(*rig));
     assert_non_null(rig);
     rig->log = contract->open(contract->ctx);
-    rig->consumer = open_consumer(rig->log, "m", NULL);
+    rig->consumer = open_one(rig->log);
     *state = rig;
     return 0;
 }
@@ -145,49 +145,60 @@ static void topics_get(struct hps_consumer *consumer, struct hps_consumer_topics
 
 /* ---- topics and offsets ---------------------------------------------------------------------- */
 
-static void test_topics_when_asked_then_those_of_the_model_that_match_in_order(void **state)
+static void test_topics_when_listed_then_the_named_ones_that_exist_in_order(void **state)
 {
     struct rig *rig = *state;
+    const char *const names[] = {"hps_et.m.users", "hps_et.m.none", TOPIC, "hps_et.m"};
+    const char *const expected[] = {"hps_et.m", TOPIC, "hps_et.m.users"};
+    struct hps_consumer *consumer = open_consumer(rig->log, names, 4);
     struct hps_consumer_topics topics = {0};
-    topics_get(rig->consumer, &topics);
+    topics_get(consumer, &topics);
     assert_int_equal(topics.n_topics, 0);
     contract->make_topic(contract->ctx, "hps_et.m.users", 1);
-    contract->make_topic(contract->ctx, "hps_et.m2.items", 1);
-    contract->make_topic(contract->ctx, "other", 1);
+    contract->make_topic(contract->ctx, "hps_et.m.others", 1);
     contract->make_topic(contract->ctx, TOPIC, 3);
     contract->make_topic(contract->ctx, "hps_et.m", 2);
-    topics_get(rig->consumer, &topics);
+    topics_get(consumer, &topics);
     assert_int_equal(topics.n_topics, 3);
-    assert_string_equal(topics.topics[0].name, "hps_et.m");
-    assert_int_equal(topics.topics[0].n_partitions, 2);
-    assert_string_equal(topics.topics[1].name, TOPIC);
-    assert_int_equal(topics.topics[1].n_partitions, 3);
-    assert_string_equal(topics.topics[2].name, "hps_et.m.users");
-    assert_true(strlen(topics.cluster_id) > 0);
-    struct {
-        const char *filter;
-        uint32_t n;
-    } cases[] = {{"^hps_.+$", 3}, {"m", 3}, {"other", 0}, {"hps_et\\.m\\.items", 1}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct hps_consumer *consumer = open_consumer(rig->log, "m", cases[i].filter);
-        topics_get(consumer, &topics);
-        assert_int_equal(topics.n_topics, cases[i].n);
-        consumer->ops->close(consumer);
+    for (int i = 0; i < 3; i++) {
+        assert_string_equal(topics.topics[i].name, expected[i]);
+        assert_int_equal(topics.topics[i].n_partitions, i == 0 ? 2 : i == 1 ? 3 : 1);
     }
+    assert_true(strlen(topics.cluster_id) > 0);
+    consumer->ops->close(consumer);
 }
 
-static void test_calls_when_a_filter_or_an_offset_is_wrong_then_refused(void **state)
+static void test_listing_when_topics_appear_then_changed_for_consumers_that_name_them(void **state)
 {
     struct rig *rig = *state;
-    const char *filter = "a(";
-    struct hps_consumer *consumer = NULL;
+    const char *const names[] = {TOPIC, "hps_et.m.users"};
+    struct hps_consumer *both = open_consumer(rig->log, names, 2);
+    struct hps_consumer_topics topics = {0};
+    struct hps_consumer *consumers[] = {rig->consumer, both};
+    contract->make_topic(contract->ctx, TOPIC, 2);
+    for (int i = 0; i < 2; i++) {
+        topics_get(consumers[i], &topics);
+        struct hps_consumer_listing listing = listing_now(consumers[i]);
+        assert_false(listing.changed);
+        assert_int_equal(listing.n_topics, 1);
+        assert_string_equal(listing.topics[0].name, TOPIC);
+        assert_in_range(listing.asked_unix_ms, 1, hps_clock_wall_ms());
+    }
+    contract->make_topic(contract->ctx, "hps_et.m.users", 1);
+    assert_false(listing_now(rig->consumer).changed);
+    assert_true(listing_now(both).changed);
+    assert_int_equal(listing_of(both).n_topics, 1); /* as reported last */
+    topics_get(both, &topics);
+    assert_int_equal(topics.n_topics, 2);
+    assert_false(listing_now(both).changed);
+    both->ops->close(both);
+}
+
+static void test_assign_when_the_offset_is_negative_then_refused(void **state)
+{
+    struct rig *rig = *state;
     struct hps_error err = {0};
-    struct hps_consumer_options options = {
-        .name = "m", .model = "m", .filters = &filter, .n_filters = 1};
     struct hps_consumer_position at = {TOPIC, 0, -1};
-    assert_int_equal(rig->log->ops->consumer_open(rig->log, &options, &consumer, &err),
-                     HPS_INVALID);
-    assert_non_null(strstr(err.text, "a("));
     assert_int_equal(rig->consumer->ops->assign(rig->consumer, &at, 0, &err), HPS_INVALID);
 }
 
@@ -427,10 +438,8 @@ static void test_assign_when_the_topic_or_partition_is_not_there_then_it_is_gone
     contract->make_topic(contract->ctx, TOPIC, 1);
     assign_to(rig->consumer, TOPIC, 1, 0, 5);
     assert_int_equal(event_wait(rig->consumer, HPS_CONSUMER_GONE, NULL).tag, 5);
-    if (!contract->makes_topics) {
-        assign_to(rig->consumer, "hps_et.m.none", 0, 0, 4);
-        assert_int_equal(event_wait(rig->consumer, HPS_CONSUMER_GONE, NULL).tag, 4);
-    }
+    assign_to(rig->consumer, "hps_et.m.none", 0, 0, 4);
+    assert_int_equal(event_wait(rig->consumer, HPS_CONSUMER_GONE, NULL).tag, 4);
 }
 
 /* ---- what leaders say ------------------------------------------------------------------------ */
@@ -470,7 +479,7 @@ static void test_watch_when_consumers_come_and_go_then_each_hears_for_itself(voi
     struct rig *rig = *state;
     contract->make_topic(contract->ctx, TOPIC, 1);
     append_numbers(TOPIC, 0, 0, 4);
-    struct hps_consumer *other = open_consumer(rig->log, "m", NULL);
+    struct hps_consumer *other = open_one(rig->log);
     struct hps_watch *mine = watch_of(rig->consumer, TOPIC, 0);
     struct hps_watch *theirs = watch_of(other, TOPIC, 0);
     assert_int_equal(response_now(other, theirs).high, 4);
@@ -512,6 +521,8 @@ static void test_recall_when_records_are_there_then_each_is_known_again(void **s
     } records[] = {{NULL, "only a value"}, {"", "empty key"}, {"a key", NULL}, {"a key", ""}};
     contract->make_topic(contract->ctx, TOPIC, 1);
     struct hps_watch *of = watch_of(rig->consumer, TOPIC, 0);
+    int32_t broker = response_now(rig->consumer, of).broker;
+    assert_true(broker >= 0);
     struct hps_recalled recalled = {0};
     assert_false(rig->consumer->ops->recalled(of, &recalled));
     for (size_t i = 0; i < sizeof(records) / sizeof(records[0]); i++) {
@@ -523,6 +534,7 @@ static void test_recall_when_records_are_there_then_each_is_known_again(void **s
         recalled = recall_wait(rig->consumer, of, (int64_t)i);
         assert_int_equal(recalled.low, 0);
         assert_int_equal(recalled.offset, i);
+        assert_int_equal(recalled.broker, broker);
         assert_int_equal(recalled.time_unix_ms, EVENT_TIME_MS);
         assert_true(recalled.hash == hps_update_record_hash(key, key == NULL ? 0 : strlen(key),
                                                             value,
@@ -669,8 +681,9 @@ int log_contract_run(const struct log_contract *of)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_topics_when_asked_then_those_of_the_model_that_match_in_order),
-        TEST(test_calls_when_a_filter_or_an_offset_is_wrong_then_refused),
+        TEST(test_topics_when_listed_then_the_named_ones_that_exist_in_order),
+        TEST(test_listing_when_topics_appear_then_changed_for_consumers_that_name_them),
+        TEST(test_assign_when_the_offset_is_negative_then_refused),
         TEST(test_offsets_when_asked_then_each_partition_has_its_own_answer),
         TEST(test_offsets_when_a_time_is_asked_then_the_first_record_since),
         TEST(test_poll_when_records_are_there_then_they_come_as_they_were_sent),

@@ -18,8 +18,7 @@ struct log_contract {
     void (*make_topic)(void *ctx, const char *topic, int32_t n_partitions);
     void (*append)(void *ctx, const char *topic, int32_t partition,
                    const struct hps_fake_record *record);
-    bool has_times;    /* answers for the offset of a time */
-    bool makes_topics; /* those that are asked for and are not there */
+    bool has_times; /* answers for the offset of a time */
 };
 
 /* Run the suite; the result is for main to return. */

@@ -43,7 +43,7 @@ static void test_script_when_played_then_consumers_see_it(void **state)
     hps_fake_log_append_hole(log, "hps_et.m.t", 0);
     hps_fake_log_compact(log, "hps_et.m.t", 0, 5);
     hps_fake_log_trim(log, "hps_et.m.t", 0, 3);
-    struct hps_consumer *consumer = open_consumer(log, "m", NULL);
+    struct hps_consumer *consumer = open_one(log);
     struct hps_consumer_position at = {"hps_et.m.t", 0, 2};
     assert_int_equal(consumer->ops->assign(consumer, &at, 0, &err), HPS_OK);
     struct hps_consumer_poll poll = poll_once(consumer, 0, 100, 1 << 20);

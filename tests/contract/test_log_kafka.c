@@ -45,7 +45,6 @@ int main(void)
         .make_topic = make_topic,
         .append = append,
         .has_times = false, /* the mock cluster does neither */
-        .makes_topics = true,
     };
     return log_contract_run(&contract);
 }

@@ -3,11 +3,14 @@
  * A consumer of an update log that does what lines of its standard input say, for tests with a real
  * broker (test_kafka_log.py). One thread.
  *
- *     log_reader BROKERS MODEL GROUP [PROPERTY=VALUE…]
+ *     log_reader BROKERS TOPIC[,TOPIC…] GROUP [PROPERTY=VALUE…]
  *
  * Every command is answered by lines, of which the last is "ok" or "failed STATUS TEXT":
  *
- * - topics [MS]: "topic NAME PARTITIONS COMPACTION DELETE_RETENTION_MS ID" each, "cluster ID"
+ * - topics [MS]: "topic NAME PARTITIONS COMPACTION DELETE_RETENTION_MS TIME_OF ID" each, "cluster
+ * ID"
+ * - listing: "listing CHANGED AGE_MS", AGE_MS since the request was sent, -1: no list yet; "topic"
+ * as above
  * - offsets TOPIC PARTITION TIME: "offsets STATUS LOW HIGH AT_TIME"
  * - assign TOPIC PARTITION OFFSET TAG
  * - unassign TOPIC PARTITION
@@ -30,7 +33,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-enum { ANSWER_MS = 30000, WORDS_MAX = 8, PROPERTIES_MAX = 32, HEX_MAX = 1 << 16 };
+enum { ANSWER_MS = 30000, WORDS_MAX = 8, PROPERTIES_MAX = 32, TOPICS_MAX = 8, HEX_MAX = 1 << 16 };
 
 static struct hps_consumer *consumer;
 static struct hps_consumer_poll last;
@@ -62,16 +65,30 @@ static void put_hex(const void *bytes, size_t size)
     }
 }
 
+static void put_topics(const struct hps_consumer_topic *topics, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        printf("topic %s %" PRId32 " %d %" PRId64 " %d %s\n", topics[i].name,
+               topics[i].n_partitions, topics[i].compaction, topics[i].delete_retention_ms,
+               topics[i].time_of, topics[i].id);
+    }
+}
+
+static void do_listing(void)
+{
+    struct hps_consumer_listing listing = {0};
+    consumer->ops->listing(consumer, &listing);
+    printf("listing %d %" PRId64 "\n", listing.changed,
+           listing.asked_us == 0 ? -1 : (int64_t)(hps_clock_us() - listing.asked_us) / 1000);
+    put_topics(listing.topics, listing.n_topics);
+}
+
 static hps_status do_topics(uint32_t timeout_ms, struct hps_error *err)
 {
     struct hps_consumer_topics topics = {0};
     hps_status status = consumer->ops->topics(consumer, timeout_ms, &topics, err);
-    for (uint32_t i = 0; i < topics.n_topics && status == HPS_OK; i++) {
-        const struct hps_consumer_topic *topic = &topics.topics[i];
-        printf("topic %s %" PRId32 " %d %" PRId64 " %d %s\n", topic->name, topic->n_partitions,
-               topic->compaction, topic->delete_retention_ms, topic->time_of, topic->id);
-    }
     if (status == HPS_OK) {
+        put_topics(topics.topics, topics.n_topics);
         printf("cluster %s\n", topics.cluster_id);
     }
     return status;
@@ -168,6 +185,10 @@ static hps_status obey(char **words, uint32_t n, struct hps_error *err)
     if (strcmp(verb, "topics") == 0) {
         return do_topics(n > 1 ? (uint32_t)strtoul(words[1], NULL, 10) : ANSWER_MS, err);
     }
+    if (strcmp(verb, "listing") == 0) {
+        do_listing();
+        return HPS_OK;
+    }
     if (strcmp(verb, "offsets") == 0 && n == 4) {
         return do_offsets(words, err);
     }
@@ -232,7 +253,13 @@ int main(int argc, char **argv)
     }
     struct hps_kafka_options options = {
         .brokers = argv[1], .properties = properties, .n_properties = n};
-    struct hps_consumer_options mine = {.name = "test", .model = argv[2], .group = argv[3]};
+    const char *topics[TOPICS_MAX] = {0};
+    struct hps_consumer_options mine = {.name = "test", .group = argv[3], .topics = topics};
+    char *rest = NULL;
+    for (char *topic = strtok_r(argv[2], ",", &rest); topic != NULL && mine.n_topics < TOPICS_MAX;
+         topic = strtok_r(NULL, ",", &rest)) {
+        topics[mine.n_topics++] = topic;
+    }
     hps_status status = hps_kafka_open(&options, &log, &err);
     if (status == HPS_OK) {
         status = log->ops->consumer_open(log, &mine, &consumer, &err);

@@ -16,11 +16,11 @@ PATIENCE_S = 120
 
 
 class Reader:
-    """At `bootstrap`, of a model, with properties of librdkafka, "_" for "."."""
+    """At `bootstrap`, of the tables a and b of a model, with properties of librdkafka, "_" for "."."""
 
     def __init__(self, bootstrap, model, **properties):
         args = [f"{name.replace('_', '.')}={value}" for name, value in properties.items()]
-        self.process = subprocess.Popen([PROGRAM, bootstrap, model, f"group.{model}", *args],
+        self.process = subprocess.Popen([PROGRAM, bootstrap, f"hps_et.{model}.a,hps_et.{model}.b", f"group.{model}", *args],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.watchdog = threading.Timer(5 * PATIENCE_S, self.process.kill)
         self.watchdog.start()
@@ -59,6 +59,11 @@ class Reader:
     def ids(self):
         """{topic: its id, "" where this librdkafka cannot ask}"""
         return {w[1]: w[6] for w in self.ask("topics") if w[0] == "topic"}
+
+    def listing(self):
+        """(a topic or partition was added or deleted since `topics`, age in ms or -1, {topic: its id})"""
+        first, *rest = self.ask("listing")
+        return first[1] == "1", int(first[2]), {w[1]: w[6] for w in rest}
 
     def cluster(self):
         return [w[1] for w in self.ask("topics") if w[0] == "cluster"][0]

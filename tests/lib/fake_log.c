@@ -7,13 +7,13 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
-#include "base/rows/topic_filter.h"
 #include "base/rows/update_record.h"
 
 struct record {
@@ -28,7 +28,8 @@ struct partition {
     int64_t high;
     int64_t delivered; /* where polls end, of a slow topic */
     hps_status leader; /* OK: it answers */
-    int64_t hidden;    /* so many of the last records nobody can recall */
+    int32_t broker;    /* id of the leader */
+    int64_t hidden;    /* number of last records that recalls do not find */
 };
 
 struct topic {
@@ -80,9 +81,9 @@ struct dead_letter_record {
 struct fake_consumer {
     struct hps_consumer base;
     struct fake_log *log;
-    char *model;
     char *group;
-    struct hps_topic_filters *filters;
+    char **names; /* [n_names] in order */
+    uint32_t n_names;
     hps_status seen; /* of the log */
     bool awake;
     bool broken;
@@ -95,7 +96,9 @@ struct fake_consumer {
     uint32_t records_capacity;
     struct hps_consumer_event *events;
     uint32_t n_events;
-    struct hps_consumer_topic *topics;
+    struct hps_consumer_topic *topics; /* [n_names] the first n_topics: as reported last */
+    uint32_t n_topics;
+    struct hps_consumer_listing listing;
     char *cluster_id;
     struct dead_letter_record *dead_letters;
     uint32_t n_dead_letters;
@@ -331,6 +334,15 @@ void hps_fake_log_leader(struct hps_update_log *base, const char *topic, int32_t
     unlock(log);
 }
 
+void hps_fake_log_broker(struct hps_update_log *base, const char *topic, int32_t partition,
+                         int32_t broker)
+{
+    struct fake_log *log = locked(base);
+    struct partition *of = must(find_partition(log, topic, partition));
+    of->broker = broker;
+    unlock(log);
+}
+
 void hps_fake_log_topic_replace(struct hps_update_log *base, const char *name)
 {
     struct fake_log *log = locked(base);
@@ -338,7 +350,7 @@ void hps_fake_log_topic_replace(struct hps_update_log *base, const char *name)
     for (int32_t i = 0; i < topic->n_partitions; i++) {
         struct partition *of = &topic->partitions[i];
         hps_free(of->records);
-        *of = (struct partition){.leader = of->leader};
+        *of = (struct partition){.leader = of->leader, .broker = of->broker};
     }
     log->n_topics_made++;
     if (topic->id[0] != '\0') {
@@ -451,7 +463,7 @@ void hps_fake_log_idle_wait(struct hps_update_log *base)
     for (struct fake_consumer *c = log->consumers; c != NULL; c = c->next) {
         c->idle = false;
     }
-    /* One that waits already goes round once more. */
+    /* A waiting consumer polls again. */
     pthread_cond_broadcast(&log->changed);
     while (!all_idle(log)) {
         pthread_cond_wait(&log->progressed, &log->lock);
@@ -675,19 +687,26 @@ static hps_status away(const struct fake_log *log, struct hps_error *err)
     return hps_error_set(err, away_of(log), "the log is away: %s", hps_status_text(away_of(log)));
 }
 
+/* The topic, if consumers see it. */
+static struct topic *visible_topic(struct fake_log *log, const char *name)
+{
+    struct topic *topic = find_topic(log, name);
+    return topic == NULL || topic->set[HPS_FAKE_HIDDEN] ? NULL : topic;
+}
+
 static hps_status fake_topics(struct hps_consumer *base, uint32_t timeout_ms,
                               struct hps_consumer_topics *out_topics, struct hps_error *err)
 {
     struct fake_consumer *c = (struct fake_consumer *)base;
     struct fake_log *log = c->log;
     hps_status status = HPS_OK;
-    uint32_t n = 0;
     (void)timeout_ms;
     lock(log);
     if (away_of(log) != HPS_OK) {
         status = away(log, err);
         goto done;
     }
+    int64_t now_ms = hps_clock_forward_ms();
     if (log->set[HPS_FAKE_LISTS_TAKE_US] > 0) {
         hps_clock_advance((uint64_t)log->set[HPS_FAKE_LISTS_TAKE_US]);
     }
@@ -695,28 +714,66 @@ static hps_status fake_topics(struct hps_consumer *base, uint32_t timeout_ms,
         status = hps_error_set(err, (hps_status)log->set[HPS_FAKE_LISTS], "no list of topics");
         goto done;
     }
-    for (struct topic *topic = log->topics; topic != NULL; topic = topic->next) {
-        if (topic->set[HPS_FAKE_DELETED] || topic->set[HPS_FAKE_HIDDEN] ||
-            !hps_topic_filters_match(c->filters, topic->name, c->model)) {
-            continue;
+    c->n_topics = 0;
+    for (uint32_t i = 0; i < c->n_names; i++) {
+        struct topic *topic = visible_topic(log, c->names[i]);
+        if (topic != NULL) {
+            c->topics[c->n_topics++] = (struct hps_consumer_topic){
+                .name = topic->name,
+                .id = topic->id,
+                .id_asked_unix_ms = topic->id[0] == '\0' ? 0 : now_ms,
+                .n_partitions = topic->n_partitions,
+                .compaction = topic->compaction,
+                .delete_retention_ms = topic->delete_retention_ms,
+                .kept_ms = topic->set[HPS_FAKE_KEPT_MS],
+                .time_of = (enum hps_record_time)topic->set[HPS_FAKE_TIME_OF],
+            };
         }
-        c->topics = must(hps_realloc(c->topics, (n + 1) * sizeof(c->topics[0])));
-        c->topics[n++] = (struct hps_consumer_topic){
-            .name = topic->name,
-            .id = topic->id,
-            .n_partitions = topic->n_partitions,
-            .compaction = topic->compaction,
-            .delete_retention_ms = topic->delete_retention_ms,
-            .kept_ms = topic->set[HPS_FAKE_KEPT_MS],
-            .time_of = (enum hps_record_time)topic->set[HPS_FAKE_TIME_OF],
-        };
     }
     hps_free(c->cluster_id);
     c->cluster_id = must(hps_strdup(log->cluster_id));
-    *out_topics = (struct hps_consumer_topics){c->cluster_id, c->topics, n};
+    *out_topics = (struct hps_consumer_topics){c->cluster_id, c->topics, c->n_topics};
 done:
     unlock(log);
     return status;
+}
+
+/* Whether the topics are the same as reported last. Takes the newest ids. Lock held. */
+static bool topics_same(struct fake_consumer *c, int64_t now_ms)
+{
+    uint32_t n = 0;
+    bool same = true;
+    for (uint32_t i = 0; i < c->n_names; i++) {
+        struct topic *topic = visible_topic(c->log, c->names[i]);
+        struct hps_consumer_topic *was = n < c->n_topics ? &c->topics[n] : NULL;
+        bool reported = was != NULL && strcmp(was->name, c->names[i]) == 0;
+        n += reported;
+        same = same && reported == (topic != NULL) &&
+               (topic == NULL || was->n_partitions == topic->n_partitions);
+        if (reported && topic != NULL && topic->id[0] != '\0') {
+            was->id = topic->id;
+            was->id_asked_unix_ms = now_ms;
+        }
+    }
+    return same;
+}
+
+/* Requested now, and answered at once; while lists have no answer, the last one stays. */
+static void fake_listing(struct hps_consumer *base, struct hps_consumer_listing *out_listing)
+{
+    struct fake_consumer *c = (struct fake_consumer *)base;
+    struct fake_log *log = c->log;
+    lock(log);
+    if (away_of(log) == HPS_OK && log->set[HPS_FAKE_LISTS] == HPS_OK) {
+        int64_t now_ms = hps_clock_forward_ms();
+        c->listing = (struct hps_consumer_listing){.asked_us = hps_clock_us(),
+                                                   .asked_unix_ms = now_ms,
+                                                   .changed = !topics_same(c, now_ms)};
+    }
+    *out_listing = c->listing;
+    out_listing->topics = c->topics;
+    out_listing->n_topics = c->n_topics;
+    unlock(log);
 }
 
 static int64_t first_since(const struct partition *partition, int64_t time_unix_ms)
@@ -843,7 +900,7 @@ static hps_status fake_watch(struct hps_consumer *base, const char *topic, int32
         *watch = (struct hps_watch){.consumer = c,
                                     .topic = must(hps_strdup(topic)),
                                     .partition = partition,
-                                    .word = {.status = HPS_UNAVAILABLE},
+                                    .word = {.broker = -1, .status = HPS_UNAVAILABLE},
                                     .recall = -1,
                                     .next = c->watches};
         c->watches = watch;
@@ -872,6 +929,7 @@ static void fake_leader_response(const struct hps_watch *of,
         watch->broke = false;
         word->asked_unix_ms = hps_clock_forward_ms();
         word->high = topic->partitions[watch->partition].high;
+        word->broker = topic->partitions[watch->partition].broker;
     } else {
         snprintf(word->text, sizeof(word->text), "the leader is away: %s",
                  hps_status_text(word->status));
@@ -893,6 +951,7 @@ static struct hps_recalled recall_now(const struct partition *partition, int64_t
 {
     struct hps_recalled recalled = {.asked_offset = asked_offset,
                                     .asked_us = hps_clock_us(),
+                                    .broker = partition->broker,
                                     .low = partition->low,
                                     .offset = -1};
     int64_t from = asked_offset > partition->low ? asked_offset : partition->low;
@@ -1048,7 +1107,10 @@ static void free_consumer(struct fake_consumer *c)
         hps_free(watch->topic);
         hps_free(watch);
     }
-    hps_topic_filters_free(c->filters);
+    for (uint32_t i = 0; i < c->n_names; i++) {
+        hps_free(c->names[i]);
+    }
+    hps_free(c->names);
     hps_free(c->dead_letters);
     hps_free(c->readings);
     hps_free(c->records);
@@ -1056,7 +1118,6 @@ static void free_consumer(struct fake_consumer *c)
     hps_free(c->topics);
     hps_free(c->cluster_id);
     hps_free(c->group);
-    hps_free(c->model);
     hps_free(c);
 }
 
@@ -1079,6 +1140,7 @@ static void fake_consumer_close(struct hps_consumer *base)
 static const struct hps_consumer_ops CONSUMER_OPS = {
     .close = fake_consumer_close,
     .topics = fake_topics,
+    .listing = fake_listing,
     .watch = fake_watch,
     .leader_response = fake_leader_response,
     .recall = fake_recall,
@@ -1094,6 +1156,11 @@ static const struct hps_consumer_ops CONSUMER_OPS = {
     .dead_letter_flush = fake_dead_letter_flush,
 };
 
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
 static hps_status fake_consumer_open(struct hps_update_log *base,
                                      const struct hps_consumer_options *options,
                                      struct hps_consumer **out_consumer, struct hps_error *err)
@@ -1102,14 +1169,14 @@ static hps_status fake_consumer_open(struct hps_update_log *base,
     struct fake_consumer *c = must(hps_calloc(1, sizeof(*c)));
     c->base.ops = &CONSUMER_OPS;
     c->log = log;
-    c->model = must(hps_strdup(options->model));
     c->group = options->group == NULL ? NULL : must(hps_strdup(options->group));
-    hps_status status =
-        hps_topic_filters_new(options->filters, options->n_filters, &c->filters, err);
-    if (status != HPS_OK) {
-        free_consumer(c);
-        return status;
+    (void)err;
+    c->names = must(hps_calloc(options->n_topics + 1, sizeof(c->names[0])));
+    c->topics = must(hps_calloc(options->n_topics + 1, sizeof(c->topics[0])));
+    for (; c->n_names < options->n_topics; c->n_names++) {
+        c->names[c->n_names] = must(hps_strdup(options->topics[c->n_names]));
     }
+    qsort(c->names, c->n_names, sizeof(c->names[0]), by_text);
     lock(log);
     c->next = log->consumers;
     log->consumers = c;

@@ -85,6 +85,9 @@ void hps_fake_log_cluster(struct hps_update_log *log, const char *cluster_id);
  * OK: it does again. */
 void hps_fake_log_leader(struct hps_update_log *log, const char *topic, int32_t partition,
                          hps_status status);
+/* The id of the broker that leads the partition; 0 at first. */
+void hps_fake_log_broker(struct hps_update_log *log, const char *topic, int32_t partition,
+                         int32_t broker);
 /* Another topic of that name, at once: who reads it is told nothing, nor that it is another. */
 void hps_fake_log_topic_replace(struct hps_update_log *log, const char *topic);
 /* Who recalls what is there from `offset` on is told that there is nothing, as by a leader that is

@@ -39,17 +39,14 @@ static inline struct hps_update_log *open_log(const char *brokers,
     return log;
 }
 
-/* filter: NULL is none */
-static inline struct hps_consumer *open_consumer(struct hps_update_log *log, const char *model,
-                                                 const char *filter)
+/* A consumer of the topics [n]. */
+static inline struct hps_consumer *open_consumer(struct hps_update_log *log,
+                                                 const char *const *topics, uint32_t n)
 {
     struct hps_consumer *consumer = NULL;
     struct hps_error err = {0};
-    struct hps_consumer_options options = {.name = "c",
-                                           .group = "g",
-                                           .model = model,
-                                           .filters = &filter,
-                                           .n_filters = filter == NULL ? 0 : 1};
+    struct hps_consumer_options options = {
+        .name = "c", .group = "g", .topics = topics, .n_topics = n};
     if (log->ops->consumer_open(log, &options, &consumer, &err) != HPS_OK) {
         fail_msg("%s", err.text);
     }
@@ -130,6 +127,36 @@ static inline struct hps_leader_response response_wait(struct hps_consumer *cons
     return response;
 }
 
+static inline struct hps_consumer_listing listing_of(struct hps_consumer *consumer)
+{
+    struct hps_consumer_listing listing = {0};
+    consumer->ops->listing(consumer, &listing);
+    return listing;
+}
+
+/* Wait for a list that was requested from now on. */
+static inline struct hps_consumer_listing listing_now(struct hps_consumer *consumer)
+{
+    uint64_t begun_us = hps_clock_us();
+    uint64_t end_us = answer_end_us();
+    struct hps_consumer_listing listing = listing_of(consumer);
+    while (listing.asked_us < begun_us) {
+        linger(consumer, end_us);
+        listing = listing_of(consumer);
+    }
+    return listing;
+}
+
+static inline uint32_t topics_count(struct hps_consumer *consumer)
+{
+    struct hps_consumer_topics topics = {0};
+    struct hps_error err = {0};
+    if (consumer->ops->topics(consumer, ANSWER_MS, &topics, &err) != HPS_OK) {
+        fail_msg("topics: %s", err.text);
+    }
+    return topics.n_topics;
+}
+
 /* The answer to what was asked by recall. */
 static inline struct hps_recalled recalled_wait(struct hps_consumer *consumer,
                                                 const struct hps_watch *of)
@@ -143,7 +170,13 @@ static inline struct hps_recalled recalled_wait(struct hps_consumer *consumer,
     return recalled;
 }
 
-/* A mock cluster, a log on it, and one consumer of the model m. */
+/* A consumer of TOPIC. */
+static inline struct hps_consumer *open_one(struct hps_update_log *log)
+{
+    return open_consumer(log, (const char *const[]){TOPIC}, 1);
+}
+
+/* A mock cluster, a log on it, and one consumer of TOPIC. */
 struct log_client {
     struct hps_mock_kafka *mock;
     struct hps_update_log *log;
@@ -155,7 +188,7 @@ static inline struct log_client client_open(int n_brokers, const struct hps_kafk
 {
     struct log_client client = {.mock = hps_mock_kafka_new(n_brokers)};
     client.log = open_log(hps_mock_kafka_brokers(client.mock), quick, n);
-    client.consumer = open_consumer(client.log, "m", NULL);
+    client.consumer = open_one(client.log);
     return client;
 }
 

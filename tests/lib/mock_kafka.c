@@ -18,7 +18,7 @@
 #include "base/heap.h"
 #include "base/rows/crc32c.h"
 
-enum { ANSWER_MS = 60000 };
+enum { ANSWER_MS = 60000, METADATA = 3 };
 
 struct hps_mock_kafka {
     rd_kafka_t *producer;
@@ -63,6 +63,9 @@ struct hps_mock_kafka *hps_mock_kafka_new(int n_brokers)
     HPS_ASSERT(mock->producer != NULL);
     mock->cluster = rd_kafka_mock_cluster_new(mock->producer, n_brokers);
     HPS_ASSERT(mock->cluster != NULL);
+    /* From version 4 on, requests for metadata say that topics must not be created. */
+    HPS_ASSERT(rd_kafka_mock_set_apiversion(mock->cluster, METADATA, 0, 4) ==
+               RD_KAFKA_RESP_ERR_NO_ERROR);
     HPS_ASSERT(
         rd_kafka_brokers_add(mock->producer, rd_kafka_mock_cluster_bootstraps(mock->cluster)) > 0);
     return mock;
@@ -84,6 +87,11 @@ void hps_mock_kafka_topic(struct hps_mock_kafka *mock, const char *topic, int32_
 {
     HPS_ASSERT(rd_kafka_mock_topic_create(mock->cluster, topic, n_partitions, 1) ==
                RD_KAFKA_RESP_ERR_NO_ERROR);
+}
+
+void hps_mock_kafka_topic_fail(struct hps_mock_kafka *mock, const char *topic, int error)
+{
+    rd_kafka_mock_topic_set_error(mock->cluster, topic, (rd_kafka_resp_err_t)error);
 }
 
 static void produce(struct hps_mock_kafka *mock, const char *topic, int32_t partition,

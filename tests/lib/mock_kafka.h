@@ -16,6 +16,8 @@ void hps_mock_kafka_free(struct hps_mock_kafka *mock);
 const char *hps_mock_kafka_brokers(const struct hps_mock_kafka *mock); /* host:port,… */
 
 void hps_mock_kafka_topic(struct hps_mock_kafka *mock, const char *topic, int32_t n_partitions);
+/* Lists of topics have this error for the topic; 0: none. */
+void hps_mock_kafka_topic_fail(struct hps_mock_kafka *mock, const char *topic, int error);
 /* Returns when it is there. */
 void hps_mock_kafka_append(struct hps_mock_kafka *mock, const char *topic, int32_t partition,
                            const struct hps_fake_record *record);

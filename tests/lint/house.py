@@ -107,7 +107,7 @@ LIBRARIES = {
         "bench/grpc_cpp_server.cc": "the comparison with libgrpc++",
     },
     r"librdkafka/": {
-        "backends/kafka/internal.h": "the log of updates, in the files that include it",
+        "backends/kafka/handle.h": "the log of updates, in the files that include it",
         "client/producer.c": "the producer of updates",
         "tests/lib/mock_kafka.c": "brokers within the test program",
     },
@@ -187,6 +187,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "backends/host/space.c": "test_map.c and test_store_host_map.c",
     "backends/kafka/consumer.c": "test_kafka.c",
     "backends/kafka/dead_letters.c": "log_contract.c, and test_kafka_log.py with a broker",
+    "backends/kafka/handle.c": "test_kafka.c",
     "backends/kafka/offsets.c": "log_contract.c and test_leaders.c",
     "backends/kafka/recall.c": "log_contract.c and test_leaders.c",
     "backends/kafka/topics.c": "log_contract.c and test_leaders.c, and test_kafka_log.py with a broker",

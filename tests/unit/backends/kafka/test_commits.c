@@ -148,7 +148,7 @@ static void test_commit_when_a_topic_is_denied_then_the_others_are_committed(voi
 static void test_commit_when_consumers_share_a_group_then_each_is_told(void **state)
 {
     struct rig *rig = *state;
-    struct hps_consumer *other = open_consumer(rig->client.log, "m", NULL);
+    struct hps_consumer *other = open_one(rig->client.log);
     hps_mock_kafka_fail(rig->client.mock, HPS_MOCK_OFFSET_COMMIT, HPS_MOCK_GROUP_DENIED, 1);
     commit_to(rig->client.consumer, 0, 1);
     reported_wait(rig, rig->client.consumer, 1);

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The log and its consumers.
+ */
+#ifndef HPS_BACKENDS_KAFKA_CONSUMER_H
+#define HPS_BACKENDS_KAFKA_CONSUMER_H
+
+#include <stdatomic.h>
+
+#include "backends/kafka/commits.h"
+#include "backends/kafka/dead_letters.h"
+#include "backends/kafka/partitions.h"
+#include "backends/kafka/topics.h"
+
+struct hps_kafka {
+    struct hps_update_log base;
+    struct hps_kafka_settings settings;
+    struct hps_kafka_leaders *leaders;
+    struct hps_kafka_recalls *recalls;
+    struct hps_kafka_commits *commits;
+};
+
+/* The connection to the cluster, and the last report about it. */
+enum hps_kafka_link_phase {
+    HPS_KAFKA_UP,
+    HPS_KAFKA_FALLING, /* no broker responds: the next poll reports DOWN */
+    HPS_KAFKA_DOWN,    /* DOWN was reported */
+    HPS_KAFKA_CHANGED, /* DOWN was reported with another reason: the next poll reports it again */
+    HPS_KAFKA_RISING,  /* a broker responds again: the next poll reports UP */
+    HPS_KAFKA_FATAL,   /* the handle cannot be used any more */
+    HPS_KAFKA_LINK_PHASES
+};
+
+struct hps_kafka_link {
+    enum hps_kafka_link_phase phase;
+    hps_status status; /* the reason for DOWN, of the last broker that had one */
+    char text[HPS_KAFKA_TEXT_BYTES];
+};
+
+/* The last report about commits. */
+struct hps_kafka_commits_seen {
+    uint64_t n_changes;
+    bool fail;
+    char text[HPS_KAFKA_TEXT_BYTES];
+};
+
+struct hps_kafka_consumer {
+    struct hps_consumer base;
+    struct hps_kafka *log;
+    char *group; /* NULL: no commits */
+    rd_kafka_t *rk;
+    rd_kafka_queue_t *queue;
+    atomic_bool awake;
+    struct hps_kafka_link link;
+    struct hps_kafka_watches watches;
+    struct hps_kafka_topics topics;
+    struct hps_kafka_partitions partitions;
+    bool searches;                       /* a search for the end of a bad batch runs */
+    struct hps_consumer_record *records; /* [HPS_KAFKA_HELD_MAX] */
+    struct hps_kafka_commits_seen commits;
+    struct hps_kafka_dead_letters dead_letters;
+};
+
+/* Assert that the phase may follow, and set it. */
+void hps_kafka_link_set(struct hps_kafka_link *link, enum hps_kafka_link_phase to);
+hps_status hps_kafka_consumer_open(struct hps_update_log *base,
+                                   const struct hps_consumer_options *options,
+                                   struct hps_consumer **out_consumer, struct hps_error *err);
+
+#endif

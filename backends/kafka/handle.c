@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Properties, handles and errors of librdkafka. See handle.h.
+ */
+#include "backends/kafka/handle.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "base/thread.h"
+
+enum {
+    CLOSE_S = 5, /* for librdkafka to end its threads */
+};
+
+/* Operators may not change these: the contract of update logs depends on them. */
+static const struct hps_kafka_property FIXED[] = {
+    {"enable.auto.commit", "false"},       {"enable.auto.offset.store", "false"},
+    {"auto.offset.reset", "error"},        {"enable.partition.eof", "true"},
+    {"allow.auto.create.topics", "false"},
+};
+
+/* The operator may override these. Properties that this librdkafka does not know are left out. */
+static const struct hps_kafka_property DEFAULTS[] = {
+    {"isolation.level", "read_committed"},
+    {"check.crcs", "true"},
+    {"socket.timeout.ms", "10000"}, /* time until a hanging broker is noticed */
+    {"socket.connection.setup.timeout.ms", "10000"},
+    {"socket.keepalive.enable", "true"},
+    {"reconnect.backoff.max.ms", "2000"}, /* after an outage, delay at most */
+    {"topic.metadata.propagation.max.ms", "1000"},
+    {"fetch.queue.backoff.ms", "20"},
+    {"fetch.error.backoff.ms", "100"},
+    /* A broker answers a connection in order: other requests wait behind a fetch that waits. */
+    {"fetch.wait.max.ms", "20"},
+    /* Also the limit for an inflated zstd batch. librdkafka guesses the size, three times more in
+     * each attempt, so a batch of a third of the limit can be read: two records of 128 MiB. */
+    {"receive.message.max.bytes", "1073741824"},
+};
+
+/* Before 2.2 (fetch.queue.backoff.ms) librdkafka checks once a second whether a full queue has
+ * capacity again, so it reads at most one queue per second. Its default queue, 64 MiB or 100,000
+ * records, is several times smaller than the updates that hpsd can apply in a second. */
+static const struct hps_kafka_property SLOW_QUEUE[] = {
+    {"queued.max.messages.kbytes", "262144"},
+    {"queued.min.messages", "300000"},
+};
+#define QUEUE_BACKOFF_VERSION 0x02020000
+
+/* From 2.4 to 2.9 librdkafka does not remove a topic from its metadata cache by id if the same name
+ * appears with another id: after a topic was recreated it uses freed memory. Expired entries are
+ * removed, so entries must expire faster than a topic can be recreated. */
+static const struct hps_kafka_property SHORT_CACHE = {"metadata.max.age.ms", "100"};
+#define TOPIC_IDS_VERSION       0x02040000
+#define TOPIC_IDS_FIXED_VERSION 0x020a0000
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+hps_status hps_kafka_status(rd_kafka_resp_err_t code)
+{
+    switch ((int)code) {
+    case RD_KAFKA_RESP_ERR_NO_ERROR:
+        return HPS_OK;
+    case RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART:
+    case RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION:
+    case RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC:
+    case RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION:
+        return HPS_NOT_FOUND;
+    case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:
+    case RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED:
+    case RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED:
+        return HPS_PERMISSION;
+    case RD_KAFKA_RESP_ERR__AUTHENTICATION:
+    case RD_KAFKA_RESP_ERR_SASL_AUTHENTICATION_FAILED:
+    case RD_KAFKA_RESP_ERR__SSL:
+        return HPS_UNAUTHENTICATED;
+    case RD_KAFKA_RESP_ERR_OFFSET_OUT_OF_RANGE:
+    case RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET:
+        return HPS_RANGE;
+    case RD_KAFKA_RESP_ERR__BAD_MSG:
+    case RD_KAFKA_RESP_ERR__BAD_COMPRESSION:
+    case RD_KAFKA_RESP_ERR_INVALID_MSG:
+        return HPS_DATA_LOSS;
+    case RD_KAFKA_RESP_ERR__UNSUPPORTED_FEATURE:
+    case RD_KAFKA_RESP_ERR__NOT_IMPLEMENTED:
+    case RD_KAFKA_RESP_ERR_UNSUPPORTED_VERSION:
+    case RD_KAFKA_RESP_ERR_UNSUPPORTED_COMPRESSION_TYPE:
+        return HPS_UNIMPLEMENTED;
+    case RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE:
+    case RD_KAFKA_RESP_ERR_RECORD_LIST_TOO_LARGE:
+    case RD_KAFKA_RESP_ERR__INVALID_ARG:
+        return HPS_INVALID;
+    case RD_KAFKA_RESP_ERR__TIMED_OUT:
+    case RD_KAFKA_RESP_ERR__MSG_TIMED_OUT:
+    case RD_KAFKA_RESP_ERR__TIMED_OUT_QUEUE:
+        return HPS_DEADLINE;
+    case RD_KAFKA_RESP_ERR__FATAL:
+    case RD_KAFKA_RESP_ERR__DESTROY:
+        return HPS_INTERNAL;
+    default:
+        return HPS_UNAVAILABLE;
+    }
+}
+
+bool hps_kafka_is_silence(rd_kafka_resp_err_t code)
+{
+    switch ((int)code) {
+    case RD_KAFKA_RESP_ERR__TIMED_OUT:
+    case RD_KAFKA_RESP_ERR__TIMED_OUT_QUEUE:
+    case RD_KAFKA_RESP_ERR__TRANSPORT:
+    case RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN:
+    case RD_KAFKA_RESP_ERR__RESOLVE:
+    case RD_KAFKA_RESP_ERR__AUTHENTICATION:
+    case RD_KAFKA_RESP_ERR__SSL:
+    case RD_KAFKA_RESP_ERR__DESTROY:
+        return true;
+    default:
+        return false;
+    }
+}
+
+hps_status hps_kafka_fail(struct hps_error *err, rd_kafka_resp_err_t code, const char *what)
+{
+    return hps_error_set(err, hps_kafka_status(code), "%s: %s", what, rd_kafka_err2str(code));
+}
+
+void hps_kafka_text_set(char text[HPS_KAFKA_TEXT_BYTES], const char *from)
+{
+    snprintf(text, HPS_KAFKA_TEXT_BYTES, "%s", from == NULL ? "" : from);
+}
+
+int hps_kafka_remaining_ms(uint64_t end_us)
+{
+    uint64_t now_us = hps_clock_us();
+    uint64_t left_ms = now_us >= end_us ? 0 : (end_us - now_us) / 1000;
+    return left_ms > INT_MAX ? INT_MAX : (int)left_ms;
+}
+
+/* Any thread of librdkafka. Events report the same once. */
+static void on_log(const rd_kafka_t *rk, int level, const char *facility, const char *line)
+{
+    (void)rk;
+    (void)level;
+    HPS_LOG(DEBUG, "kafka", "librdkafka", HPS_STR("facility", facility), HPS_STR("line", line));
+}
+
+/* ---- properties ------------------------------------------------------------------------------ */
+
+static bool is_fixed(const char *name)
+{
+    static const char *const NAMED[] = {"group.id", "bootstrap.servers", "metadata.broker.list"};
+    for (size_t i = 0; i < COUNT(FIXED); i++) {
+        if (strcmp(name, FIXED[i].name) == 0) {
+            return true;
+        }
+    }
+    for (size_t i = 0; i < COUNT(NAMED); i++) {
+        if (strcmp(name, NAMED[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static hps_status set(rd_kafka_conf_t *conf, const struct hps_kafka_property *property,
+                      struct hps_error *err)
+{
+    char text[256];
+    if (rd_kafka_conf_set(conf, property->name, property->value, text, sizeof(text)) !=
+        RD_KAFKA_CONF_OK) {
+        return hps_error_set(err, HPS_INVALID, "Kafka property \"%s\": %s", property->name, text);
+    }
+    return HPS_OK;
+}
+
+static hps_status set_all(rd_kafka_conf_t *conf, const struct hps_kafka_property *properties,
+                          size_t n, struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+    for (size_t i = 0; i < n && status == HPS_OK; i++) {
+        status = set(conf, &properties[i], err);
+    }
+    return status;
+}
+
+hps_status hps_kafka_conf(const struct hps_kafka_settings *settings,
+                          const struct hps_kafka_property *own, size_t n_own,
+                          rd_kafka_conf_t **out_conf, struct hps_error *err)
+{
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    HPS_ASSERT(settings->brokers != NULL && (own != NULL || n_own == 0));
+    const struct hps_kafka_property brokers = {"bootstrap.servers", settings->brokers};
+    hps_status status = set(conf, &brokers, err);
+    if (status == HPS_OK) {
+        status = set_all(conf, FIXED, COUNT(FIXED), err);
+    }
+    for (size_t i = 0; i < COUNT(DEFAULTS); i++) {
+        hps_ignore(set(conf, &DEFAULTS[i], NULL)); /* this librdkafka may lack it */
+    }
+    if (status == HPS_OK && rd_kafka_version() < QUEUE_BACKOFF_VERSION) {
+        status = set_all(conf, SLOW_QUEUE, COUNT(SLOW_QUEUE), err);
+    }
+    if (status == HPS_OK && rd_kafka_version() >= TOPIC_IDS_VERSION &&
+        rd_kafka_version() < TOPIC_IDS_FIXED_VERSION) {
+        status = set(conf, &SHORT_CACHE, err);
+    }
+    if (status == HPS_OK) {
+        status = set_all(conf, settings->properties, settings->n_properties, err);
+    }
+    if (status == HPS_OK) {
+        status = set_all(conf, own, n_own, err);
+    }
+    if (status != HPS_OK) {
+        rd_kafka_conf_destroy(conf);
+        return status;
+    }
+    rd_kafka_conf_set_log_cb(conf, on_log);
+    *out_conf = conf;
+    return HPS_OK;
+}
+
+void hps_kafka_conf_at_most(rd_kafka_conf_t *conf, const char *name, long max)
+{
+    char text[32] = "";
+    size_t size = sizeof(text);
+    if (rd_kafka_conf_get(conf, name, text, &size) != RD_KAFKA_CONF_OK ||
+        strtol(text, NULL, 10) > max) {
+        snprintf(text, sizeof(text), "%ld", max);
+        rd_kafka_conf_set(conf, name, text, NULL, 0);
+    }
+}
+
+/* ---- handles --------------------------------------------------------------------------------- */
+
+hps_status hps_kafka_handle_open(const struct hps_kafka_settings *settings, rd_kafka_type_t type,
+                                 rd_kafka_conf_t *conf, const char *name, const char *what,
+                                 rd_kafka_t **out_rk, struct hps_error *err)
+{
+    char id[256];
+    char text[256];
+    HPS_ASSERT(conf != NULL && name != NULL && what != NULL);
+    snprintf(id, sizeof(id), "%s-%s", settings->client_id, name);
+    const struct hps_kafka_property client_id = {"client.id", id};
+    hps_status status = set(conf, &client_id, err);
+    rd_kafka_t *rk = status == HPS_OK ? rd_kafka_new(type, conf, text, sizeof(text)) : NULL;
+    if (rk == NULL) {
+        rd_kafka_conf_destroy(conf);
+        return status != HPS_OK ? status : hps_error_set(err, HPS_INVALID, "%s: %s", what, text);
+    }
+    *out_rk = rk;
+    return HPS_OK;
+}
+
+static void *destroy_run(void *arg)
+{
+    /* The consumer has joined no group, so it leaves none. */
+    rd_kafka_destroy_flags(arg, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
+    return NULL;
+}
+
+/* librdkafka 2.0 may never close a handle that has read a topic which was deleted since. The daemon
+ * must stop all the same, so the handle is leaked then. */
+void hps_kafka_handle_close(rd_kafka_t *rk)
+{
+    pthread_t thread;
+    struct timespec until;
+    if (rk == NULL) {
+        return;
+    }
+    if (hps_thread_start(0, destroy_run, rk, &thread) != HPS_OK) {
+        destroy_run(rk);
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += CLOSE_S;
+    if (pthread_timedjoin_np(thread, NULL, &until) != 0) {
+        pthread_detach(thread);
+        HPS_LOG(
+            WARN, "kafka",
+            "consumer leaked: librdkafka did not close it in time; its threads run until hpsd ends",
+            HPS_I64("waited_s", CLOSE_S));
+    }
+}
+
+/* ---- settings -------------------------------------------------------------------------------- */
+
+void hps_kafka_settings_free(struct hps_kafka_settings *settings)
+{
+    for (uint32_t i = 0; i < settings->n_properties; i++) {
+        hps_free((char *)settings->properties[i].name);
+        hps_free((char *)settings->properties[i].value);
+    }
+    hps_free(settings->properties);
+    hps_free(settings->client_id);
+    hps_free(settings->brokers);
+}
+
+hps_status hps_kafka_settings_copy(const struct hps_kafka_options *options,
+                                   struct hps_kafka_settings *out, struct hps_error *err)
+{
+    /* Each handle adds its name, so that quotas and a broker's log can tell them apart. */
+    const char *client_id = options->client_id == NULL ? "hpsd" : options->client_id;
+    *out = (struct hps_kafka_settings){
+        .brokers = hps_strdup(options->brokers),
+        .properties = hps_calloc((size_t)options->n_properties + 1, sizeof(out->properties[0]))};
+    bool copied = out->brokers != NULL && out->properties != NULL;
+    for (uint32_t i = 0; i < options->n_properties && copied; i++) {
+        const struct hps_kafka_property *from = &options->properties[i];
+        if (is_fixed(from->name)) {
+            return hps_error_set(err, HPS_INVALID, "Kafka property \"%s\" is not to be set here",
+                                 from->name);
+        }
+        if (strcmp(from->name, "client.id") == 0) {
+            client_id = from->value;
+            continue;
+        }
+        struct hps_kafka_property *to = &out->properties[out->n_properties++];
+        to->name = hps_strdup(from->name);
+        to->value = hps_strdup(from->value);
+        copied = to->name != NULL && to->value != NULL;
+    }
+    out->client_id = hps_strdup(client_id);
+    if (!copied || out->client_id == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for Kafka properties");
+    }
+    for (char *at = strchr(out->brokers, ';'); at != NULL; at = strchr(at, ';')) {
+        *at = ',';
+    }
+    return HPS_OK;
+}
+
+/* ---- offsets --------------------------------------------------------------------------------- */
+
+/* Copy n entries of the list, from `from` on. */
+static rd_kafka_topic_partition_list_t *part_of(const rd_kafka_topic_partition_list_t *list,
+                                                int from, int n)
+{
+    HPS_ASSERT(from >= 0 && n > 0 && from + n <= list->cnt);
+    rd_kafka_topic_partition_list_t *part = rd_kafka_topic_partition_list_new(n);
+    for (int i = from; i < from + n; i++) {
+        const rd_kafka_topic_partition_t *at = &list->elems[i];
+        rd_kafka_topic_partition_list_add(part, at->topic, at->partition)->offset = at->offset;
+    }
+    return part;
+}
+
+/* Query again for a partition that this handle does not know: it may be newer than its metadata. */
+static rd_kafka_resp_err_t query_unknown(rd_kafka_t *rk, rd_kafka_topic_partition_list_t *list,
+                                         rd_kafka_resp_err_t code, uint64_t end_us)
+{
+    const struct rd_kafka_metadata *metadata = NULL;
+    rd_kafka_topic_t *topic = rd_kafka_topic_new(rk, list->elems[0].topic, NULL);
+    if (topic != NULL &&
+        rd_kafka_metadata(rk, 0, topic, &metadata, hps_kafka_remaining_ms(end_us)) == 0) {
+        rd_kafka_metadata_destroy(metadata);
+        code = rd_kafka_offsets_for_times(rk, list, hps_kafka_remaining_ms(end_us));
+    }
+    if (topic != NULL) {
+        rd_kafka_topic_destroy(topic);
+    }
+    return code;
+}
+
+void hps_kafka_offsets_query(rd_kafka_t *rk, rd_kafka_topic_partition_list_t *list, uint64_t end_us)
+{
+    rd_kafka_resp_err_t code = rd_kafka_offsets_for_times(rk, list, hps_kafka_remaining_ms(end_us));
+    if (list->cnt == 1 && (code == RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION ||
+                           code == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC)) {
+        code = query_unknown(rk, list, code, end_us);
+    }
+    if (code == RD_KAFKA_RESP_ERR_NO_ERROR) {
+        return;
+    }
+    if (list->cnt == 1 || hps_kafka_is_silence(code)) { /* a shorter list would fail, too */
+        for (int i = 0; i < list->cnt; i++) {
+            list->elems[i].err = code;
+        }
+        return;
+    }
+    int halves[3] = {0, list->cnt / 2, list->cnt};
+    for (int half = 0; half < 2; half++) {
+        int from = halves[half];
+        rd_kafka_topic_partition_list_t *part = part_of(list, from, halves[half + 1] - from);
+        hps_kafka_offsets_query(rk, part, end_us); /* depth: the logarithm of list->cnt */
+        for (int i = 0; i < part->cnt; i++) {
+            list->elems[from + i].offset = part->elems[i].offset;
+            list->elems[from + i].err = part->elems[i].err;
+        }
+        rd_kafka_topic_partition_list_destroy(part);
+    }
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Handles of librdkafka: properties, opening and closing, errors. Files of this folder include only
+ * headers of files above them in this list:
+ *
+ *     handle.c        properties, handles, statuses
+ *     leaders.c       a thread that lists topics, and a thread per leader that queries the ends of
+ *                     partitions; of the log, for all consumers
+ *     recall.c        a thread that reads single records; of the log
+ *     watch.c         the watched partitions of a consumer
+ *     topics.c        the topics of a consumer, with their ids and settings
+ *     offsets.c       queries for offsets, leader by leader
+ *     partitions.c    the partitions that a consumer reads, and why reading ends
+ *     commits.c       a thread per group that commits positions; of the log
+ *     dead_letters.c  copies of rejected records, sent to the dead-letter topic
+ *     consumer.c      a consumer: polls and events
+ *     kafka.c         the log
+ *
+ * A consumer and its parts belong to one thread. The parts of the log have threads and locks of
+ * their own, so that an unresponsive broker does not delay reading. Each kind of request has its
+ * own handle, because a broker answers the requests of one connection in order.
+ */
+#ifndef HPS_BACKENDS_KAFKA_HANDLE_H
+#define HPS_BACKENDS_KAFKA_HANDLE_H
+
+#include <librdkafka/rdkafka.h>
+
+#include "backends/kafka/kafka.h"
+
+enum { HPS_KAFKA_TEXT_BYTES = 256 }; /* of an event */
+
+struct hps_kafka_settings {
+    char *brokers;
+    char *client_id;
+    struct hps_kafka_property *properties; /* [n_properties] strings owned */
+    uint32_t n_properties;
+};
+
+/* Copy the options. INVALID: a property that hpsd sets itself; NO_MEMORY. Free it in any case. */
+hps_status hps_kafka_settings_copy(const struct hps_kafka_options *options,
+                                   struct hps_kafka_settings *out_settings, struct hps_error *err)
+    HPS_MUST_CHECK;
+void hps_kafka_settings_free(struct hps_kafka_settings *settings);
+
+hps_status hps_kafka_status(rd_kafka_resp_err_t code);
+/* The broker did not respond, in contrast to a response with an error. */
+bool hps_kafka_is_silence(rd_kafka_resp_err_t code);
+/* Set err to "what: why". */
+hps_status hps_kafka_fail(struct hps_error *err, rd_kafka_resp_err_t code, const char *what);
+void hps_kafka_text_set(char text[HPS_KAFKA_TEXT_BYTES], const char *from);
+int hps_kafka_remaining_ms(uint64_t end_us); /* until then; at least 0 */
+
+/* Make the configuration of a handle: hpsd's defaults, the operator's properties, and `own`
+ * [n_own], which override both. INVALID: librdkafka does not know or accept a property. */
+hps_status hps_kafka_conf(const struct hps_kafka_settings *settings,
+                          const struct hps_kafka_property *own, size_t n_own,
+                          rd_kafka_conf_t **out_conf, struct hps_error *err) HPS_MUST_CHECK;
+/* Lower a numeric property to `max` if it is higher. */
+void hps_kafka_conf_at_most(rd_kafka_conf_t *conf, const char *name, long max);
+/* Takes conf. `name` is the last part of the handle's client.id, `what` its name in errors. */
+hps_status hps_kafka_handle_open(const struct hps_kafka_settings *settings, rd_kafka_type_t type,
+                                 rd_kafka_conf_t *conf, const char *name, const char *what,
+                                 rd_kafka_t **out_rk, struct hps_error *err) HPS_MUST_CHECK;
+/* Returns within some seconds, whatever the handle waits for. NULL: no effect. */
+void hps_kafka_handle_close(rd_kafka_t *rk);
+
+/* Query one leader for the offsets of the partitions in `list`, like rd_kafka_offsets_for_times.
+ * That call fails for all partitions if one fails; after this call each has its own offset or
+ * error. Any thread. */
+void hps_kafka_offsets_query(rd_kafka_t *rk, rd_kafka_topic_partition_list_t *list,
+                             uint64_t end_us);
+
+#endif

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The partitions that a consumer reads, their messages, and why reading ends. On the consumer's
+ * thread.
+ */
+#ifndef HPS_BACKENDS_KAFKA_PARTITIONS_H
+#define HPS_BACKENDS_KAFKA_PARTITIONS_H
+
+#include "backends/kafka/recall.h"
+
+enum { HPS_KAFKA_HELD_MAX = 4096 }; /* messages taken from librdkafka at once */
+
+enum hps_kafka_phase {
+    HPS_KAFKA_LEFT,     /* not assigned: it is being moved, or was just made */
+    HPS_KAFKA_READS,    /* assigned; its records are delivered */
+    HPS_KAFKA_SEARCHES, /* not assigned: a search for the end of a bad batch runs */
+    HPS_KAFKA_STOPPED,  /* reading has ended, which the next poll reports */
+    HPS_KAFKA_REPORTED, /* the poll has reported the end; the next one forgets the partition */
+    HPS_KAFKA_PHASES
+};
+
+/* The search for the end of a bad batch: see partitions.c. */
+struct hps_kafka_search {
+    struct hps_watch *watch; /* for its recalls; NULL: no search */
+    int64_t from;            /* the first offset that is skipped */
+    int64_t base;            /* of the batch */
+    int64_t in;              /* the highest offset that is known to be in the batch */
+    int64_t out;             /* the lowest higher offset that is known not to be */
+    int64_t at;              /* recalled now */
+    hps_status status;
+    char text[HPS_KAFKA_TEXT_BYTES];
+};
+
+/* Why reading has ended. */
+struct hps_kafka_stop {
+    enum hps_consumer_event_kind kind;
+    hps_status status;
+    int64_t low; /* -1: not known; also `high` */
+    int64_t high;
+    char text[HPS_KAFKA_TEXT_BYTES];
+};
+
+/* A partition that is read, or an ended one that no poll has reported yet. */
+struct hps_kafka_partition {
+    rd_kafka_topic_t *topic; /* a reference */
+    int32_t number;
+    struct hps_watch *watch;
+    uint32_t tag;
+    enum hps_kafka_phase phase;
+    int64_t next;    /* offset to deliver; lower ones are never delivered */
+    bool caught_up;  /* to be reported in this poll */
+    bool bad;        /* to be reported in this poll: search.from to `next` */
+    bool reassigned; /* after an error that may be of an earlier offset */
+    struct hps_kafka_stop stop;
+    struct hps_kafka_search search;
+};
+
+/* Messages taken from librdkafka. */
+struct hps_kafka_held {
+    rd_kafka_message_t **messages; /* [HPS_KAFKA_HELD_MAX] */
+    uint32_t from;                 /* the last poll delivered those before it */
+    uint32_t to;
+    uint64_t message_bytes; /* average size of recent messages */
+};
+
+struct hps_kafka_partitions {
+    rd_kafka_t *rk; /* the consumer's handle */
+    struct hps_kafka_watches *watches;
+    struct hps_kafka_partition *all; /* [n] in order of (topic, number) */
+    uint32_t n;
+    uint32_t capacity;
+    struct hps_consumer_event *events; /* [3 * capacity + 2] for the caller */
+    struct hps_kafka_held held;
+    bool has_news;     /* a partition has events to report */
+    uint64_t check_us; /* when to check whether the partitions exist */
+};
+
+/* Close it in any case, before the watches and the handle. */
+hps_status hps_kafka_partitions_open(struct hps_kafka_partitions *partitions, rd_kafka_t *rk,
+                                     struct hps_kafka_watches *watches) HPS_MUST_CHECK;
+void hps_kafka_partitions_close(struct hps_kafka_partitions *partitions);
+/* Assert the invariants that hold between two calls. */
+void hps_kafka_partitions_sane(const struct hps_kafka_partitions *partitions);
+/* Assert that the phase may follow, and set it. */
+void hps_kafka_phase_set(struct hps_kafka_partition *partition, enum hps_kafka_phase to);
+
+/* `assign` and `unassign` of update_log.h. */
+hps_status hps_kafka_partitions_assign(struct hps_kafka_partitions *partitions,
+                                       const struct hps_consumer_position *at, uint32_t tag,
+                                       struct hps_error *err) HPS_MUST_CHECK;
+void hps_kafka_partitions_unassign(struct hps_kafka_partitions *partitions, const char *topic,
+                                   int32_t number);
+
+/* To be called when a poll begins: free the messages that the last poll delivered, forget the
+ * partitions that it reported as ended, and stop partitions that do not exist. */
+void hps_kafka_partitions_begin(struct hps_kafka_partitions *partitions);
+/* NULL: the partition is not read. */
+struct hps_kafka_partition *hps_kafka_partition_find(struct hps_kafka_partitions *partitions,
+                                                     const rd_kafka_topic_t *topic, int32_t number);
+/* Take a message with an error. */
+void hps_kafka_partition_failed(struct hps_kafka_partitions *partitions,
+                                struct hps_kafka_partition *partition,
+                                const rd_kafka_message_t *message);
+/* Continue the searches for the ends of bad batches. True: one is in flight. Call it after the
+ * records of a poll were gathered: BAD must be reported before later records. */
+bool hps_kafka_partitions_search(struct hps_kafka_partitions *partitions);
+/* Take an error of librdkafka: "hps_et.m.t [3]: topic does not exist (…)". */
+void hps_kafka_partitions_gone(struct hps_kafka_partitions *partitions, const char *reason);
+#endif
