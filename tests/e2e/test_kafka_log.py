@@ -30,8 +30,12 @@ def test_topics_when_listed_then_settings_and_cluster_are_those_of_the_broker(br
         assert reader.topics() == {"hps_et.list.a": (3, COMPACTION["no"], 86400000, CREATED),
                                    "hps_et.list.b": (1, COMPACTION["yes"], 12345, APPENDED)}
         assert reader.cluster() == broker.admin().list_topics().cluster_id
+        assert not reader.listing()[0]
         broker.grow("hps_et.list.a", 5)
+        reader.until(lambda: reader.listing()[0], "a changed list")
         assert reader.topics()["hps_et.list.a"][0] == 5
+        reader.until(lambda: 0 <= reader.listing()[1] < 1000, "a recent list")
+        assert not reader.listing()[0]
 
 
 def test_topics_when_one_is_made_anew_then_its_id_is_another(broker):
@@ -42,8 +46,8 @@ def test_topics_when_one_is_made_anew_then_its_id_is_another(broker):
             pytest.skip("this librdkafka cannot ask for the ids of topics")
         assert reader.ids()[topic] == first
         broker.recreate(topic, 1)
-        reader.until(lambda: reader.ids().get(topic, first) != first, "another id")
-        assert reader.ids()[topic] not in ("", first)
+        reader.until(lambda: reader.listing()[2].get(topic, first) != first, "another id")
+        assert reader.ids()[topic] == reader.listing()[2][topic] != ""
 
 
 def test_offsets_when_a_time_is_asked_then_the_first_record_since(broker):

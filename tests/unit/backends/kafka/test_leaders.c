@@ -310,19 +310,6 @@ static void test_listing_when_lists_lack_a_topic_then_nothing_is_proved_until_it
     assert_int_equal(topics_count(consumer), 0);
 }
 
-static void test_recall_when_many_follow_each_other_then_none_waits_for_a_full_queue(void **state)
-{
-    struct rig *rig = *state;
-    uint64_t end_us = answer_end_us(); /* for all of them */
-    all_responded(rig);
-    for (int32_t i = 0; i < 400; i++) {
-        int64_t offset = i % 2;
-        rig->client.consumer->ops->recall(rig->watches[3], offset);
-        assert_int_equal(recalled_wait(rig->client.consumer, rig->watches[3]).offset, offset);
-        assert_before(end_us, "400 recalls");
-    }
-}
-
 static void test_recall_when_a_leader_hangs_then_only_its_own_have_no_answer(void **state)
 {
     struct rig *rig = *state;
@@ -368,7 +355,6 @@ int main(void)
         TEST(test_topics_when_a_broker_hangs_then_another_one_lists_them),
         TEST(test_listing_when_a_broker_hangs_then_another_one_lists),
         TEST(test_listing_when_lists_lack_a_topic_then_nothing_is_proved_until_it_is_deleted),
-        TEST(test_recall_when_many_follow_each_other_then_none_waits_for_a_full_queue),
         TEST(test_recall_when_a_leader_hangs_then_only_its_own_have_no_answer),
         cmocka_unit_test_setup_teardown(
             test_recall_when_a_record_takes_long_to_come_then_it_is_waited_for, setup_patient,
