@@ -114,19 +114,10 @@ hps_status hps_kafka_status(rd_kafka_resp_err_t code)
 
 bool hps_kafka_is_silence(rd_kafka_resp_err_t code)
 {
-    switch ((int)code) {
-    case RD_KAFKA_RESP_ERR__TIMED_OUT:
-    case RD_KAFKA_RESP_ERR__TIMED_OUT_QUEUE:
-    case RD_KAFKA_RESP_ERR__TRANSPORT:
-    case RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN:
-    case RD_KAFKA_RESP_ERR__RESOLVE:
-    case RD_KAFKA_RESP_ERR__AUTHENTICATION:
-    case RD_KAFKA_RESP_ERR__SSL:
-    case RD_KAFKA_RESP_ERR__DESTROY:
-        return true;
-    default:
-        return false;
-    }
+    hps_status status = hps_kafka_status(code);
+    return code < RD_KAFKA_RESP_ERR__END && /* librdkafka's own, not a broker's */
+           (status == HPS_UNAVAILABLE || status == HPS_DEADLINE || status == HPS_UNAUTHENTICATED ||
+            status == HPS_INTERNAL);
 }
 
 hps_status hps_kafka_fail(struct hps_error *err, rd_kafka_resp_err_t code, const char *what)
@@ -183,16 +174,6 @@ static hps_status set(rd_kafka_conf_t *conf, const struct hps_kafka_property *pr
     return HPS_OK;
 }
 
-static hps_status set_all(rd_kafka_conf_t *conf, const struct hps_kafka_property *properties,
-                          size_t n, struct hps_error *err)
-{
-    hps_status status = HPS_OK;
-    for (size_t i = 0; i < n && status == HPS_OK; i++) {
-        status = set(conf, &properties[i], err);
-    }
-    return status;
-}
-
 hps_status hps_kafka_conf(const struct hps_kafka_settings *settings,
                           const struct hps_kafka_property *own, size_t n_own,
                           rd_kafka_conf_t **out_conf, struct hps_error *err)
@@ -200,25 +181,27 @@ hps_status hps_kafka_conf(const struct hps_kafka_settings *settings,
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     HPS_ASSERT(settings->brokers != NULL && (own != NULL || n_own == 0));
     const struct hps_kafka_property brokers = {"bootstrap.servers", settings->brokers};
-    hps_status status = set(conf, &brokers, err);
-    if (status == HPS_OK) {
-        status = set_all(conf, FIXED, COUNT(FIXED), err);
-    }
+    int version = rd_kafka_version();
+    const struct {
+        const struct hps_kafka_property *properties;
+        size_t n;
+        bool applies;
+    } all[] = {
+        {&brokers, 1, true},
+        {FIXED, COUNT(FIXED), true},
+        {SLOW_QUEUE, COUNT(SLOW_QUEUE), version < QUEUE_BACKOFF_VERSION},
+        {&SHORT_CACHE, 1, version >= TOPIC_IDS_VERSION && version < TOPIC_IDS_FIXED_VERSION},
+        {settings->properties, settings->n_properties, true},
+        {own, n_own, true},
+    };
+    hps_status status = HPS_OK;
     for (size_t i = 0; i < COUNT(DEFAULTS); i++) {
         hps_ignore(set(conf, &DEFAULTS[i], NULL)); /* this librdkafka may lack it */
     }
-    if (status == HPS_OK && rd_kafka_version() < QUEUE_BACKOFF_VERSION) {
-        status = set_all(conf, SLOW_QUEUE, COUNT(SLOW_QUEUE), err);
-    }
-    if (status == HPS_OK && rd_kafka_version() >= TOPIC_IDS_VERSION &&
-        rd_kafka_version() < TOPIC_IDS_FIXED_VERSION) {
-        status = set(conf, &SHORT_CACHE, err);
-    }
-    if (status == HPS_OK) {
-        status = set_all(conf, settings->properties, settings->n_properties, err);
-    }
-    if (status == HPS_OK) {
-        status = set_all(conf, own, n_own, err);
+    for (size_t i = 0; i < COUNT(all); i++) {
+        for (size_t k = 0; k < all[i].n && all[i].applies && status == HPS_OK; k++) {
+            status = set(conf, &all[i].properties[k], err);
+        }
     }
     if (status != HPS_OK) {
         rd_kafka_conf_destroy(conf);
@@ -341,19 +324,6 @@ hps_status hps_kafka_settings_copy(const struct hps_kafka_options *options,
 
 /* ---- offsets --------------------------------------------------------------------------------- */
 
-/* Copy n entries of the list, from `from` on. */
-static rd_kafka_topic_partition_list_t *part_of(const rd_kafka_topic_partition_list_t *list,
-                                                int from, int n)
-{
-    HPS_ASSERT(from >= 0 && n > 0 && from + n <= list->cnt);
-    rd_kafka_topic_partition_list_t *part = rd_kafka_topic_partition_list_new(n);
-    for (int i = from; i < from + n; i++) {
-        const rd_kafka_topic_partition_t *at = &list->elems[i];
-        rd_kafka_topic_partition_list_add(part, at->topic, at->partition)->offset = at->offset;
-    }
-    return part;
-}
-
 /* Query again for a partition that this handle does not know: it may be newer than its metadata. */
 static rd_kafka_resp_err_t query_unknown(rd_kafka_t *rk, rd_kafka_topic_partition_list_t *list,
                                          rd_kafka_resp_err_t code, uint64_t end_us)
@@ -371,31 +341,35 @@ static rd_kafka_resp_err_t query_unknown(rd_kafka_t *rk, rd_kafka_topic_partitio
     return code;
 }
 
+/* Query for n entries of the list, from `from` on. */
+static void query_part(rd_kafka_t *rk, rd_kafka_topic_partition_list_t *list, int from, int n,
+                       uint64_t end_us)
+{
+    HPS_ASSERT(from >= 0 && n > 0 && from + n <= list->cnt);
+    rd_kafka_topic_partition_list_t *part = rd_kafka_topic_partition_list_new(n);
+    for (int i = from; i < from + n; i++) {
+        const rd_kafka_topic_partition_t *at = &list->elems[i];
+        rd_kafka_topic_partition_list_add(part, at->topic, at->partition)->offset = at->offset;
+    }
+    rd_kafka_resp_err_t code = rd_kafka_offsets_for_times(rk, part, hps_kafka_remaining_ms(end_us));
+    if (n == 1 && (code == RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION ||
+                   code == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC)) {
+        code = query_unknown(rk, part, code, end_us);
+    }
+    /* After a silence, shorter lists would fail, too. */
+    bool done = code == RD_KAFKA_RESP_ERR_NO_ERROR || n == 1 || hps_kafka_is_silence(code);
+    for (int i = 0; i < n && done; i++) {
+        list->elems[from + i].offset = part->elems[i].offset;
+        list->elems[from + i].err = code != RD_KAFKA_RESP_ERR_NO_ERROR ? code : part->elems[i].err;
+    }
+    rd_kafka_topic_partition_list_destroy(part);
+    if (!done) { /* depth: the logarithm of list->cnt */
+        query_part(rk, list, from, n / 2, end_us);
+        query_part(rk, list, from + n / 2, n - n / 2, end_us);
+    }
+}
+
 void hps_kafka_offsets_query(rd_kafka_t *rk, rd_kafka_topic_partition_list_t *list, uint64_t end_us)
 {
-    rd_kafka_resp_err_t code = rd_kafka_offsets_for_times(rk, list, hps_kafka_remaining_ms(end_us));
-    if (list->cnt == 1 && (code == RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION ||
-                           code == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC)) {
-        code = query_unknown(rk, list, code, end_us);
-    }
-    if (code == RD_KAFKA_RESP_ERR_NO_ERROR) {
-        return;
-    }
-    if (list->cnt == 1 || hps_kafka_is_silence(code)) { /* a shorter list would fail, too */
-        for (int i = 0; i < list->cnt; i++) {
-            list->elems[i].err = code;
-        }
-        return;
-    }
-    int halves[3] = {0, list->cnt / 2, list->cnt};
-    for (int half = 0; half < 2; half++) {
-        int from = halves[half];
-        rd_kafka_topic_partition_list_t *part = part_of(list, from, halves[half + 1] - from);
-        hps_kafka_offsets_query(rk, part, end_us); /* depth: the logarithm of list->cnt */
-        for (int i = 0; i < part->cnt; i++) {
-            list->elems[from + i].offset = part->elems[i].offset;
-            list->elems[from + i].err = part->elems[i].err;
-        }
-        rd_kafka_topic_partition_list_destroy(part);
-    }
+    query_part(rk, list, 0, list->cnt, end_us);
 }
