@@ -42,7 +42,6 @@ struct group {
     /* Under the lock: */
     struct hps_cond changed;
     rd_kafka_topic_partition_list_t *pending; /* NULL: none */
-    uint64_t n_changes;                       /* number of changes of the next two */
     hps_status status;
     char text[HPS_KAFKA_TEXT_BYTES];
     /* The thread's own: */
@@ -194,7 +193,6 @@ static void result_set(struct group *group, hps_status status, const char *why)
         return;
     }
     group->status = status;
-    group->n_changes++;
     snprintf(group->text, sizeof(group->text), "group \"%.100s\": %.140s", group->name, why);
 }
 
@@ -363,15 +361,14 @@ void hps_kafka_commits_add(struct hps_kafka_commits *of, const char *name,
     hps_lock_release(&of->lock);
 }
 
-bool hps_kafka_commits_news(struct hps_kafka_commits *of, const char *name, uint64_t *seen,
-                            hps_status *out_status, char out_text[HPS_KAFKA_TEXT_BYTES])
+bool hps_kafka_commits_news(struct hps_kafka_commits *of, const char *name, hps_status *seen,
+                            char out_text[HPS_KAFKA_TEXT_BYTES])
 {
     hps_lock_acquire(&of->lock);
     const struct group *group = group_find(of, name);
-    bool news = group != NULL && group->n_changes != *seen;
+    bool news = group != NULL && group->status != *seen;
     if (news) {
-        *seen = group->n_changes;
-        *out_status = group->status;
+        *seen = group->status;
         memcpy(out_text, group->text, sizeof(group->text));
     }
     hps_lock_release(&of->lock);

@@ -15,8 +15,8 @@ hps_status hps_kafka_commits_new(const struct hps_kafka_settings *settings,
 void hps_kafka_commits_free(struct hps_kafka_commits *commits); /* NULL: no effect */
 void hps_kafka_commits_add(struct hps_kafka_commits *commits, const char *group,
                            const struct hps_consumer_position *positions, uint32_t n_positions);
-/* True: the result of the group's commits has changed since `*seen`, which is updated. */
-bool hps_kafka_commits_news(struct hps_kafka_commits *commits, const char *group, uint64_t *seen,
-                            hps_status *out_status, char out_text[HPS_KAFKA_TEXT_BYTES]);
+/* True: the result of the group's commits differs from `*seen`, which is updated. */
+bool hps_kafka_commits_news(struct hps_kafka_commits *commits, const char *group, hps_status *seen,
+                            char out_text[HPS_KAFKA_TEXT_BYTES]);
 
 #endif

@@ -26,38 +26,22 @@ enum {
 
 /* ---- the link -------------------------------------------------------------------------------- */
 
-#define TO(phase) (1U << (phase))
-
-static const unsigned LINK_STEPS[HPS_KAFKA_LINK_PHASES] = {
-    [HPS_KAFKA_UP] = TO(HPS_KAFKA_FALLING) | TO(HPS_KAFKA_FATAL),
-    [HPS_KAFKA_FALLING] = TO(HPS_KAFKA_UP) | TO(HPS_KAFKA_DOWN) | TO(HPS_KAFKA_FATAL),
-    [HPS_KAFKA_DOWN] = TO(HPS_KAFKA_CHANGED) | TO(HPS_KAFKA_RISING) | TO(HPS_KAFKA_FATAL),
-    [HPS_KAFKA_CHANGED] = TO(HPS_KAFKA_DOWN) | TO(HPS_KAFKA_RISING) | TO(HPS_KAFKA_FATAL),
-    [HPS_KAFKA_RISING] = TO(HPS_KAFKA_UP) | TO(HPS_KAFKA_CHANGED) | TO(HPS_KAFKA_FATAL),
-    [HPS_KAFKA_FATAL] = TO(HPS_KAFKA_FATAL),
-};
-
-void hps_kafka_link_set(struct hps_kafka_link *link, enum hps_kafka_link_phase to)
+/* FATAL is final. */
+static void link_set(struct hps_kafka_link *link, enum hps_kafka_link_phase to)
 {
-    HPS_ASSERT(link->phase < HPS_KAFKA_LINK_PHASES);
-    HPS_ASSERT((LINK_STEPS[link->phase] & TO(to)) != 0);
+    HPS_ASSERT(link->phase != HPS_KAFKA_FATAL || to == HPS_KAFKA_FATAL);
     link->phase = to;
 }
 
-/* No broker responds. */
-static bool is_down(const struct hps_kafka_link *link)
+static hps_status link_status(const struct hps_kafka_link *link)
 {
-    return link->phase == HPS_KAFKA_FALLING || link->phase == HPS_KAFKA_DOWN ||
-           link->phase == HPS_KAFKA_CHANGED;
+    return link->phase == HPS_KAFKA_DOWN ? link->status : HPS_OK;
 }
 
-static void all_brokers_down(struct hps_kafka_consumer *c)
+/* The next poll has to report it. */
+static bool link_has_news(const struct hps_kafka_link *link)
 {
-    if (c->link.phase == HPS_KAFKA_UP) {
-        hps_kafka_link_set(&c->link, HPS_KAFKA_FALLING);
-    } else if (c->link.phase == HPS_KAFKA_RISING) { /* DOWN was reported, UP was not */
-        hps_kafka_link_set(&c->link, HPS_KAFKA_CHANGED);
-    }
+    return link->phase == HPS_KAFKA_FATAL || link_status(link) != link->reported;
 }
 
 /* Runs in a call of the consumer's thread that serves its queue. */
@@ -71,24 +55,19 @@ static void on_error(rd_kafka_t *rk, int code, const char *reason, void *opaque)
         char text[HPS_KAFKA_TEXT_BYTES];
         rd_kafka_fatal_error(rk, text, sizeof(text));
         hps_kafka_text_set(c->link.text, text);
-        hps_kafka_link_set(&c->link, HPS_KAFKA_FATAL);
+        link_set(&c->link, HPS_KAFKA_FATAL);
+    } else if (c->link.phase == HPS_KAFKA_FATAL || status == HPS_NOT_FOUND) {
+        ; /* the reason is set; partitions.c finds out which partitions do not exist */
     } else if (code == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN) {
         if (c->link.text[0] == '\0') {
             hps_kafka_text_set(c->link.text, reason);
         }
-        all_brokers_down(c);
-    } else if (status == HPS_NOT_FOUND) {
-        hps_kafka_partitions_gone(&c->partitions, reason);
-    } else if (c->link.phase == HPS_KAFKA_FATAL) {
-        ; /* the reason is set */
-    } else if (!is_down(&c->link) || (status == HPS_UNAUTHENTICATED && c->link.status != status)) {
+        link_set(&c->link, HPS_KAFKA_DOWN);
+    } else if (c->link.phase == HPS_KAFKA_UP || status == HPS_UNAUTHENTICATED) {
         /* The error of one broker: the reason if all brokers fail. A refusal is reported even after
          * DOWN. */
         c->link.status = status == HPS_UNAUTHENTICATED ? status : HPS_UNAVAILABLE;
         hps_kafka_text_set(c->link.text, reason);
-        if (c->link.phase == HPS_KAFKA_DOWN) {
-            hps_kafka_link_set(&c->link, HPS_KAFKA_CHANGED);
-        }
     }
     /* End the wait, so that the poll reports the event now. */
     rd_kafka_queue_yield(c->queue);
@@ -97,12 +76,8 @@ static void on_error(rd_kafka_t *rk, int code, const char *reason, void *opaque)
 /* The cluster has responded. */
 static void link_responded(struct hps_kafka_consumer *c)
 {
-    if (c->link.phase == HPS_KAFKA_FALLING) { /* DOWN was not reported */
-        hps_kafka_link_set(&c->link, HPS_KAFKA_UP);
-    } else if (is_down(&c->link)) {
-        hps_kafka_link_set(&c->link, HPS_KAFKA_RISING);
-    }
     if (c->link.phase != HPS_KAFKA_FATAL) {
+        link_set(&c->link, HPS_KAFKA_UP);
         c->link.status = HPS_UNAVAILABLE;
         c->link.text[0] = '\0';
     }
@@ -203,12 +178,11 @@ static void fetch(struct hps_kafka_consumer *c, uint32_t timeout_ms, uint32_t n_
     struct hps_kafka_held *held = &c->partitions.held;
     HPS_ASSERT(held->to == 0 && n_max > 0 && n_max <= HPS_KAFKA_HELD_MAX);
     ssize_t n = rd_kafka_consume_batch_queue(c->queue, 0, held->messages, n_max);
-    bool reported = c->link.phase == HPS_KAFKA_UP || c->link.phase == HPS_KAFKA_DOWN ||
-                    c->link.phase == HPS_KAFKA_CHANGED;
-    bool quiet = n <= 0 && !c->partitions.has_news && reported;
+    bool down = c->link.phase == HPS_KAFKA_DOWN;
+    bool quiet = n <= 0 && !c->partitions.has_news && !link_has_news(&c->link);
     if (quiet && !atomic_exchange(&c->awake, false) && timeout_ms > 0) {
         uint32_t wait_ms = timeout_ms > INT32_MAX ? INT32_MAX : timeout_ms;
-        if (is_down(&c->link) && wait_ms > DOWN_WAIT_MS) {
+        if (down && wait_ms > DOWN_WAIT_MS) {
             wait_ms = DOWN_WAIT_MS;
         }
         if (c->searches && wait_ms > SEARCH_WAIT_MS) {
@@ -221,7 +195,7 @@ static void fetch(struct hps_kafka_consumer *c, uint32_t timeout_ms, uint32_t n_
         }
     }
     held->to = n > 0 ? (uint32_t)n : 0;
-    if (is_down(&c->link) && n <= 0) {
+    if (c->link.phase == HPS_KAFKA_DOWN && n <= 0) {
         check_whether_up(c);
     }
 }
@@ -245,22 +219,16 @@ static struct hps_consumer_event *event_add(struct hps_kafka_consumer *c, uint32
 
 static void events_of_log(struct hps_kafka_consumer *c, uint32_t *n)
 {
-    hps_status status = HPS_OK;
-    if (c->link.phase == HPS_KAFKA_FALLING || c->link.phase == HPS_KAFKA_CHANGED) {
-        event_add(c, n, HPS_CONSUMER_DOWN, c->link.status, c->link.text);
-        hps_kafka_link_set(&c->link, HPS_KAFKA_DOWN);
-    } else if (c->link.phase == HPS_KAFKA_RISING) {
-        event_add(c, n, HPS_CONSUMER_UP, HPS_OK, "the cluster responds again");
-        hps_kafka_link_set(&c->link, HPS_KAFKA_UP);
+    if (link_has_news(&c->link)) {
+        bool down = c->link.phase == HPS_KAFKA_DOWN;
+        c->link.reported = link_status(&c->link);
+        event_add(c, n, down ? HPS_CONSUMER_DOWN : HPS_CONSUMER_UP, c->link.reported,
+                  down ? c->link.text : "the cluster responds again");
     }
-    struct hps_kafka_commits_seen *commits = &c->commits;
-    if (c->group != NULL && hps_kafka_commits_news(c->log->commits, c->group, &commits->n_changes,
-                                                   &status, commits->text)) {
-        if (status != HPS_OK || commits->fail) {
-            event_add(c, n, HPS_CONSUMER_COMMITS, status,
-                      status != HPS_OK ? commits->text : "commits work again");
-        }
-        commits->fail = status != HPS_OK;
+    if (c->group != NULL &&
+        hps_kafka_commits_news(c->log->commits, c->group, &c->commits_status, c->commits_text)) {
+        event_add(c, n, HPS_CONSUMER_COMMITS, c->commits_status,
+                  c->commits_status != HPS_OK ? c->commits_text : "commits work again");
     }
 }
 
@@ -360,7 +328,7 @@ static hps_status kafka_topics(struct hps_consumer *base, uint32_t timeout_ms,
     if (status == HPS_OK) {
         link_responded(c);
         c->partitions.check_us = 0; /* some may not exist any more */
-    } else if (is_down(&c->link)) {
+    } else if (c->link.phase == HPS_KAFKA_DOWN) {
         status = hps_error_set(err, c->link.status, "topics not listed: %s", c->link.text);
     }
     return status;
@@ -391,7 +359,7 @@ static hps_status kafka_offsets(struct hps_consumer *base, struct hps_consumer_o
     }
     if (n_ok > 0) {
         link_responded(c);
-    } else if (n_known == 0 && is_down(&c->link)) {
+    } else if (n_known == 0 && c->link.phase == HPS_KAFKA_DOWN) {
         status = hps_error_set(err, c->link.status, "offsets not listed: %s", c->link.text);
     }
     return status;

@@ -20,27 +20,17 @@ struct hps_kafka {
     struct hps_kafka_commits *commits;
 };
 
-/* The connection to the cluster, and the last report about it. */
 enum hps_kafka_link_phase {
     HPS_KAFKA_UP,
-    HPS_KAFKA_FALLING, /* no broker responds: the next poll reports DOWN */
-    HPS_KAFKA_DOWN,    /* DOWN was reported */
-    HPS_KAFKA_CHANGED, /* DOWN was reported with another reason: the next poll reports it again */
-    HPS_KAFKA_RISING,  /* a broker responds again: the next poll reports UP */
-    HPS_KAFKA_FATAL,   /* the handle cannot be used any more */
-    HPS_KAFKA_LINK_PHASES
+    HPS_KAFKA_DOWN, /* no broker responds */
+    HPS_KAFKA_FATAL /* the handle cannot be used any more */
 };
 
+/* The connection to the cluster. */
 struct hps_kafka_link {
     enum hps_kafka_link_phase phase;
-    hps_status status; /* the reason for DOWN, of the last broker that had one */
-    char text[HPS_KAFKA_TEXT_BYTES];
-};
-
-/* The last report about commits. */
-struct hps_kafka_commits_seen {
-    uint64_t n_changes;
-    bool fail;
+    hps_status status;   /* the reason for DOWN, of the last broker that had one */
+    hps_status reported; /* OK: the last event was UP, or none; otherwise the status of DOWN */
     char text[HPS_KAFKA_TEXT_BYTES];
 };
 
@@ -57,12 +47,11 @@ struct hps_kafka_consumer {
     struct hps_kafka_partitions partitions;
     bool searches;                       /* a search for the end of a bad batch runs */
     struct hps_consumer_record *records; /* [HPS_KAFKA_HELD_MAX] */
-    struct hps_kafka_commits_seen commits;
+    hps_status commits_status;           /* as reported last; also the text */
+    char commits_text[HPS_KAFKA_TEXT_BYTES];
     struct hps_kafka_dead_letters dead_letters;
 };
 
-/* Assert that the phase may follow, and set it. */
-void hps_kafka_link_set(struct hps_kafka_link *link, enum hps_kafka_link_phase to);
 hps_status hps_kafka_consumer_open(struct hps_update_log *base,
                                    const struct hps_consumer_options *options,
                                    struct hps_consumer **out_consumer, struct hps_error *err);

@@ -10,17 +10,17 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "backends/kafka/offsets.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
 
 enum {
-    CHECK_US = 1000000, /* from an assignment to the first check, and between checks */
-    BOUNDS_MS = 1000,   /* for the response with the bounds of a partition */
+    CHECK_US = 250000, /* from an assignment to the first check, and between checks */
+    BOUNDS_MS = 1000,  /* for the response with the bounds of a partition */
 };
 
 /* ---- phases ---------------------------------------------------------------------------------- */
@@ -72,11 +72,11 @@ struct hps_kafka_partition *hps_kafka_partition_find(struct hps_kafka_partitions
 }
 
 static struct hps_kafka_partition *partition_named(struct hps_kafka_partitions *of,
-                                                   const char *topic, size_t size, int32_t number)
+                                                   const char *topic, int32_t number)
 {
     for (uint32_t i = 0; i < of->n; i++) {
-        const char *name = rd_kafka_topic_name(of->all[i].topic);
-        if (of->all[i].number == number && strlen(name) == size && memcmp(name, topic, size) == 0) {
+        if (of->all[i].number == number &&
+            strcmp(rd_kafka_topic_name(of->all[i].topic), topic) == 0) {
             return &of->all[i];
         }
     }
@@ -278,7 +278,7 @@ hps_status hps_kafka_partitions_assign(struct hps_kafka_partitions *of,
 void hps_kafka_partitions_unassign(struct hps_kafka_partitions *of, const char *topic,
                                    int32_t number)
 {
-    struct hps_kafka_partition *partition = partition_named(of, topic, strlen(topic), number);
+    struct hps_kafka_partition *partition = partition_named(of, topic, number);
     if (partition != NULL) {
         partition_leave(of, partition);
         held_release(of);
@@ -289,22 +289,8 @@ void hps_kafka_partitions_unassign(struct hps_kafka_partitions *of, const char *
 
 /* ---- deleted partitions ---------------------------------------------------------------------- */
 
-void hps_kafka_partitions_gone(struct hps_kafka_partitions *of, const char *reason)
-{
-    const char *bracket = strstr(reason, " [");
-    if (bracket == NULL) {
-        return;
-    }
-    char *end = NULL;
-    long number = strtol(bracket + 2, &end, 10);
-    struct hps_kafka_partition *partition =
-        partition_named(of, reason, (size_t)(bracket - reason), (int32_t)number);
-    if (*end == ']' && partition != NULL) {
-        partition_stop(of, partition, HPS_CONSUMER_GONE, HPS_NOT_FOUND, reason);
-    }
-}
-
-/* librdkafka does not always report that an assigned partition does not exist. */
+/* librdkafka does not always report that an assigned partition does not exist, and takes one
+ * broker's word for it. */
 static void check_watches(struct hps_kafka_partitions *of)
 {
     if (hps_clock_us() < of->check_us) {
@@ -331,22 +317,18 @@ void hps_kafka_partitions_begin(struct hps_kafka_partitions *of)
 
 /* ---- gaps ------------------------------------------------------------------------------------ */
 
-/* Query the first and the end offset; -1: not known. The leader has just responded to a fetch. */
-static void bounds(struct hps_kafka_partitions *of, const struct hps_kafka_partition *partition,
-                   int64_t *out_low, int64_t *out_high)
+/* Query the first and the end offset; -1: not known. */
+static struct hps_consumer_offsets bounds(struct hps_kafka_partitions *of,
+                                          const struct hps_kafka_partition *partition)
 {
-    uint64_t end_us = hps_clock_us() + UINT64_C(1000) * BOUNDS_MS;
-    const int64_t wanted[] = {RD_KAFKA_OFFSET_BEGINNING, RD_KAFKA_OFFSET_END};
-    int64_t *const found[] = {out_low, out_high};
-    for (int i = 0; i < 2; i++) {
-        rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(1);
-        rd_kafka_topic_partition_t *at = rd_kafka_topic_partition_list_add(
-            list, rd_kafka_topic_name(partition->topic), partition->number);
-        at->offset = wanted[i];
-        hps_kafka_offsets_query(of->rk, list, end_us);
-        *found[i] = at->err == RD_KAFKA_RESP_ERR_NO_ERROR && at->offset >= 0 ? at->offset : -1;
-        rd_kafka_topic_partition_list_destroy(list);
-    }
+    struct hps_consumer_offsets bounds = {.topic = rd_kafka_topic_name(partition->topic),
+                                          .partition = partition->number,
+                                          .time_unix_ms = -1,
+                                          .low = -1,
+                                          .high = -1};
+    hps_ignore(/* then they are not known */
+               hps_kafka_offsets(of->rk, of->watches, &bounds, 1, BOUNDS_MS, NULL));
+    return bounds;
 }
 
 /* librdkafka has stopped at `offset`, which the log does not have. The error may be of the offset
@@ -355,14 +337,12 @@ static void gap_found(struct hps_kafka_partitions *of, struct hps_kafka_partitio
                       int64_t offset)
 {
     HPS_ASSERT(partition->phase == HPS_KAFKA_READS);
-    int64_t low = -1;
-    int64_t high = -1;
     char text[HPS_KAFKA_TEXT_BYTES];
     const char *topic = rd_kafka_topic_name(partition->topic);
-    bounds(of, partition, &low, &high);
-    bool known = low >= 0 && high >= 0;
+    struct hps_consumer_offsets log = bounds(of, partition);
+    bool known = log.low >= 0 && log.high >= 0;
     bool exists =
-        known ? partition->next >= low && partition->next <= high : !partition->reassigned;
+        known ? partition->next >= log.low && partition->next <= log.high : !partition->reassigned;
     if (offset != partition->next && exists) {
         partition->reassigned = true;
         partition_leave(of, partition);
@@ -374,14 +354,14 @@ static void gap_found(struct hps_kafka_partitions *of, struct hps_kafka_partitio
         snprintf(text, sizeof(text),
                  "%s [%" PRId32 "]: offset %" PRId64 " does not exist, only %" PRId64
                  " to %" PRId64,
-                 topic, partition->number, partition->next, low, high);
+                 topic, partition->number, partition->next, log.low, log.high);
     } else {
         snprintf(text, sizeof(text), "%s [%" PRId32 "]: offset %" PRId64 " does not exist", topic,
                  partition->number, partition->next);
     }
     partition_stop(of, partition, HPS_CONSUMER_GAP, HPS_RANGE, text);
-    partition->stop.low = known ? low : -1;
-    partition->stop.high = known ? high : -1;
+    partition->stop.low = known ? log.low : -1;
+    partition->stop.high = known ? log.high : -1;
 }
 
 static bool is_gap(rd_kafka_resp_err_t code)
@@ -434,7 +414,6 @@ static void search_begin(struct hps_kafka_partitions *of, struct hps_kafka_parti
 {
     const char *topic = rd_kafka_topic_name(partition->topic);
     struct hps_kafka_search *search = &partition->search;
-    int64_t low;
     partition_leave(of, partition);
     held_drop(of, partition, of->held.from);
     hps_kafka_phase_set(partition, HPS_KAFKA_SEARCHES);
@@ -448,7 +427,7 @@ static void search_begin(struct hps_kafka_partitions *of, struct hps_kafka_parti
         of->watches, topic, partition->number, &search->watch));
     snprintf(search->text, sizeof(search->text), "%s [%" PRId32 "]: %s", topic, partition->number,
              rd_kafka_message_errstr(message));
-    bounds(of, partition, &low, &search->out);
+    search->out = bounds(of, partition).high;
     if (search->watch != NULL && search->out > search->in) {
         search_continue(of, partition);
     } else {

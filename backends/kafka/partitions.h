@@ -104,6 +104,5 @@ void hps_kafka_partition_failed(struct hps_kafka_partitions *partitions,
 /* Continue the searches for the ends of bad batches. True: one is in flight. Call it after the
  * records of a poll were gathered: BAD must be reported before later records. */
 bool hps_kafka_partitions_search(struct hps_kafka_partitions *partitions);
-/* Take an error of librdkafka: "hps_et.m.t [3]: topic does not exist (…)". */
-void hps_kafka_partitions_gone(struct hps_kafka_partitions *partitions, const char *reason);
+
 #endif
