@@ -51,7 +51,7 @@ static const struct hps_kafka_property OWN[] = {
     {"reconnect.backoff.max.ms", "500"},
 };
 
-/* A name that is listed. Under the lock, except `of`, `in_handle` and `now.name`, which never
+/* A name that is listed. Under the lock, except `of`, `in_handle` and `now.topic`, which never
  * change. */
 struct hps_kafka_topic {
     struct hps_kafka_topic *next;
@@ -95,11 +95,8 @@ struct hps_kafka_leaders {
     rd_kafka_t *rk; /* NULL: not started */
     struct hps_kafka_topic *topics;
     struct hps_kafka_watched *watched;
-    uint32_t n_watched;
     struct leader *leaders;
-    uint64_t list_us;         /* when the next list is due */
-    uint64_t wanted_us;       /* a list is due at once, unless its request was sent since then */
-    uint64_t sent_us;         /* when the newest list was requested */
+    uint64_t list_us;         /* when the next list is due; UINT64_MAX: not now */
     uint32_t n_failures;      /* lists that failed, since the last one that did not */
     rd_kafka_resp_err_t code; /* result of the newest list */
     bool stopping;
@@ -108,11 +105,13 @@ struct hps_kafka_leaders {
 
 /* ---- topics ---------------------------------------------------------------------------------- */
 
-/* Have a list requested from now on. With the lock held. */
-static void want_list(struct hps_kafka_leaders *of)
+/* Request the next list at due_us at the latest; 0: now. With the lock held. */
+static void list_by(struct hps_kafka_leaders *of, uint64_t due_us)
 {
-    of->wanted_us = hps_clock_us();
-    hps_cond_broadcast(&of->changed);
+    if (due_us < of->list_us) {
+        of->list_us = due_us;
+        hps_cond_broadcast(&of->changed);
+    }
 }
 
 /* With the lock held. */
@@ -129,7 +128,7 @@ static void topic_release(struct hps_kafka_topic *topic)
     }
     *at = topic->next;
     rd_kafka_topic_destroy(topic->in_handle);
-    hps_free((char *)topic->now.name);
+    hps_free((char *)topic->now.topic);
     hps_free(topic);
 }
 
@@ -139,7 +138,7 @@ static hps_status topic_add(struct hps_kafka_leaders *of, const char *name,
 {
     HPS_ASSERT(of->rk != NULL);
     struct hps_kafka_topic *topic = of->topics;
-    while (topic != NULL && strcmp(topic->now.name, name) != 0) {
+    while (topic != NULL && strcmp(topic->now.topic, name) != 0) {
         topic = topic->next;
     }
     if (name[0] == '\0' || strlen(name) > NAME_BYTES_MAX) {
@@ -161,10 +160,10 @@ static hps_status topic_add(struct hps_kafka_leaders *of, const char *name,
             .in_handle = in_handle,
             .since_us = hps_clock_us(),
             .status = HPS_UNAVAILABLE,
-            .now.name = copy,
+            .now.topic = copy,
         };
         of->topics = topic;
-        want_list(of);
+        list_by(of, 0);
     }
     topic->n_refs++;
     *out_topic = topic;
@@ -211,46 +210,8 @@ static void watched_release(struct hps_kafka_watched *watched)
         at = &(*at)->next;
     }
     *at = watched->next;
-    HPS_ASSERT(of->n_watched > 0);
-    of->n_watched--;
     topic_release(watched->topic);
     hps_free(watched);
-}
-
-static hps_status watched_add(struct hps_kafka_leaders *of, const char *topic, int32_t partition,
-                              struct hps_kafka_watched **out_watched)
-{
-    struct hps_kafka_watched *watched = of->watched;
-    while (watched != NULL &&
-           (watched->partition != partition || strcmp(watched->topic->now.name, topic) != 0)) {
-        watched = watched->next;
-    }
-    if (watched == NULL) {
-        struct hps_kafka_topic *of_topic = NULL;
-        hps_status status = topic_add(of, topic, &of_topic);
-        watched = status == HPS_OK ? hps_calloc(1, sizeof(*watched)) : NULL;
-        if (watched == NULL) {
-            if (status == HPS_OK) {
-                topic_release(of_topic);
-            }
-            return status == HPS_OK ? HPS_NO_MEMORY : status;
-        }
-        *watched = (struct hps_kafka_watched){
-            .next = of->watched,
-            .topic = of_topic,
-            .partition = partition,
-            .since_us = hps_clock_us(),
-            .response = {.broker = NO_BROKER,
-                         .status = HPS_UNAVAILABLE,
-                         .text = "the leader was not queried yet"},
-        };
-        of->watched = watched;
-        of->n_watched++;
-        want_list(of);
-    }
-    watched->n_refs++;
-    *out_watched = watched;
-    return HPS_OK;
 }
 
 /* A request that was sent at sent_us has ended without a result. */
@@ -316,8 +277,7 @@ static void leader_failed(struct leader *leader, struct hps_kafka_watched *watch
         watched->retry_us = hps_clock_us() + RETRY_US;
     }
     /* Another broker may be the leader now. */
-    uint64_t soon_us = hps_clock_us() + LIST_SOON_US;
-    leader->of->list_us = leader->of->list_us < soon_us ? leader->of->list_us : soon_us;
+    list_by(leader->of, hps_clock_us() + LIST_SOON_US);
 }
 
 /* Send one request for the leader's partitions. Those with `failed` get a request of their own,
@@ -334,7 +294,7 @@ static int leader_query(struct leader *leader, bool failed)
         if (watched->leader == leader && (watched->retry_us != 0) == failed &&
             watched->retry_us <= sent_us) {
             rd_kafka_topic_partition_t *at = rd_kafka_topic_partition_list_add(
-                list, watched->topic->now.name, watched->partition);
+                list, watched->topic->now.topic, watched->partition);
             at->offset = RD_KAFKA_OFFSET_END;
             at->opaque = watched;
             watched->n_refs++;
@@ -497,7 +457,7 @@ static bool list_take(struct hps_kafka_leaders *of, const struct rd_kafka_metada
     size_t n = (size_t)all->topic_cnt;
     qsort(all->topics, n, sizeof(all->topics[0]), by_name);
     for (struct hps_kafka_topic *topic = of->topics; topic != NULL; topic = topic->next) {
-        struct rd_kafka_metadata_topic key = {.topic = (char *)topic->now.name};
+        struct rd_kafka_metadata_topic key = {.topic = (char *)topic->now.topic};
         topic->listed = bsearch(&key, all->topics, n, sizeof(key), by_name);
         if (topic->since_us <= sent_us) {
             proved = topic_take(topic, sent_us, sent_unix_ms) && proved;
@@ -520,7 +480,7 @@ static void list(struct hps_kafka_leaders *of)
     uint32_t doubled = of->n_failures < LIST_DOUBLED_MAX ? of->n_failures : LIST_DOUBLED_MAX;
     uint64_t sent_us = hps_clock_us();
     int64_t sent_unix_ms = hps_clock_forward_ms();
-    of->sent_us = sent_us;
+    of->list_us = UINT64_MAX;
     hps_lock_release(&of->lock);
     rd_kafka_poll(of->rk, 0); /* callbacks: tokens of OAuth */
     /* 0: the topics that have an object in this handle */
@@ -539,7 +499,7 @@ static void list(struct hps_kafka_leaders *of)
             response_none(watched, sent_us, HPS_UNAVAILABLE, "no broker lists the partition");
         }
     }
-    of->list_us = hps_clock_us() + (proved ? LIST_EVERY_US : LIST_SOON_US);
+    list_by(of, hps_clock_us() + (proved ? LIST_EVERY_US : LIST_SOON_US));
     hps_cond_broadcast(&of->changed);
 }
 
@@ -550,8 +510,9 @@ static void *router_run(void *arg)
     hps_lock_acquire(&of->lock);
     while (!of->stopping) {
         if (of->topics == NULL) {
-            hps_cond_wait(&of->changed, &of->lock);
-        } else if (of->sent_us >= of->wanted_us && hps_clock_us() < of->list_us) {
+            of->list_us = UINT64_MAX; /* until a topic is added */
+        }
+        if (hps_clock_us() < of->list_us) {
             hps_cond_wait_until(&of->changed, &of->lock, of->list_us);
         } else {
             list(of);
@@ -620,46 +581,45 @@ hps_status hps_kafka_leaders_start(struct hps_kafka_leaders *of, rd_kafka_t **ou
     return status;
 }
 
-/* ---- topics ---------------------------------------------------------------------------------- */
-
-struct hps_kafka_listed hps_kafka_topic_listed(const struct hps_kafka_watched *topic)
-{
-    hps_lock_acquire(&topic->topic->of->lock);
-    struct hps_kafka_listed listed = topic->topic->now;
-    hps_lock_release(&topic->topic->of->lock);
-    return listed;
-}
-
-hps_status hps_kafka_topics_wait(struct hps_kafka_leaders *of,
-                                 struct hps_kafka_watched *const *topics, uint32_t n,
-                                 uint64_t end_us, struct hps_error *err)
-{
-    hps_lock_acquire(&of->lock);
-    want_list(of);
-    uint64_t begun_us = of->wanted_us;
-    uint32_t i = 0;
-    do {
-        while (i < n && topics[i]->topic->now.asked_us >= begun_us) {
-            i++;
-        }
-    } while (i < n && hps_cond_wait_until(&of->changed, &of->lock, end_us));
-    rd_kafka_resp_err_t code = of->code;
-    hps_lock_release(&of->lock);
-    if (i == n) {
-        return HPS_OK;
-    }
-    return code != RD_KAFKA_RESP_ERR_NO_ERROR
-               ? hps_kafka_fail(err, code, "topics not listed")
-               : hps_error_set(err, HPS_UNAVAILABLE, "topics not listed: brokers disagree");
-}
-
 /* ---- watched partitions ---------------------------------------------------------------------- */
 
 hps_status hps_kafka_watched_add(struct hps_kafka_leaders *of, const char *topic, int32_t partition,
                                  struct hps_kafka_watched **out_watched)
 {
+    hps_status status = HPS_OK;
+    struct hps_kafka_topic *of_topic = NULL;
     hps_lock_acquire(&of->lock);
-    hps_status status = watched_add(of, topic, partition, out_watched);
+    struct hps_kafka_watched *watched = of->watched;
+    while (watched != NULL &&
+           (watched->partition != partition || strcmp(watched->topic->now.topic, topic) != 0)) {
+        watched = watched->next;
+    }
+    if (watched == NULL) {
+        status = topic_add(of, topic, &of_topic);
+        if (status != HPS_OK) {
+            goto done;
+        }
+        watched = hps_calloc(1, sizeof(*watched));
+        if (watched == NULL) {
+            topic_release(of_topic);
+            status = HPS_NO_MEMORY;
+            goto done;
+        }
+        *watched = (struct hps_kafka_watched){
+            .next = of->watched,
+            .topic = of_topic,
+            .partition = partition,
+            .since_us = hps_clock_us(),
+            .response = {.broker = NO_BROKER,
+                         .status = HPS_UNAVAILABLE,
+                         .text = "the leader was not queried yet"},
+        };
+        of->watched = watched;
+        list_by(of, 0);
+    }
+    watched->n_refs++;
+    *out_watched = watched;
+done:
     hps_lock_release(&of->lock);
     return status;
 }
@@ -672,14 +632,37 @@ void hps_kafka_watched_release(struct hps_kafka_watched *watched)
     hps_lock_release(&of->lock);
 }
 
-const char *hps_kafka_watched_topic(const struct hps_kafka_watched *watched)
+struct hps_kafka_listed hps_kafka_watched_listed(const struct hps_kafka_watched *watched)
 {
-    return watched->topic->now.name;
+    struct hps_kafka_leaders *of = watched->topic->of;
+    hps_lock_acquire(&of->lock);
+    struct hps_kafka_listed listed = watched->topic->now;
+    listed.broker = watched->leader == NULL ? NO_BROKER : watched->leader->broker;
+    hps_lock_release(&of->lock);
+    return listed;
 }
 
-int32_t hps_kafka_watched_partition(const struct hps_kafka_watched *watched)
+hps_status hps_kafka_watched_wait(const struct hps_kafka_watched *watched, uint64_t since_us,
+                                  uint64_t end_us, struct hps_error *err)
 {
-    return watched->partition;
+    struct hps_kafka_leaders *of = watched->topic->of;
+    const struct hps_kafka_listed *now = &watched->topic->now;
+    hps_lock_acquire(&of->lock);
+    bool listed = now->asked_us >= since_us;
+    if (!listed) {
+        list_by(of, 0);
+    }
+    while (!listed && hps_cond_wait_until(&of->changed, &of->lock, end_us)) {
+        listed = now->asked_us >= since_us;
+    }
+    rd_kafka_resp_err_t code = of->code;
+    hps_lock_release(&of->lock);
+    if (listed) {
+        return HPS_OK;
+    }
+    return code != RD_KAFKA_RESP_ERR_NO_ERROR
+               ? hps_kafka_fail(err, code, "topics not listed")
+               : hps_error_set(err, HPS_UNAVAILABLE, "topics not listed: brokers disagree");
 }
 
 void hps_kafka_watched_response(const struct hps_kafka_watched *watched,
@@ -723,21 +706,4 @@ hps_status hps_kafka_watched_leader(const struct hps_kafka_watched *watched, uin
     }
     hps_lock_release(&of->lock);
     return status;
-}
-
-int32_t hps_kafka_watched_broker(const struct hps_kafka_watched *watched)
-{
-    hps_lock_acquire(&watched->topic->of->lock);
-    int32_t broker = watched->leader == NULL ? NO_BROKER : watched->leader->broker;
-    hps_lock_release(&watched->topic->of->lock);
-    return broker;
-}
-
-bool hps_kafka_watched_absent(const struct hps_kafka_watched *watched)
-{
-    const struct hps_kafka_topic *topic = watched->topic;
-    hps_lock_acquire(&topic->of->lock);
-    bool absent = topic->now.asked_us > 0 && watched->partition >= topic->now.n_partitions;
-    hps_lock_release(&topic->of->lock);
-    return absent;
 }

@@ -25,42 +25,32 @@ void hps_kafka_leaders_free(struct hps_kafka_leaders *leaders);
 hps_status hps_kafka_leaders_start(struct hps_kafka_leaders *leaders, rd_kafka_t **out_rk,
                                    struct hps_error *err) HPS_MUST_CHECK;
 
-/* ---- topics ---------------------------------------------------------------------------------- */
-
-/* A topic in the newest list that proves something: see hps_consumer_listing. */
-struct hps_kafka_listed {
-    const char *name;
-    uint64_t asked_us; /* hps_clock_us when the request was sent; 0: no such list yet */
-    int64_t asked_unix_ms;
-    int32_t n_partitions; /* 0: the topic does not exist, or hpsd may not see it */
-};
-
-struct hps_kafka_listed hps_kafka_topic_listed(const struct hps_kafka_watched *topic);
-/* Wait until the topics [n] are in lists that were requested after the call. Error: the reason why
- * there was no list before end_us. */
-hps_status hps_kafka_topics_wait(struct hps_kafka_leaders *leaders,
-                                 struct hps_kafka_watched *const *topics, uint32_t n,
-                                 uint64_t end_us, struct hps_error *err) HPS_MUST_CHECK;
-
-/* ---- partitions ------------------------------------------------------------------------------ */
-
 /* Start to list the topic, and to query the leader of the partition; HPS_KAFKA_NO_PARTITION: only
  * the topic. INVALID: Kafka does not allow the name; NO_MEMORY. */
 hps_status hps_kafka_watched_add(struct hps_kafka_leaders *leaders, const char *topic,
                                  int32_t partition, struct hps_kafka_watched **out_watched)
     HPS_MUST_CHECK;
 void hps_kafka_watched_release(struct hps_kafka_watched *watched);
-const char *hps_kafka_watched_topic(const struct hps_kafka_watched *watched);
-int32_t hps_kafka_watched_partition(const struct hps_kafka_watched *watched);
+
+/* What is known from the newest list that proves something: see hps_consumer_listing. */
+struct hps_kafka_listed {
+    const char *topic; /* lives as long as the reference */
+    uint64_t asked_us; /* hps_clock_us when the request was sent; 0: no such list yet */
+    int64_t asked_unix_ms;
+    int32_t n_partitions; /* 0: the topic does not exist, or hpsd may not see it */
+    int32_t broker;       /* id of the broker that leads the partition; -1: not known */
+};
+
+struct hps_kafka_listed hps_kafka_watched_listed(const struct hps_kafka_watched *watched);
+/* Wait until the topic is in a list that was requested at or after since_us. Error: the reason why
+ * there was no list before end_us. */
+hps_status hps_kafka_watched_wait(const struct hps_kafka_watched *watched, uint64_t since_us,
+                                  uint64_t end_us, struct hps_error *err) HPS_MUST_CHECK;
 void hps_kafka_watched_response(const struct hps_kafka_watched *watched,
                                 struct hps_leader_response *out_response);
 /* Get the id of the broker that can be queried now, or the reason why no broker can. If the
  * partition has been watched for less than a second, waits for the first response. */
 hps_status hps_kafka_watched_leader(const struct hps_kafka_watched *watched, uint64_t end_us,
                                     int32_t *out_broker);
-/* The id of the leading broker; -1: not known. */
-int32_t hps_kafka_watched_broker(const struct hps_kafka_watched *watched);
-/* By the newest list, the partition does not exist, or hpsd may not see it. */
-bool hps_kafka_watched_absent(const struct hps_kafka_watched *watched);
 
 #endif

@@ -71,18 +71,6 @@ struct hps_kafka_partition *hps_kafka_partition_find(struct hps_kafka_partitions
     return there ? &of->all[i] : NULL;
 }
 
-static struct hps_kafka_partition *partition_named(struct hps_kafka_partitions *of,
-                                                   const char *topic, int32_t number)
-{
-    for (uint32_t i = 0; i < of->n; i++) {
-        if (of->all[i].number == number &&
-            strcmp(rd_kafka_topic_name(of->all[i].topic), topic) == 0) {
-            return &of->all[i];
-        }
-    }
-    return NULL;
-}
-
 /* Have capacity for one more. */
 static hps_status partitions_reserve(struct hps_kafka_partitions *of)
 {
@@ -278,12 +266,17 @@ hps_status hps_kafka_partitions_assign(struct hps_kafka_partitions *of,
 void hps_kafka_partitions_unassign(struct hps_kafka_partitions *of, const char *topic,
                                    int32_t number)
 {
-    struct hps_kafka_partition *partition = partition_named(of, topic, number);
+    rd_kafka_topic_t *of_topic = rd_kafka_topic_new(of->rk, topic, NULL);
+    struct hps_kafka_partition *partition =
+        of_topic == NULL ? NULL : hps_kafka_partition_find(of, of_topic, number);
     if (partition != NULL) {
         partition_leave(of, partition);
         held_release(of);
         held_drop(of, partition, 0);
         partition_forget(of, partition);
+    }
+    if (of_topic != NULL) {
+        rd_kafka_topic_destroy(of_topic);
     }
 }
 
@@ -300,7 +293,9 @@ static void check_watches(struct hps_kafka_partitions *of)
     for (uint32_t i = 0; i < of->n; i++) {
         struct hps_kafka_partition *partition = &of->all[i];
         char text[HPS_KAFKA_TEXT_BYTES];
-        if (hps_kafka_watched_absent(hps_kafka_watched(partition->watch))) {
+        struct hps_kafka_listed listed =
+            hps_kafka_watched_listed(hps_kafka_watched(partition->watch));
+        if (listed.asked_us > 0 && partition->number >= listed.n_partitions) {
             snprintf(text, sizeof(text), "%s [%" PRId32 "] does not exist any more",
                      rd_kafka_topic_name(partition->topic), partition->number);
             partition_stop(of, partition, HPS_CONSUMER_GONE, HPS_NOT_FOUND, text);

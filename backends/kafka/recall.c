@@ -13,7 +13,8 @@
  * There are two handles. The quick one soon closes a connection without a response, because
  * librdkafka may ask that broker for the new leader. If the leader sends other responses in that
  * time but not this one, such as a large batch on a slow line, the patient handle sends the next
- * request. It waits as long as consumers do.
+ * request. It keeps a connection as long as consumers do. Each further request waits longer, but
+ * the first ones wait a short time, because librdkafka may lose a request.
  */
 #include "backends/kafka/recall.h"
 
@@ -28,9 +29,10 @@
 
 enum {
     REQUESTS_OF_LEADER_MAX = 64,
-    QUICK_MS = 1000,  /* for a response; then the request is sent again */
+    WAIT_MS = 1000, /* for a response; then the request is sent again, and waits ... */
+    WAIT_MORE = 4,  /* ... so many times longer, if the leader sends other responses */
+    WAIT_MAX_MS = 60000,
     SOCKET_MS = 3000, /* for a response, before the quick handle closes the connection */
-    PATIENT_MS = 60000,
     RETRY_US = 500000,
     RESET_US = 20000, /* the same after librdkafka has used a wrong offset */
     SERVE_MS = 50,    /* between checks for requests without a response */
@@ -61,15 +63,17 @@ struct reader {
 
 enum recall_state { NONE, WAITS, REQUESTED, RESPONDED };
 
-/* Under the lock of recalls, except the first three. */
+/* Under the lock of recalls, except the first five. */
 struct hps_watch {
     struct hps_watch *next; /* of the consumer */
     struct hps_kafka_recalls *of;
     struct hps_kafka_watched *watched; /* a reference */
+    const char *topic;
+    int32_t partition;
     enum recall_state state;
     struct hps_watch *next_waiting;
-    uint64_t due_us; /* no request is sent before */
-    bool patient;    /* the response takes long though the leader responds */
+    uint64_t due_us;  /* no request is sent before */
+    uint32_t wait_ms; /* for the response to the next request */
     struct hps_recalled result;
 };
 
@@ -82,6 +86,7 @@ struct request {
     int32_t broker; /* the leader when the request was sent */
     int64_t offset;
     uint64_t asked_us;
+    uint64_t end_us; /* it has failed if there is no response before */
 };
 
 struct hps_kafka_recalls {
@@ -132,39 +137,16 @@ static void drop(struct hps_watch *watch)
 /* Whether a request may be sent: see the limits above. */
 static bool may_request(const struct hps_watch *watch, int32_t broker)
 {
-    const char *topic = hps_kafka_watched_topic(watch->watched);
-    int32_t partition = hps_kafka_watched_partition(watch->watched);
     uint32_t n_same = 0;
     for (const struct request *request = watch->of->requests; request != NULL;
          request = request->next) {
-        if (request->partition == partition &&
-            strcmp(rd_kafka_topic_name(request->topic), topic) == 0) {
+        if (request->partition == watch->partition &&
+            strcmp(rd_kafka_topic_name(request->topic), watch->topic) == 0) {
             return false;
         }
         n_same += request->broker == broker;
     }
     return n_same < REQUESTS_OF_LEADER_MAX;
-}
-
-/* Remove the next recall from `waiting` for which a request may be sent now. NULL: none, and
- * *out_due_us is when the first is due; UINT64_MAX: never. */
-static struct hps_watch *take_waiting(struct hps_kafka_recalls *of, int32_t *out_broker,
-                                      uint64_t *out_due_us)
-{
-    uint64_t now_us = hps_clock_us();
-    *out_due_us = UINT64_MAX;
-    for (struct hps_watch **at = &of->waiting; *at != NULL; at = &(*at)->next_waiting) {
-        struct hps_watch *watch = *at;
-        int32_t broker = hps_kafka_watched_broker(watch->watched);
-        if (watch->due_us > now_us) {
-            *out_due_us = watch->due_us < *out_due_us ? watch->due_us : *out_due_us;
-        } else if (may_request(watch, broker)) {
-            *at = watch->next_waiting;
-            *out_broker = broker;
-            return watch;
-        }
-    }
-    return NULL;
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
@@ -196,10 +178,10 @@ static hps_status reader_open(struct hps_kafka_recalls *of, struct reader *reade
 }
 
 /* Send the request. False: not now. With the lock held. */
-static bool begin(struct hps_watch *watch, int32_t broker)
+static bool begin(struct hps_watch *watch, int32_t broker, uint64_t now_us)
 {
     struct hps_kafka_recalls *of = watch->of;
-    struct reader *reader = &of->readers[watch->patient ? PATIENT : QUICK];
+    struct reader *reader = &of->readers[watch->wait_ms > WAIT_MS ? PATIENT : QUICK];
     struct request *request = hps_calloc(1, sizeof(*request));
     if (request == NULL || reader_open(of, reader) != HPS_OK) {
         hps_free(request);
@@ -208,11 +190,12 @@ static bool begin(struct hps_watch *watch, int32_t broker)
     *request = (struct request){
         .watch = watch,
         .reader = reader,
-        .topic = rd_kafka_topic_new(reader->rk, hps_kafka_watched_topic(watch->watched), NULL),
-        .partition = hps_kafka_watched_partition(watch->watched),
+        .topic = rd_kafka_topic_new(reader->rk, watch->topic, NULL),
+        .partition = watch->partition,
         .broker = broker,
         .offset = watch->result.asked_offset,
-        .asked_us = hps_clock_us(),
+        .asked_us = now_us,
+        .end_us = now_us + UINT64_C(1000) * watch->wait_ms,
     };
     if (request->topic == NULL ||
         rd_kafka_consume_start_queue(request->topic, request->partition, request->offset,
@@ -230,17 +213,27 @@ static bool begin(struct hps_watch *watch, int32_t broker)
     return true;
 }
 
-/* Send the requests that may be sent now. Returns when the next recall is due. With the lock
- * held. */
+/* Send the requests that may be sent now. Returns when the next recall is due; UINT64_MAX: never.
+ * With the lock held. */
 static uint64_t begin_all(struct hps_kafka_recalls *of)
 {
-    uint64_t due_us;
-    int32_t broker;
-    struct hps_watch *watch;
-    while ((watch = take_waiting(of, &broker, &due_us)) != NULL) {
-        if (!begin(watch, broker)) {
-            waiting_add(watch, hps_clock_us() + RETRY_US);
+    uint64_t now_us = hps_clock_us();
+    uint64_t due_us = UINT64_MAX;
+    struct hps_watch **at = &of->waiting;
+    while (*at != NULL) {
+        struct hps_watch *watch = *at;
+        int32_t broker = hps_kafka_watched_listed(watch->watched).broker;
+        if (watch->due_us <= now_us && may_request(watch, broker)) {
+            if (begin(watch, broker, now_us)) {
+                *at = watch->next_waiting;
+                continue;
+            }
+            watch->due_us = now_us + RETRY_US;
         }
+        if (watch->due_us > now_us && watch->due_us < due_us) {
+            due_us = watch->due_us;
+        }
+        at = &watch->next_waiting;
     }
     return due_us;
 }
@@ -340,9 +333,7 @@ static void take(struct hps_kafka_recalls *of, const rd_kafka_message_t *message
 /* Whether the request has to end without a result. With the lock held. */
 static bool is_over(const struct hps_kafka_recalls *of, const struct request *request)
 {
-    bool quick = request->reader == &of->readers[QUICK];
-    uint64_t wait_us = UINT64_C(1000) * (quick ? QUICK_MS : PATIENT_MS);
-    return request->watch == NULL || of->stopping || hps_clock_us() >= request->asked_us + wait_us;
+    return request->watch == NULL || of->stopping || hps_clock_us() >= request->end_us;
 }
 
 /* End the requests that may end without a result. With the lock held. */
@@ -359,8 +350,9 @@ static void expire(struct hps_kafka_recalls *of)
         }
         if (watch != NULL) {
             request->watch = NULL;
-            watch->patient = request->reader == &of->readers[QUICK] &&
-                             hps_kafka_watched_leader(watch->watched, 0, &broker) == HPS_OK;
+            uint32_t more_ms = WAIT_MORE * watch->wait_ms;
+            bool leads = hps_kafka_watched_leader(watch->watched, 0, &broker) == HPS_OK;
+            watch->wait_ms = !leads ? WAIT_MS : more_ms < WAIT_MAX_MS ? more_ms : WAIT_MAX_MS;
             waiting_add(watch, hps_clock_us() + RETRY_US);
         }
         end(of, at);
@@ -397,10 +389,6 @@ static void *recalls_run(void *arg)
     hps_lock_acquire(&of->lock);
     while (!of->stopping) {
         uint64_t due_us = begin_all(of);
-        if (of->requests == NULL && due_us == UINT64_MAX) {
-            hps_cond_wait(&of->changed, &of->lock);
-            continue;
-        }
         if (of->requests == NULL) {
             hps_cond_wait_until(&of->changed, &of->lock, due_us);
             continue;
@@ -462,6 +450,8 @@ hps_status hps_kafka_watch_new(struct hps_kafka_watches *watches, const char *to
         return status;
     }
     watch->of = watches->recalls;
+    watch->topic = hps_kafka_watched_listed(watch->watched).topic;
+    watch->partition = partition;
     *out_watch = watch;
     return HPS_OK;
 }
@@ -481,8 +471,7 @@ hps_status hps_kafka_watch(struct hps_kafka_watches *watches, const char *topic,
                            struct hps_watch **out_watch, struct hps_error *err)
 {
     struct hps_watch *watch = watches->first;
-    while (watch != NULL && (hps_kafka_watched_partition(watch->watched) != partition ||
-                             strcmp(hps_kafka_watched_topic(watch->watched), topic) != 0)) {
+    while (watch != NULL && (watch->partition != partition || strcmp(watch->topic, topic) != 0)) {
         watch = watch->next;
     }
     if (watch == NULL) {
@@ -526,7 +515,7 @@ void hps_kafka_recall(struct hps_watch *watch, int64_t offset)
     hps_lock_acquire(&of->lock);
     drop(watch);
     watch->result = (struct hps_recalled){.asked_offset = offset};
-    watch->patient = false;
+    watch->wait_ms = WAIT_MS;
     waiting_add(watch, 0);
     hps_ignore(/* after a failure the next recall starts the thread */
                hps_worker_start(&of->worker, "kafka-recall", STACK_BYTES, recalls_run, of));

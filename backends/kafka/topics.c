@@ -24,15 +24,15 @@ enum {
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(((const struct hps_consumer_topic *)a)->name,
-                  ((const struct hps_consumer_topic *)b)->name);
+    return strcmp(((const struct hps_kafka_named *)a)->is.name,
+                  ((const struct hps_kafka_named *)b)->is.name);
 }
 
 /* NULL: the consumer does not list the topic. */
-static struct hps_consumer_topic *topic_named(const struct hps_kafka_topics *t, const char *name)
+static struct hps_kafka_named *topic_named(const struct hps_kafka_topics *t, const char *name)
 {
-    const struct hps_consumer_topic key = {.name = name};
-    return t->n_names == 0 ? NULL : bsearch(&key, t->all, t->n_names, sizeof(key), by_name);
+    const struct hps_kafka_named key = {.is.name = name};
+    return bsearch(&key, t->names, t->n_names, sizeof(key), by_name);
 }
 
 /* ---- settings -------------------------------------------------------------------------------- */
@@ -74,10 +74,9 @@ static void take_settings(struct hps_kafka_topics *t, rd_kafka_event_t *event)
     const rd_kafka_ConfigResource_t **resources =
         rd_kafka_DescribeConfigs_result_resources(result, &n);
     for (size_t i = 0; i < n; i++) {
-        struct hps_consumer_topic *topic =
-            topic_named(t, rd_kafka_ConfigResource_name(resources[i]));
-        if (topic != NULL) {
-            topic_configure(topic, resources[i]);
+        struct hps_kafka_named *named = topic_named(t, rd_kafka_ConfigResource_name(resources[i]));
+        if (named != NULL) {
+            topic_configure(&named->is, resources[i]);
         }
     }
 }
@@ -97,21 +96,18 @@ static rd_kafka_AdminOptions_t *request_options(struct hps_kafka_topics *t, rd_k
 static void request_settings(struct hps_kafka_topics *t)
 {
     rd_kafka_ConfigResource_t **resources =
-        hps_calloc((size_t)t->n_names + 1, sizeof(resources[0]));
-    size_t n = 0;
+        hps_calloc((size_t)t->n_reported + 1, sizeof(resources[0]));
     if (resources == NULL) {
         return; /* in the next call */
     }
-    for (uint32_t i = 0; i < t->n_names; i++) {
-        if (t->all[i].n_partitions > 0) {
-            resources[n++] = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, t->all[i].name);
-        }
+    for (uint32_t i = 0; i < t->n_reported; i++) {
+        resources[i] = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, t->reported[i].name);
     }
     rd_kafka_AdminOptions_t *options =
         request_options(t, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS, SETTINGS_MS, &t->settings_request);
-    rd_kafka_DescribeConfigs(t->rk, resources, n, options, t->responses);
+    rd_kafka_DescribeConfigs(t->rk, resources, t->n_reported, options, t->responses);
     rd_kafka_AdminOptions_destroy(options);
-    rd_kafka_ConfigResource_destroy_array(resources, n);
+    rd_kafka_ConfigResource_destroy_array(resources, t->n_reported);
     hps_free(resources);
 }
 
@@ -126,37 +122,34 @@ static void take_ids(struct hps_kafka_topics *t, rd_kafka_event_t *event)
     const rd_kafka_TopicDescription_t **described =
         rd_kafka_DescribeTopics_result_topics(result, &n);
     for (size_t i = 0; i < n; i++) {
-        struct hps_consumer_topic *topic =
+        struct hps_kafka_named *named =
             topic_named(t, rd_kafka_TopicDescription_name(described[i]));
         const rd_kafka_Uuid_t *id = rd_kafka_TopicDescription_topic_id(described[i]);
         const rd_kafka_error_t *error = rd_kafka_TopicDescription_error(described[i]);
         bool known = error == NULL || rd_kafka_error_code(error) == RD_KAFKA_RESP_ERR_NO_ERROR;
-        if (topic == NULL || !known || id == NULL ||
+        if (named == NULL || !known || id == NULL ||
             (rd_kafka_Uuid_most_significant_bits(id) == 0 &&
              rd_kafka_Uuid_least_significant_bits(id) == 0)) {
             continue; /* brokers before 2.8 have no ids */
         }
-        (void)snprintf(t->ids[topic - t->all], HPS_KAFKA_ID_BYTES, "%s",
-                       rd_kafka_Uuid_base64str(id));
-        topic->id_asked_unix_ms = t->id_request.sent_unix_ms;
+        (void)snprintf(named->id, HPS_KAFKA_ID_BYTES, "%s", rd_kafka_Uuid_base64str(id));
+        named->is.id_asked_unix_ms = t->id_request.sent_unix_ms;
     }
 }
 
 static void request_ids(struct hps_kafka_topics *t)
 {
-    const char **names = hps_calloc((size_t)t->n_names + 1, sizeof(names[0]));
-    size_t n = 0;
+    const char **names = hps_calloc((size_t)t->n_reported + 1, sizeof(names[0]));
     if (names == NULL) {
         return; /* in the next call */
     }
-    for (uint32_t i = 0; i < t->n_names; i++) {
-        if (t->all[i].n_partitions > 0) {
-            names[n++] = t->all[i].name;
-        }
+    for (uint32_t i = 0; i < t->n_reported; i++) {
+        names[i] = t->reported[i].name;
     }
     rd_kafka_AdminOptions_t *options =
         request_options(t, RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, IDS_MS, &t->id_request);
-    rd_kafka_TopicCollection_t *collection = rd_kafka_TopicCollection_of_topic_names(names, n);
+    rd_kafka_TopicCollection_t *collection =
+        rd_kafka_TopicCollection_of_topic_names(names, t->n_reported);
     rd_kafka_DescribeTopics(t->rk, collection, options, t->responses);
     rd_kafka_TopicCollection_destroy(collection);
     rd_kafka_AdminOptions_destroy(options);
@@ -171,6 +164,12 @@ static void request_ids(struct hps_kafka_topics *t)
     (void)t;
 }
 
+static void take_ids(struct hps_kafka_topics *t, rd_kafka_event_t *event)
+{
+    (void)t;
+    (void)event;
+}
+
 #endif
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -179,25 +178,15 @@ static void request_ids(struct hps_kafka_topics *t)
 static void take_response(struct hps_kafka_topics *t, rd_kafka_event_t *event)
 {
     bool ok = rd_kafka_event_error(event) == RD_KAFKA_RESP_ERR_NO_ERROR;
-    struct hps_kafka_admin *request = NULL;
-    if (rd_kafka_event_type(event) == RD_KAFKA_EVENT_DESCRIBECONFIGS_RESULT) {
-        request = &t->settings_request;
-        if (ok) {
-            take_settings(t, event);
-        }
+    bool settings = rd_kafka_event_type(event) == RD_KAFKA_EVENT_DESCRIBECONFIGS_RESULT;
+    struct hps_kafka_admin *request = settings ? &t->settings_request : &t->id_request;
+    if (ok && settings) {
+        take_settings(t, event);
+    } else if (ok) {
+        take_ids(t, event);
     }
-#if RD_KAFKA_VERSION >= 0x020300ff
-    if (rd_kafka_event_type(event) == RD_KAFKA_EVENT_DESCRIBETOPICS_RESULT) {
-        request = &t->id_request;
-        if (ok) {
-            take_ids(t, event);
-        }
-    }
-#endif
-    if (request != NULL) {
-        request->sent = false;
-        request->late = request->late && !ok;
-    }
+    request->sent = false;
+    request->late = request->late && !ok;
     rd_kafka_event_destroy(event);
 }
 
@@ -218,12 +207,10 @@ static bool is_awaited(const struct hps_kafka_admin *request)
 static void describe(struct hps_kafka_topics *t, uint64_t end_us)
 {
     uint64_t begun_us = hps_clock_us();
-    bool any = false;
+    bool any = t->n_reported > 0;
     bool unknown = false;
-    for (uint32_t i = 0; i < t->n_names; i++) {
-        any = any || t->all[i].n_partitions > 0;
-        unknown = unknown ||
-                  (t->all[i].n_partitions > 0 && t->all[i].compaction == HPS_COMPACTION_UNKNOWN);
+    for (uint32_t i = 0; i < t->n_reported; i++) {
+        unknown = unknown || t->reported[i].compaction == HPS_COMPACTION_UNKNOWN;
     }
     uint64_t until_us = begun_us + 1000 * (uint64_t)(unknown ? UNKNOWN_WAIT_MS : KNOWN_WAIT_MS);
     until_us = until_us < end_us ? until_us : end_us;
@@ -247,12 +234,20 @@ static void describe(struct hps_kafka_topics *t, uint64_t end_us)
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
+/* Forget all of the topic but its name. */
+static void forget(struct hps_kafka_named *named)
+{
+    named->id[0] = '\0';
+    named->is = (struct hps_consumer_topic){
+        .name = named->is.name, .id = named->id, .delete_retention_ms = -1};
+}
+
 static void report(struct hps_kafka_topics *t)
 {
     t->n_reported = 0;
     for (uint32_t i = 0; i < t->n_names; i++) {
-        if (t->all[i].n_partitions > 0) {
-            t->reported[t->n_reported++] = t->all[i];
+        if (t->names[i].is.n_partitions > 0) {
+            t->reported[t->n_reported++] = t->names[i].is;
         }
     }
 }
@@ -260,8 +255,12 @@ static void report(struct hps_kafka_topics *t)
 hps_status hps_kafka_topics_list(struct hps_kafka_topics *t, uint32_t timeout_ms,
                                  struct hps_consumer_topics *out_topics, struct hps_error *err)
 {
-    uint64_t end_us = hps_clock_us() + UINT64_C(1000) * timeout_ms;
-    hps_status status = hps_kafka_topics_wait(t->leaders, t->names, t->n_names, end_us, err);
+    uint64_t begun_us = hps_clock_us();
+    uint64_t end_us = begun_us + UINT64_C(1000) * timeout_ms;
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; i < t->n_names && status == HPS_OK; i++) {
+        status = hps_kafka_watched_wait(t->names[i].watched, begun_us, end_us, err);
+    }
     if (status != HPS_OK) {
         return status;
     }
@@ -276,15 +275,15 @@ hps_status hps_kafka_topics_list(struct hps_kafka_topics *t, uint32_t timeout_ms
     hps_free(t->cluster_id);
     t->cluster_id = copy;
     for (uint32_t i = 0; i < t->n_names; i++) {
-        t->all[i].n_partitions = hps_kafka_topic_listed(t->names[i]).n_partitions;
-        if (t->all[i].n_partitions == 0) {
-            t->ids[i][0] = '\0';
-            t->all[i] = (struct hps_consumer_topic){
-                .name = t->all[i].name, .id = t->ids[i], .delete_retention_ms = -1};
+        struct hps_kafka_named *named = &t->names[i];
+        named->is.n_partitions = hps_kafka_watched_listed(named->watched).n_partitions;
+        if (named->is.n_partitions == 0) {
+            forget(named);
         }
     }
-    describe(t, end_us);
     report(t);
+    describe(t, end_us);
+    report(t); /* with what was learned */
     *out_topics = (struct hps_consumer_topics){t->cluster_id, t->reported, t->n_reported};
     return HPS_OK;
 }
@@ -299,12 +298,12 @@ void hps_kafka_topics_listing(struct hps_kafka_topics *t, struct hps_consumer_li
         request_ids(t);
     }
     for (uint32_t i = 0; i < t->n_names; i++) {
-        struct hps_kafka_listed now = hps_kafka_topic_listed(t->names[i]);
+        struct hps_kafka_listed now = hps_kafka_watched_listed(t->names[i].watched);
         if (now.asked_us < listing.asked_us) {
             listing.asked_us = now.asked_us;
             listing.asked_unix_ms = now.asked_unix_ms;
         }
-        listing.changed = listing.changed || now.n_partitions != t->all[i].n_partitions;
+        listing.changed = listing.changed || now.n_partitions != t->names[i].is.n_partitions;
     }
     report(t);
     listing.topics = t->reported;
@@ -317,52 +316,44 @@ void hps_kafka_topics_listing(struct hps_kafka_topics *t, struct hps_consumer_li
 hps_status hps_kafka_topics_open(struct hps_kafka_topics *t, struct hps_kafka_leaders *leaders,
                                  const char *const *names, uint32_t n, struct hps_error *err)
 {
-    *t = (struct hps_kafka_topics){.leaders = leaders};
+    *t = (struct hps_kafka_topics){0};
     hps_status status = hps_kafka_leaders_start(leaders, &t->rk, err);
     if (status != HPS_OK) {
         return status;
     }
     t->responses = rd_kafka_queue_new(t->rk);
     t->names = hps_calloc((size_t)n + 1, sizeof(t->names[0]));
-    t->all = hps_calloc((size_t)n + 1, sizeof(t->all[0]));
-    t->ids = hps_calloc((size_t)n + 1, sizeof(t->ids[0]));
     t->reported = hps_calloc((size_t)n + 1, sizeof(t->reported[0]));
-    status = t->names == NULL || t->all == NULL || t->ids == NULL || t->reported == NULL
-                 ? HPS_NO_MEMORY
-                 : HPS_OK;
+    status = t->names == NULL || t->reported == NULL ? HPS_NO_MEMORY : HPS_OK;
     for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
-        t->all[i].name = names[i];
-    }
-    if (status == HPS_OK) {
-        qsort(t->all, n, sizeof(t->all[0]), by_name);
-    }
-    for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
-        uint32_t k = t->n_names;
-        status =
-            hps_kafka_watched_add(leaders, t->all[i].name, HPS_KAFKA_NO_PARTITION, &t->names[k]);
+        struct hps_kafka_named *named = &t->names[t->n_names];
+        status = hps_kafka_watched_add(leaders, names[i], HPS_KAFKA_NO_PARTITION, &named->watched);
         if (status == HPS_INVALID) {
             status = HPS_OK; /* no such topic can exist */
         } else if (status == HPS_OK) {
-            t->all[k] = (struct hps_consumer_topic){.name = hps_kafka_watched_topic(t->names[k]),
-                                                    .id = t->ids[k],
-                                                    .delete_retention_ms = -1};
+            named->is.name = hps_kafka_watched_listed(named->watched).topic;
             t->n_names++;
         }
     }
-    return status == HPS_OK ? HPS_OK : hps_error_set(err, status, "no memory for topics");
+    if (status != HPS_OK) {
+        return hps_error_set(err, status, "no memory for topics");
+    }
+    qsort(t->names, t->n_names, sizeof(t->names[0]), by_name);
+    for (uint32_t i = 0; i < t->n_names; i++) {
+        forget(&t->names[i]);
+    }
+    return HPS_OK;
 }
 
 void hps_kafka_topics_close(struct hps_kafka_topics *t)
 {
     for (uint32_t i = 0; i < t->n_names; i++) {
-        hps_kafka_watched_release(t->names[i]);
+        hps_kafka_watched_release(t->names[i].watched);
     }
     if (t->responses != NULL) {
         rd_kafka_queue_destroy(t->responses);
     }
     hps_free(t->names);
-    hps_free(t->all);
-    hps_free(t->ids);
     hps_free(t->reported);
     hps_free(t->cluster_id);
 }

@@ -17,16 +17,19 @@ struct hps_kafka_admin {
     int64_t sent_unix_ms;
 };
 
+/* A topic that the consumer lists. */
+struct hps_kafka_named {
+    struct hps_consumer_topic is; /* n_partitions as last reported; 0: the topic did not exist */
+    char id[HPS_KAFKA_ID_BYTES];
+    struct hps_kafka_watched *watched; /* a reference */
+};
+
 struct hps_kafka_topics {
-    struct hps_kafka_leaders *leaders;
     rd_kafka_t *rk; /* handle of the leaders */
     rd_kafka_queue_t *responses;
-    /* [n_names] in order of name */
-    struct hps_kafka_watched **names;
-    struct hps_consumer_topic *all; /* n_partitions as last reported; 0: the topic did not exist */
-    char (*ids)[HPS_KAFKA_ID_BYTES];
+    struct hps_kafka_named *names; /* [n_names] in order of name */
     uint32_t n_names;
-    struct hps_consumer_topic *reported; /* [n_reported] the existing topics of `all` */
+    struct hps_consumer_topic *reported; /* [n_reported] the existing topics */
     uint32_t n_reported;
     char *cluster_id;
     struct hps_kafka_admin id_request;
