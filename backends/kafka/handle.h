@@ -6,8 +6,7 @@
  *     handle.c        properties, handles, statuses
  *     leaders.c       a thread that lists topics, and a thread per leader that queries the ends of
  *                     partitions; of the log, for all consumers
- *     recall.c        a thread that reads single records; of the log
- *     watch.c         the watched partitions of a consumer
+ *     recall.c        a thread that reads single records, of the log; the watches of a consumer
  *     topics.c        the topics of a consumer, with their ids and settings
  *     offsets.c       queries for offsets, leader by leader
  *     partitions.c    the partitions that a consumer reads, and why reading ends
