@@ -32,8 +32,9 @@ struct hps_update_route {
 };
 /* Make the list of topics that may have updates of the version: hps_et.<model>, and
  * hps_et.<model>.<table> for each table, if a filter matches (base/rows/topic_filter.h). Any
- * thread. owner   the caller frees *out_topics [*out_n]; the names are in the same block error
- * INVALID: a filter is invalid; NO_MEMORY */
+ * thread.
+ * owner   the caller frees *out_topics [*out_n]; the names are in the same block
+ * error   INVALID: a filter is invalid; NO_MEMORY */
 hps_status hps_update_topics(const struct hps_version *version, const char *const *filters,
                              uint32_t n_filters, const char ***out_topics, uint32_t *out_n,
                              struct hps_error *err) HPS_MUST_CHECK;
