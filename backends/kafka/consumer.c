@@ -123,7 +123,7 @@ static void record_add(struct hps_kafka_consumer *c, uint32_t n,
 static uint32_t records_gather(struct hps_kafka_consumer *c, uint32_t records_max,
                                uint64_t bytes_max)
 {
-    struct hps_kafka_held *held = &c->partitions.held;
+    struct hps_kafka_held *held = &c->partitions->held;
     struct hps_kafka_partition *partition = NULL;
     uint32_t n = 0;
     uint64_t bytes = 0;
@@ -140,13 +140,13 @@ static uint32_t records_gather(struct hps_kafka_consumer *c, uint32_t records_ma
         }
         if (partition == NULL || partition->topic != message->rkt ||
             partition->number != message->partition) {
-            partition = hps_kafka_partition_find(&c->partitions, message->rkt, message->partition);
+            partition = hps_kafka_partition_find(c->partitions, message->rkt, message->partition);
         }
         if (partition == NULL || partition->phase != HPS_KAFKA_READS) {
             continue;
         }
         if (!is_record) {
-            hps_kafka_partition_failed(&c->partitions, partition, message);
+            hps_kafka_partition_failed(c->partitions, partition, message);
         } else if (message->offset >= partition->next) {
             record_add(c, n++, partition, message);
             bytes += more;
@@ -175,11 +175,11 @@ static void check_whether_up(struct hps_kafka_consumer *c)
  * requests only one. */
 static void fetch(struct hps_kafka_consumer *c, uint32_t timeout_ms, uint32_t n_max)
 {
-    struct hps_kafka_held *held = &c->partitions.held;
+    struct hps_kafka_held *held = &c->partitions->held;
     HPS_ASSERT(held->to == 0 && n_max > 0 && n_max <= HPS_KAFKA_HELD_MAX);
     ssize_t n = rd_kafka_consume_batch_queue(c->queue, 0, held->messages, n_max);
     bool down = c->link.phase == HPS_KAFKA_DOWN;
-    bool quiet = n <= 0 && !c->partitions.has_news && !link_has_news(&c->link);
+    bool quiet = n <= 0 && !c->partitions->has_news && !link_has_news(&c->link);
     if (quiet && !atomic_exchange(&c->awake, false) && timeout_ms > 0) {
         uint32_t wait_ms = timeout_ms > INT32_MAX ? INT32_MAX : timeout_ms;
         if (down && wait_ms > DOWN_WAIT_MS) {
@@ -204,7 +204,7 @@ static struct hps_consumer_event *event_add(struct hps_kafka_consumer *c, uint32
                                             enum hps_consumer_event_kind kind, hps_status status,
                                             const char *text)
 {
-    struct hps_consumer_event *event = &c->partitions.events[(*n)++];
+    struct hps_consumer_event *event = &c->partitions->events[(*n)++];
     *event = (struct hps_consumer_event){
         .kind = kind,
         .tag = HPS_CONSUMER_NO_TAG,
@@ -265,12 +265,12 @@ static void events_of_partition(struct hps_kafka_consumer *c, struct hps_kafka_p
 static uint32_t events_gather(struct hps_kafka_consumer *c)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < c->partitions.n && c->partitions.has_news; i++) {
-        events_of_partition(c, &c->partitions.all[i], &n);
+    for (uint32_t i = 0; i < c->partitions->n && c->partitions->has_news; i++) {
+        events_of_partition(c, &c->partitions->all[i], &n);
     }
-    c->partitions.has_news = false;
+    c->partitions->has_news = false;
     events_of_log(c, &n);
-    HPS_ASSERT(n <= 3 * (size_t)c->partitions.capacity + 2);
+    HPS_ASSERT(n <= 3 * (size_t)c->partitions->capacity + 2);
     return n;
 }
 
@@ -280,9 +280,9 @@ static hps_status kafka_poll(struct hps_consumer *base, uint32_t timeout_ms, uin
 {
     struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
     HPS_ASSERT(records_max > 0);
-    hps_kafka_partitions_begin(&c->partitions);
+    hps_kafka_partitions_begin(c->partitions);
     uint32_t n_max = records_max < HPS_KAFKA_HELD_MAX ? records_max : HPS_KAFKA_HELD_MAX;
-    const struct hps_kafka_held *held = &c->partitions.held;
+    const struct hps_kafka_held *held = &c->partitions->held;
     if (held->to == 0) {
         uint64_t fit = bytes_max / held->message_bytes + 1;
         fetch(c, timeout_ms, fit < n_max ? (uint32_t)fit : n_max);
@@ -291,14 +291,14 @@ static hps_status kafka_poll(struct hps_consumer *base, uint32_t timeout_ms, uin
         return hps_error_set(err, HPS_INTERNAL, "Kafka consumer: %s", c->link.text);
     }
     uint32_t n_records = records_gather(c, n_max, bytes_max);
-    c->searches = hps_kafka_partitions_search(&c->partitions);
+    c->searches = hps_kafka_partitions_search(c->partitions);
     *out_poll = (struct hps_consumer_poll){
         .records = c->records,
         .n_records = n_records,
-        .events = c->partitions.events,
+        .events = c->partitions->events,
         .n_events = events_gather(c),
     };
-    hps_kafka_partitions_sane(&c->partitions);
+    hps_kafka_partitions_sane(c->partitions);
     return HPS_OK;
 }
 
@@ -324,10 +324,10 @@ static hps_status kafka_topics(struct hps_consumer *base, uint32_t timeout_ms,
                                struct hps_consumer_topics *out_topics, struct hps_error *err)
 {
     struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
-    hps_status status = hps_kafka_topics_list(&c->topics, timeout_ms, out_topics, err);
+    hps_status status = hps_kafka_topics_list(c->topics, timeout_ms, out_topics, err);
     if (status == HPS_OK) {
         link_responded(c);
-        c->partitions.check_us = 0; /* some may not exist any more */
+        c->partitions->check_us = 0; /* some may not exist any more */
     } else if (c->link.phase == HPS_KAFKA_DOWN) {
         status = hps_error_set(err, c->link.status, "topics not listed: %s", c->link.text);
     }
@@ -336,7 +336,7 @@ static hps_status kafka_topics(struct hps_consumer *base, uint32_t timeout_ms,
 
 static void kafka_listing(struct hps_consumer *base, struct hps_consumer_listing *out_listing)
 {
-    hps_kafka_topics_listing(&((struct hps_kafka_consumer *)base)->topics, out_listing);
+    hps_kafka_topics_listing(((struct hps_kafka_consumer *)base)->topics, out_listing);
 }
 
 static hps_status kafka_watch(struct hps_consumer *base, const char *topic, int32_t partition,
@@ -368,13 +368,13 @@ static hps_status kafka_offsets(struct hps_consumer *base, struct hps_consumer_o
 static hps_status kafka_assign(struct hps_consumer *base, const struct hps_consumer_position *at,
                                uint32_t tag, struct hps_error *err)
 {
-    return hps_kafka_partitions_assign(&((struct hps_kafka_consumer *)base)->partitions, at, tag,
+    return hps_kafka_partitions_assign(((struct hps_kafka_consumer *)base)->partitions, at, tag,
                                        err);
 }
 
 static void kafka_unassign(struct hps_consumer *base, const char *topic, int32_t partition)
 {
-    hps_kafka_partitions_unassign(&((struct hps_kafka_consumer *)base)->partitions, topic,
+    hps_kafka_partitions_unassign(((struct hps_kafka_consumer *)base)->partitions, topic,
                                   partition);
 }
 
@@ -408,13 +408,15 @@ static void consumer_close(struct hps_consumer *base)
 {
     struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
     hps_kafka_dead_letters_close(&c->dead_letters);
-    hps_kafka_partitions_close(&c->partitions);
+    hps_kafka_partitions_close(c->partitions);
     hps_kafka_watches_free(&c->watches);
-    hps_kafka_topics_close(&c->topics);
+    hps_kafka_topics_close(c->topics);
     if (c->queue != NULL) {
         rd_kafka_queue_destroy(c->queue);
     }
     hps_kafka_handle_close(c->rk);
+    hps_free(c->topics);
+    hps_free(c->partitions);
     hps_free(c->records);
     hps_free(c->group);
     hps_free(c);
@@ -467,12 +469,19 @@ hps_status hps_kafka_consumer_open(struct hps_update_log *base,
                                    struct hps_consumer **out_consumer, struct hps_error *err)
 {
     struct hps_kafka_consumer *c = hps_calloc(1, sizeof(*c));
-    if (c == NULL) {
+    struct hps_kafka_topics *topics = hps_calloc(1, sizeof(*topics));
+    struct hps_kafka_partitions *partitions = hps_calloc(1, sizeof(*partitions));
+    if (c == NULL || topics == NULL || partitions == NULL) {
+        hps_free(c);
+        hps_free(topics);
+        hps_free(partitions);
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for a consumer");
     }
     struct hps_kafka *log = (struct hps_kafka *)base;
     c->base.ops = &CONSUMER_OPS;
     c->log = log;
+    c->topics = topics;
+    c->partitions = partitions;
     c->link.status = HPS_UNAVAILABLE;
     c->dead_letters.settings = &log->settings;
     c->watches = (struct hps_kafka_watches){.leaders = log->leaders, .recalls = log->recalls};
@@ -480,12 +489,12 @@ hps_status hps_kafka_consumer_open(struct hps_update_log *base,
     c->records = hps_calloc(HPS_KAFKA_HELD_MAX, sizeof(c->records[0]));
     hps_status status = handle_open(c, options, err);
     if (status == HPS_OK) {
-        status = hps_kafka_topics_open(&c->topics, log->leaders, options->topics, options->n_topics,
-                                       err);
+        status =
+            hps_kafka_topics_open(c->topics, log->leaders, options->topics, options->n_topics, err);
     }
     if (status == HPS_OK &&
         ((options->group != NULL && c->group == NULL) || c->records == NULL ||
-         hps_kafka_partitions_open(&c->partitions, c->rk, &c->watches) != HPS_OK)) {
+         hps_kafka_partitions_open(c->partitions, c->rk, &c->watches) != HPS_OK)) {
         status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a consumer");
     }
     if (status != HPS_OK) {

@@ -43,8 +43,8 @@ struct hps_kafka_consumer {
     atomic_bool awake;
     struct hps_kafka_link link;
     struct hps_kafka_watches watches;
-    struct hps_kafka_topics topics;
-    struct hps_kafka_partitions partitions;
+    struct hps_kafka_topics *topics;
+    struct hps_kafka_partitions *partitions;
     bool searches;                       /* a search for the end of a bad batch runs */
     struct hps_consumer_record *records; /* [HPS_KAFKA_HELD_MAX] */
     hps_status commits_status;           /* as reported last; also the text */

@@ -37,7 +37,6 @@ static const unsigned STEPS[HPS_KAFKA_PHASES] = {
 
 void hps_kafka_phase_set(struct hps_kafka_partition *partition, enum hps_kafka_phase to)
 {
-    HPS_ASSERT(partition->phase < HPS_KAFKA_PHASES);
     HPS_ASSERT((STEPS[partition->phase] & TO(to)) != 0);
     partition->phase = to;
 }
@@ -518,7 +517,6 @@ void hps_kafka_partitions_close(struct hps_kafka_partitions *of)
 static void partition_sane(const struct hps_kafka_partition *partition)
 {
     HPS_ASSERT(partition->topic != NULL && partition->watch != NULL);
-    HPS_ASSERT(partition->phase < HPS_KAFKA_PHASES);
     HPS_ASSERT(partition->phase != HPS_KAFKA_LEFT);
     HPS_ASSERT(partition->next >= 0);
     HPS_ASSERT(!partition->bad || partition->search.from <= partition->next);
@@ -534,16 +532,10 @@ void hps_kafka_partitions_sane(const struct hps_kafka_partitions *of)
 {
     HPS_ASSERT(of->n <= of->capacity);
     HPS_ASSERT(of->held.from <= of->held.to && of->held.to <= HPS_KAFKA_HELD_MAX);
-    HPS_ASSERT(of->held.message_bytes > 0);
     for (uint32_t i = 0; i < of->n; i++) {
         const struct hps_kafka_partition *partition = &of->all[i];
         partition_sane(partition);
         HPS_ASSERT(of->has_news || (partition->phase != HPS_KAFKA_STOPPED &&
                                     !partition->caught_up && !partition->bad));
-        if (i > 0) {
-            HPS_DEBUG_ASSERT((uintptr_t)partition[-1].topic < (uintptr_t)partition->topic ||
-                             (partition[-1].topic == partition->topic &&
-                              partition[-1].number < partition->number));
-        }
     }
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "backends/breaker.h"
+#include "backends/store_durable.h"
 #include "backends/store_servers.h"
 #include "base/assert.h"
 #include "base/build_info.h"

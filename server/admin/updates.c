@@ -35,7 +35,7 @@ static void add_partition(struct hps_unary *op, const struct hps_partition_view 
         of->lag_unknown = !view->lag_known;
         of->as_of_unix_ms = hps_clock_wall_of(view->as_of_ms);
         of->lag_ms = hps_partition_lag_ms(view);
-        of->end_unix_ms = hps_clock_wall_of(view->heard_ms);
+        of->end_unix_ms = hps_clock_wall_of(view->response_asked_ms);
         of->records_per_s = view->records_per_s;
         of->passed_over_offset = view->skipped;
         of->passed_over_end_offset = view->skipped_end;
@@ -75,7 +75,7 @@ static void add_version(struct hps_unary *op, const struct hps_stream_view *view
     of->frozen = view->frozen;
     of->listed = view->listed;
     of->connected = view->connected;
-    of->connection_error = hps_unary_text(op, view->away);
+    of->connection_error = hps_unary_text(op, view->connection_error);
     of->held = hps_unary_text(op, view->held);
     of->shared_tier = hps_unary_text(op, view->shared_apart    ? "apart"
                                          : view->shared_behind ? "behind"

@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "cache/update/update.h"
 #include "server/catalog/internal.h"
-#include "server/update/position.h"
+#include "server/update/partition/position.h"
 
 enum { DIFFERS_FILES = 1, DIFFERS_DEFAULT_ROW = 2, DIFFERS_ROW_DTYPE = 4, FIELDS_BYTES = 96 };
 

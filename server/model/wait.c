@@ -169,7 +169,7 @@ static Hps__V1__WaitOutcome answer_away(struct judging *at)
 {
     return answer(at, OUTCOME(NOT_YET), NULL, -1,
                   "version %" PRId64 " of model \"%s\" is not connected to Kafka: %s",
-                  at->view->version, at->view->model, at->view->away);
+                  at->view->version, at->view->model, at->view->connection_error);
 }
 
 static Hps__V1__WaitOutcome answer_unread(struct judging *at, const char *topic)
@@ -391,8 +391,8 @@ static Hps__V1__WaitOutcome judge_partition(struct judging *at,
     if (passed >= 0 && passed < of->next) {
         return answer_passed_over(at, of, passed);
     }
-    if (!other && !behind && at->refreshed && of->heard_ms >= wait->begin_ms && of->high > last &&
-        is_same_topic(at, of)) {
+    if (!other && !behind && at->refreshed && of->response_asked_ms >= wait->begin_ms &&
+        of->high > last && is_same_topic(at, of)) {
         return OUTCOME(VISIBLE);
     }
     at->refresh = at->refresh || !is_same_topic(at, of);
@@ -475,8 +475,8 @@ static Hps__V1__WaitOutcome judge_ready(struct judging *at)
 
 /* ---- one view -------------------------------------------------------------------------------- */
 
-enum hps_update_look hps_wait_look(struct hps_wait *wait, const struct hps_stream_view *view,
-                                   bool refreshed)
+enum hps_update_check hps_wait_look(struct hps_wait *wait, const struct hps_stream_view *view,
+                                    bool refreshed)
 {
     struct judging at = {.wait = wait, .view = view, .refreshed = refreshed, .refresh = !refreshed};
     const Hps__V1__UpdateMark *mark = wait->request->mark;
@@ -496,9 +496,9 @@ enum hps_update_look hps_wait_look(struct hps_wait *wait, const struct hps_strea
     wait->mark.instance = view->instance;
     wait->mark.rejected = view->n_rejected_numbers;
     wait->key_bytes = view->key_bytes;
-    return wait->outcome != OUTCOME(NOT_YET) ? HPS_UPDATE_LOOK_DONE
-           : at.refresh                      ? HPS_UPDATE_LOOK_REFRESH
-                                             : HPS_UPDATE_LOOK_WAIT;
+    return wait->outcome != OUTCOME(NOT_YET) ? HPS_UPDATE_CHECK_DONE
+           : at.refresh                      ? HPS_UPDATE_CHECK_REFRESH
+                                             : HPS_UPDATE_CHECK_WAIT;
 }
 
 void hps_wait_end(struct hps_wait *wait, int64_t version)

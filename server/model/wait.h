@@ -46,8 +46,8 @@ hps_status hps_wait_check(const Hps__V1__WaitForUpdatesRequest *request, struct 
 /* Updates the reply from a view. refreshed: true if, since the wait began, Kafka has sent the list
  * of topics, and the leaders have sent the ends of their partitions. Returns DONE if the reply is
  * final, REFRESH if the wait needs a newer list of topics or newer ends from Kafka, else WAIT. */
-enum hps_update_look hps_wait_look(struct hps_wait *wait, const struct hps_stream_view *view,
-                                   bool refreshed);
+enum hps_update_check hps_wait_look(struct hps_wait *wait, const struct hps_stream_view *view,
+                                    bool refreshed);
 /* Sets the reply of a wait that ends because the version takes no more updates. */
 void hps_wait_end(struct hps_wait *wait, int64_t version);
 /* Sets the reply of a wait that ends because the version lacks the table of the topic, so that no

@@ -90,13 +90,13 @@ static bool has_moved(const struct waiting *waiting)
 }
 
 /* Thread `update`, or the worker that begins the wait. Under the lock of waits. */
-static enum hps_update_look on_look(struct hps_update_waiter *waiter,
-                                    const struct hps_stream_view *view)
+static enum hps_update_check on_check(struct hps_update_waiter *waiter,
+                                      const struct hps_stream_view *view)
 {
     struct waiting *waiting = HPS_CONTAINER_OF(waiter, struct waiting, waiter);
-    enum hps_update_look look = hps_wait_look(&waiting->wait, view, waiter->refreshed);
+    enum hps_update_check look = hps_wait_look(&waiting->wait, view, waiter->refreshed);
     waiting->moved = has_moved(waiting);
-    return waiting->moved ? HPS_UPDATE_LOOK_DONE : look;
+    return waiting->moved ? HPS_UPDATE_CHECK_DONE : look;
 }
 
 /* Waits again, for the version that is active now. The lock of waits is held, so if the call ends
@@ -115,12 +115,12 @@ static hps_status begin_again(struct waiting *waiting)
                                "call rejected: too many calls wait for a thread; retry later");
 }
 
-/* Threads as on_look, and any thread that ends the wait. Under the lock of waits. */
+/* Threads as on_check, and any thread that ends the wait. Under the lock of waits. */
 static void on_done(struct hps_update_waiter *waiter, enum hps_update_end end)
 {
     struct waiting *waiting = HPS_CONTAINER_OF(waiter, struct waiting, waiter);
-    bool moved = end == HPS_UPDATE_END_LOOKED ? waiting->moved
-                                              : end == HPS_UPDATE_END_VERSION && has_moved(waiting);
+    bool moved = end == HPS_UPDATE_END_DONE ? waiting->moved
+                                            : end == HPS_UPDATE_END_VERSION && has_moved(waiting);
     if (moved && begin_again(waiting) == HPS_OK) {
         return;
     }
@@ -200,9 +200,9 @@ static hps_status read_request(struct hps_unary *op)
     if (op->model[0] == '\0') {
         return hps_error_set(&op->error, HPS_INVALID, "model: empty");
     }
-    waiting->waiter.look = on_look;
+    waiting->waiter.check = on_check;
     waiting->waiter.done = on_done;
-    waiting->waiter.who = grant != NULL ? hps_access_grant_account(grant) : NULL;
+    waiting->waiter.client = grant != NULL ? hps_access_grant_account(grant) : NULL;
     hps_wait_init(&waiting->wait, request);
     hps_timer_init(&waiting->timer, on_time, waiting);
     hps_timer_set(hps_grpc_call_loop(op->call), &waiting->timer, hps_clock_us() + wait_ms * 1000);

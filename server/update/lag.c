@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whether a version may take over from the active one: what it lacks of the updates that the other
- * has. As-of is the oldest of all partitions, and only a bound: behind one partition that nobody
- * can read, the active version may have read far beyond it in all others. So positions are
- * compared, too. Any thread.
+ * Whether a version may become the active one: it must not lack updates that the active version
+ * has. As-of alone does not show this: it is the oldest as-of of all partitions, and one partition
+ * may be unreadable while the active version reads all other ones. So the positions of each
+ * partition are compared, too. Any thread.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -11,16 +11,16 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
-#include "server/update/internal.h"
+#include "server/update/updater.h"
 
-/* Of the active version, copied under its lock. */
+/* The view of the active version, copied under its lock. */
 struct active {
     int64_t as_of_ms;
     struct hps_partition_view *partitions;
     uint32_t n;
 };
 
-/* The version that is to take over; its lock is held. */
+/* The version that may become the active one; its lock is held. */
 struct candidate {
     const struct hps_update_stream *stream;
     const struct hps_stream_view *view;
@@ -30,7 +30,8 @@ struct candidate {
 
 /* ---- a partition ----------------------------------------------------------------------------- */
 
-/* Versions have them in the same order, as a rule: `guess`. NULL: there is none. */
+/* Find the same partition in another view. guess: its index in `other`'s view, since the order is
+ * usually the same. NULL: the view does not have it. */
 static const struct hps_partition_view *find_partition(const struct hps_stream_view *view,
                                                        const struct hps_partition_view *other,
                                                        uint32_t guess)
@@ -50,13 +51,13 @@ static bool is_same_record(const struct hps_witness *a, const struct hps_witness
                                                   a->time_ms == b->time_ms && a->hash == b->hash));
 }
 
-/* Offsets of a topic that was recreated say nothing of the one before. Where ids of topics are not
- * known, two that have read up to the same record have read the same topic. */
+/* Offsets can be compared only within one topic, not with a topic that was recreated. If topic ids
+ * are not known, two versions that stopped at the same record have read the same topic. */
 static bool has_all_of(const struct hps_partition_view *mine,
                        const struct hps_partition_view *theirs)
 {
     if (theirs->next < 0) {
-        return true; /* it has nothing but its files yet */
+        return true; /* no update is applied yet */
     }
     if (mine->topic_id[0] != '\0' && theirs->topic_id[0] != '\0') {
         return mine->next >= theirs->next && strcmp(mine->topic_id, theirs->topic_id) == 0;
@@ -69,8 +70,8 @@ static bool is_fresh(const struct candidate *candidate, int64_t as_of_ms)
     return as_of_ms > 0 && candidate->now_ms - as_of_ms <= candidate->lag_max_ms;
 }
 
-/* False of a partition that the active version has, and that the other does not see: it has no such
- * table, or the topic is gone. */
+/* Whether a partition that only the active version has may have updates for the candidate. False if
+ * the candidate does not have the table, or the topic does not exist any more. */
 static bool is_missed(const struct candidate *candidate, const struct hps_partition_view *theirs)
 {
     struct hps_update_route route;
@@ -82,7 +83,7 @@ static bool is_missed(const struct candidate *candidate, const struct hps_partit
 
 /* ---- a version ------------------------------------------------------------------------------- */
 
-static hps_status say_behind(const struct candidate *candidate, struct hps_error *err)
+static hps_status fail_behind(const struct candidate *candidate, struct hps_error *err)
 {
     const struct hps_stream_view *view = candidate->view;
 
@@ -101,9 +102,9 @@ static hps_status say_behind(const struct candidate *candidate, struct hps_error
                          candidate->lag_max_ms / 1000, view->version);
 }
 
-static hps_status say_lacks(const struct candidate *candidate,
-                            const struct hps_partition_view *mine,
-                            const struct hps_partition_view *theirs, struct hps_error *err)
+static hps_status fail_lacking(const struct candidate *candidate,
+                               const struct hps_partition_view *mine,
+                               const struct hps_partition_view *theirs, struct hps_error *err)
 {
     const struct hps_stream_view *view = candidate->view;
 
@@ -125,7 +126,7 @@ static hps_status compare(const struct candidate *candidate, const struct active
         return HPS_OK;
     }
     if (active->as_of_ms > 0 && active->as_of_ms - view->as_of_ms > candidate->lag_max_ms) {
-        return say_behind(candidate, err);
+        return fail_behind(candidate, err);
     }
     for (uint32_t i = 0; i < active->n; i++) {
         const struct hps_partition_view *theirs = &active->partitions[i];
@@ -133,60 +134,37 @@ static hps_status compare(const struct candidate *candidate, const struct active
         bool has = mine != NULL ? is_fresh(candidate, mine->as_of_ms) || has_all_of(mine, theirs)
                                 : !is_missed(candidate, theirs);
         if (!has) {
-            return say_lacks(candidate, mine, theirs, err);
+            return fail_lacking(candidate, mine, theirs, err);
         }
     }
     return HPS_OK;
-}
-
-static hps_status copy_active(struct hps_update_stream *stream, struct active *out_active,
-                              struct hps_error *err)
-{
-    hps_status status = HPS_OK;
-
-    hps_lock_acquire(&stream->lock);
-    const struct hps_stream_view *view = &stream->view;
-    *out_active = (struct active){.as_of_ms = view->as_of_ms, .n = view->n_partitions};
-    out_active->partitions = hps_alloc(view->n_partitions * sizeof(*view->partitions));
-    if (out_active->partitions == NULL) {
-        status = hps_error_set(err, HPS_NO_MEMORY, "no memory to compare positions");
-    } else if (view->n_partitions > 0) {
-        memcpy(out_active->partitions, view->partitions,
-               view->n_partitions * sizeof(*view->partitions));
-    }
-    hps_lock_release(&stream->lock);
-    return status;
 }
 
 static hps_status compare_streams(struct hps_update_stream *stream,
                                   struct hps_update_stream *active_stream, int64_t lag_max_ms,
                                   struct hps_error *err)
 {
-    struct active active;
-    hps_status status = copy_active(active_stream, &active, err);
-
-    if (status == HPS_OK) {
-        hps_lock_acquire(&stream->lock);
-        const struct candidate candidate = {.stream = stream,
-                                            .view = &stream->view,
-                                            .now_ms = hps_clock_forward_ms(),
-                                            .lag_max_ms = lag_max_ms};
-        status = compare(&candidate, &active, err);
-        hps_lock_release(&stream->lock);
+    hps_lock_acquire(&active_stream->board->lock);
+    const struct hps_stream_view *view = active_stream->view;
+    size_t size = view->n_partitions * sizeof(*view->partitions);
+    struct active active = {.as_of_ms = view->as_of_ms, .n = view->n_partitions};
+    active.partitions = hps_alloc(size);
+    if (active.partitions != NULL && size > 0) {
+        memcpy(active.partitions, view->partitions, size);
     }
+    hps_lock_release(&active_stream->board->lock);
+    if (active.partitions == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory to compare positions");
+    }
+    hps_lock_acquire(&stream->board->lock);
+    const struct candidate candidate = {.stream = stream,
+                                        .view = stream->view,
+                                        .now_ms = hps_clock_forward_ms(),
+                                        .lag_max_ms = lag_max_ms};
+    hps_status status = compare(&candidate, &active, err);
+    hps_lock_release(&stream->board->lock);
     hps_free(active.partitions);
     return status;
-}
-
-static struct hps_update_stream *find_active(struct hps_updater *updater, const char *model)
-{
-    struct hps_update_stream *stream = updater->streams;
-
-    while (stream != NULL && (!atomic_load(&stream->active) || strcmp(stream->model, model) != 0 ||
-                              update_stops(stream))) {
-        stream = stream->next;
-    }
-    return stream;
 }
 
 hps_status hps_updater_check_lag(struct hps_updater *updater, const char *model, int64_t number,
@@ -200,7 +178,7 @@ hps_status hps_updater_check_lag(struct hps_updater *updater, const char *model,
     }
     hps_lock_acquire(&updater->lock);
     struct hps_update_stream *stream = update_stream_find(updater, model, number);
-    struct hps_update_stream *active = find_active(updater, model);
+    struct hps_update_stream *active = update_stream_find(updater, model, 0);
     if (stream != NULL && active != NULL && stream != active) {
         status = compare_streams(stream, active, lag_max, err);
     }

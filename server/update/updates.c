@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The streams of all versions: adding and ending them, what others see of them, and commands on
- * their way to them. Any thread, but for stream_main.
+ * The streams of all versions: it adds and ends them, shows their views, and gives commands to
+ * them. Any thread; stream_main is the thread `update`.
  */
 #include "server/update/updates.h"
 
@@ -11,120 +11,61 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/hash.h"
 #include "base/heap.h"
 #include "base/lock.h"
 #include "base/log.h"
 #include "server/observe/metrics.h"
-#include "server/update/internal.h"
+#include "server/update/updater.h"
 
 enum {
     STREAM_STACK_BYTES = 1 << 20,
-    TURN_MS_MAX = 100 /* as-of is no more precise */
+    TURN_MS_MAX = 100 /* as-of is this precise */
 };
-
-const char *hps_partition_state_text(enum hps_partition_state state)
-{
-    static const char *const texts[] = {"starting", "running", "paused", "gap",        "gone",
-                                        "failed",   "frozen",  "held",   "unreachable"};
-    _Static_assert(sizeof(texts) / sizeof(texts[0]) == HPS_PARTITION_STATES, "one each");
-    HPS_ASSERT(state < HPS_PARTITION_STATES);
-    return texts[state];
-}
-
-int64_t hps_partition_lag_ms(const struct hps_partition_view *view)
-{
-    return view->as_of_ms <= 0 ? -1 : hps_clock_forward_ms() - view->as_of_ms;
-}
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-void update_wake(struct hps_update_stream *stream)
-{
-    hps_lock_assert_held(&stream->lock);
-    hps_cond_broadcast(&stream->changed);
-    if (stream->wakeable != NULL) {
-        stream->wakeable->ops->wake(stream->wakeable);
-    }
-}
-
 static void wake(struct hps_update_stream *stream)
 {
-    hps_lock_acquire(&stream->lock);
+    hps_lock_acquire(&stream->board->lock);
     update_wake(stream);
-    hps_lock_release(&stream->lock);
+    hps_lock_release(&stream->board->lock);
 }
 
-/* No command is answered any more, and no wait. */
+/* End the waits and the command of a stream. */
 static void end(struct hps_update_stream *stream)
 {
     update_waits_end(stream);
-    hps_lock_acquire(&stream->lock);
+    hps_lock_acquire(&stream->board->lock);
     update_life_set(stream, UPDATE_ENDED);
-    if (stream->call != NULL) {
-        hps_ignore(hps_error_set(&stream->call->error, HPS_UNAVAILABLE,
+    if (stream->board->call != NULL) {
+        hps_ignore(hps_error_set(&stream->board->call->error, HPS_UNAVAILABLE,
                                  "version %" PRId64 " of model \"%s\" takes no more updates",
                                  stream->number, stream->model));
-        stream->call->done = true;
-        stream->call = NULL;
+        stream->board->call->done = true;
+        stream->board->call = NULL;
     }
-    hps_cond_broadcast(&stream->changed);
-    hps_lock_release(&stream->lock);
+    hps_cond_broadcast(&stream->board->changed);
+    hps_lock_release(&stream->board->lock);
 }
 
 static void *stream_main(void *arg)
 {
     struct hps_update_stream *stream = arg;
-    uint32_t poll_ms = stream->updater->options.poll_ms;
-    hps_thread_background(); /* before the consumer, whose threads fetch for it */
+    uint32_t poll_ms = stream->options->poll_ms;
+    hps_thread_background(); /* before the consumer creates its threads, which inherit this */
     while (!update_stops(stream)) {
         update_stream_turn(stream, poll_ms < TURN_MS_MAX ? poll_ms : TURN_MS_MAX);
+        update_waits_show(stream);
     }
     update_stream_close(stream);
     end(stream);
     return NULL;
 }
 
-static void stream_free(struct hps_update_stream *stream)
-{
-    HPS_ASSERT(stream->consumer == NULL && stream->version == NULL);
-    HPS_ASSERT(stream->call == NULL && stream->n_users == 0);
-    hps_lock_fini(&stream->lock);
-    hps_cond_fini(&stream->changed);
-    hps_free(stream->model);
-    hps_free(stream->lineage);
-    hps_free(stream);
-}
-
-struct hps_update_stream *update_stream_new(struct hps_updater *updater,
-                                            struct hps_version *version, uint64_t n_switches)
-{
-    struct hps_update_stream *stream = hps_calloc(1, sizeof(*stream));
-    if (stream == NULL) {
-        return NULL;
-    }
-    stream->updater = updater;
-    stream->number = version->number;
-    stream->freeze.by = n_switches;
-    stream->model = hps_strdup(version->model);
-    stream->lineage = hps_strdup(version->lineage != NULL ? version->lineage : "");
-    hps_lock_init(&stream->lock, HPS_LOCK_UPDATE_STREAM);
-    hps_cond_init(&stream->changed);
-    if (stream->model == NULL || stream->lineage == NULL) {
-        stream_free(stream);
-        return NULL;
-    }
-    stream->view.model = stream->model;
-    stream->view.lineage = stream->lineage;
-    stream->view.version = stream->number;
-    stream->view.instance = updater->instance;
-    stream->view.key_bytes = updater->options.key_bytes;
-    hps_version_pin(version);
-    stream->version = version;
-    return stream;
-}
-
-/* Take the streams out that have ended, or all. They are freed by free_list, without the lock. */
+/* Remove the streams that have ended, or all, from the list. free_list frees them, without the
+ * lock. */
 static struct hps_update_stream *take(struct hps_updater *updater, bool all)
 {
     struct hps_update_stream *list = NULL;
@@ -152,8 +93,21 @@ static void free_list(struct hps_update_stream *list)
         struct hps_update_stream *stream = list;
         list = stream->next;
         hps_worker_join(&stream->thread);
-        stream_free(stream);
+        update_stream_free(stream);
     }
+}
+
+hps_status update_open(struct hps_updater *updater, struct hps_update_stream *stream,
+                       struct hps_error *err)
+{
+    struct update_others others = {.stream = stream};
+    stream->updater = updater;
+    hps_status status = update_stream_open(stream, err);
+    if (status == HPS_OK) {
+        hps_updater_each(updater, update_add_others, &others);
+        status = update_store_others(&others, err);
+    }
+    return status;
 }
 
 void hps_updater_add(struct hps_updater *updater, struct hps_version *version, uint64_t n_switches)
@@ -162,11 +116,8 @@ void hps_updater_add(struct hps_updater *updater, struct hps_version *version, u
     if (updater == NULL) {
         return;
     }
-    struct hps_update_stream *stream = update_stream_new(updater, version, n_switches);
-    hps_status status = HPS_NO_MEMORY;
-    if (stream != NULL) {
-        status = update_stream_open(stream, &err);
-    }
+    struct hps_update_stream *stream = update_stream_new(&updater->common, version, n_switches);
+    hps_status status = stream == NULL ? HPS_NO_MEMORY : update_open(updater, stream, &err);
     hps_lock_acquire(&updater->lock);
     struct hps_update_stream *ended = take(updater, false);
     if (status == HPS_OK && updater->stopped) {
@@ -194,7 +145,7 @@ void hps_updater_add(struct hps_updater *updater, struct hps_version *version, u
     }
     if (status != HPS_OK && stream != NULL) {
         update_stream_close(stream);
-        stream_free(stream);
+        update_stream_free(stream);
     }
 }
 
@@ -203,22 +154,32 @@ struct hps_update_stream *update_stream_find(struct hps_updater *updater, const 
 {
     hps_lock_assert_held(&updater->lock);
     struct hps_update_stream *stream = updater->streams;
-    while (stream != NULL && (stream->number != number || strcmp(stream->model, model) != 0 ||
-                              update_stops(stream))) {
+    while (stream != NULL &&
+           (strcmp(stream->model, model) != 0 || update_stops(stream) ||
+            (number == 0 ? !atomic_load(&stream->active) : stream->number != number))) {
         stream = stream->next;
     }
     return stream;
 }
 
-/* What nobody reads any more has neither lag nor gap. The lock held. */
+static bool is_loaded(struct update_common *common, const char *model, int64_t version)
+{
+    struct hps_updater *updater = HPS_CONTAINER_OF(common, struct hps_updater, common);
+    hps_lock_acquire(&updater->lock);
+    bool loaded = update_stream_find(updater, model, version) != NULL;
+    hps_lock_release(&updater->lock);
+    return loaded;
+}
+
+/* Remove the gauges of a stream that is not active any more. The updater's lock is held. */
 static void forget_gauges(const struct hps_updater *updater, struct hps_update_stream *stream)
 {
-    hps_lock_acquire(&stream->lock);
-    for (uint32_t i = 0; i < stream->view.n_partitions; i++) {
-        const struct hps_partition_view *of = &stream->view.partitions[i];
-        update_forget_gauges(updater->options.metrics, of->topic, of->partition);
+    hps_lock_acquire(&stream->board->lock);
+    for (uint32_t i = 0; i < stream->view->n_partitions; i++) {
+        const struct hps_partition_view *of = &stream->view->partitions[i];
+        update_forget_gauges(updater->common.options.metrics, of->topic, of->partition);
     }
-    hps_lock_release(&stream->lock);
+    hps_lock_release(&stream->board->lock);
 }
 
 void hps_updater_remove(struct hps_updater *updater, const struct hps_version *version)
@@ -230,7 +191,7 @@ void hps_updater_remove(struct hps_updater *updater, const struct hps_version *v
     struct hps_update_stream *stream = update_stream_find(updater, version->model, version->number);
     if (stream != NULL) {
         if (atomic_load(&stream->active)) {
-            forget_gauges(updater, stream); /* first: a stream that stops knows none of them */
+            forget_gauges(updater, stream); /* first: a stream that ends empties its view */
         }
         update_life_set(stream, UPDATE_STOPS);
         wake(stream);
@@ -253,7 +214,7 @@ void hps_updater_activated(struct hps_updater *updater, const struct hps_version
         }
         bool active = stream->number == version->number;
         if (atomic_exchange(&stream->active, active) && !active) {
-            forget_gauges(updater, stream); /* the other may not have all of its partitions */
+            forget_gauges(updater, stream); /* the new one may lack some of its partitions */
         }
         if (strcmp(stream->lineage, lineage) != 0) {
             atomic_store(&stream->freeze.asked_by, n_switches);
@@ -263,27 +224,33 @@ void hps_updater_activated(struct hps_updater *updater, const struct hps_version
     hps_lock_release(&updater->lock);
 }
 
+hps_status hps_updater_place(struct hps_version *version, struct hps_error *err)
+{
+    return update_set_shared_positions(version, err);
+}
+
 void hps_updater_nan_set(struct hps_updater *updater, bool nan_allowed)
 {
     if (updater != NULL) {
-        atomic_store(&updater->nan_allowed, nan_allowed);
+        atomic_store(&updater->common.nan_allowed, nan_allowed);
     }
 }
 
 void hps_updater_rate_set(struct hps_updater *updater, uint64_t rows_per_s_max)
 {
     if (updater != NULL) {
-        atomic_store(&updater->rows_per_s_max, rows_per_s_max);
+        atomic_store(&updater->common.rows_per_s_max, rows_per_s_max);
     }
 }
 
-/* ---- where files end ------------------------------------------------------------------------- */
+/* ---- where updates of files start ------------------------------------------------------------ */
 
 struct seed {
     char key[HPS_POSITION_KEY_BYTES_MAX];
     uint8_t value[HPS_POSITION_VALUE_BYTES_MAX];
 };
 
+/* Make the records of the manifest's start positions. Returns their number. */
 static uint32_t seed_positions(const struct hps_version *version,
                                const struct hps_manifest *manifest, struct seed *seeds,
                                struct hps_record *records)
@@ -335,7 +302,7 @@ hps_status hps_updater_seed(struct hps_version *version, const struct hps_manife
     }
     hps_free(seeds);
     hps_free(records);
-    /* A lowest tier that takes no updates is served without. */
+    /* If the lowest tier does not take updates, the version is served without them. */
     return status == HPS_PRECONDITION ? HPS_OK : status;
 }
 
@@ -345,7 +312,7 @@ uint64_t hps_updater_start_hash(const struct hps_updater *updater,
     if (updater == NULL) {
         return 0;
     }
-    const struct hps_updater_options *options = &updater->options;
+    const struct hps_updater_options *options = &updater->common.options;
     int64_t time_ms = update_start_time_ms(options, (int64_t)oldest_file_ms);
     uint64_t hash = hps_hash_bytes(&time_ms, sizeof(time_ms), (uint64_t)options->start);
     for (size_t i = 0; i < manifest->n_positions; i++) {
@@ -358,16 +325,6 @@ uint64_t hps_updater_start_hash(const struct hps_updater *updater,
     return hash;
 }
 
-void update_time_text(int64_t unix_ms, char *out_text, size_t size)
-{
-    time_t seconds = (time_t)(unix_ms / 1000);
-    struct tm utc;
-    if (gmtime_r(&seconds, &utc) == NULL ||
-        strftime(out_text, size, "%Y-%m-%dT%H:%M:%SZ", &utc) == 0) {
-        snprintf(out_text, size, "Unix time %" PRId64 " s", (int64_t)seconds);
-    }
-}
-
 bool hps_updater_start_text(const struct hps_updater *updater, const struct hps_manifest *manifest,
                             uint64_t oldest_file_ms, char *out_text, size_t size)
 {
@@ -375,30 +332,31 @@ bool hps_updater_start_text(const struct hps_updater *updater, const struct hps_
     if (updater == NULL) {
         return false;
     }
-    const struct hps_updater_options *options = &updater->options;
+    const struct hps_updater_options *options = &updater->common.options;
     update_time_text(update_start_time_ms(options, (int64_t)oldest_file_ms), since, sizeof(since));
     if (manifest->n_positions > 0) {
         snprintf(manifested, sizeof(manifested),
-                 "from the manifest's start_positions (%zu partitions); of others ",
+                 "from the manifest's start_positions (%zu partitions); in other partitions, ",
                  manifest->n_positions);
     }
     switch (options->start) {
     case HPS_UPDATE_START_FILES:
         snprintf(out_text, size,
-                 "%sthose since %s are applied on top of the files, %" PRIu64
+                 "%srecords since %s are applied, %" PRIu64
                  " s before the oldest file was written (update_source.start_slack_s)",
                  manifested, since, options->start_slack_ms / 1000);
         break;
     case HPS_UPDATE_START_TIME:
-        snprintf(out_text, size, "%sthose since %s are applied (update_source.start_time_unix_ms)",
-                 manifested, since);
+        snprintf(out_text, size,
+                 "%srecords since %s are applied (update_source.start_time_unix_ms)", manifested,
+                 since);
         break;
     case HPS_UPDATE_START_EARLIEST:
-        snprintf(out_text, size, "%sall that the log still has are applied (update_source.start)",
+        snprintf(out_text, size, "%sall records of the log are applied (update_source.start)",
                  manifested);
         break;
     case HPS_UPDATE_START_LATEST:
-        snprintf(out_text, size, "%sonly those from now on are applied (update_source.start)",
+        snprintf(out_text, size, "%sonly new records are applied (update_source.start)",
                  manifested);
         break;
     }
@@ -419,10 +377,10 @@ void hps_updater_each(struct hps_updater *updater,
         if (update_stops(stream)) {
             continue;
         }
-        hps_lock_acquire(&stream->lock);
+        hps_lock_acquire(&stream->board->lock);
         update_view_now(stream);
-        fn(ctx, &stream->view);
-        hps_lock_release(&stream->lock);
+        fn(ctx, stream->view);
+        hps_lock_release(&stream->board->lock);
     }
     hps_lock_release(&updater->lock);
 }
@@ -430,7 +388,7 @@ void hps_updater_each(struct hps_updater *updater,
 void hps_updater_gauges(struct hps_updater *updater)
 {
     if (updater != NULL) {
-        struct hps_metrics *metrics = updater->options.metrics;
+        struct hps_metrics *metrics = updater->common.options.metrics;
         hps_updater_each(updater, update_show_gauges, metrics);
         hps_lock_acquire(&updater->waits_lock);
         uint32_t n_waiters = updater->n_waiters;
@@ -442,62 +400,69 @@ void hps_updater_gauges(struct hps_updater *updater)
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-/* Give it to the stream's thread and wait. */
-static hps_status call_stream(struct hps_update_stream *stream,
-                              const struct hps_update_command *command, uint32_t *n,
-                              uint32_t *n_changed, struct hps_error *err)
+/* A command on its way through the streams that it is for. */
+struct visit {
+    const struct hps_update_command *command;
+    uint64_t since_us; /* REFRESH: it must begin at this time or later */
+    uint32_t n_streams;
+    uint32_t n_partitions; /* that the command is for */
+    uint32_t n_changed;    /* REFRESH: partitions with a leader that has answered */
+    struct hps_error *err;
+};
+
+/* Give the command to the stream's thread, and wait until it is carried out. */
+static hps_status call_stream(struct hps_update_stream *stream, struct visit *visit)
 {
-    struct update_call call = {.command = command};
-    HPS_ASSERT(command->kind != HPS_UPDATE_REFRESH);
-    hps_lock_acquire(&stream->lock);
-    while (stream->call != NULL && !update_has_ended(stream)) {
-        hps_cond_wait(&stream->changed, &stream->lock); /* another one's */
+    struct update_call call = {.command = visit->command};
+    hps_lock_acquire(&stream->board->lock);
+    while (stream->board->call != NULL && !update_has_ended(stream)) {
+        hps_cond_wait(&stream->board->changed, &stream->board->lock); /* for another call */
     }
     if (update_has_ended(stream)) {
-        hps_lock_release(&stream->lock);
-        return HPS_OK; /* as if it had not been there */
+        hps_lock_release(&stream->board->lock);
+        return HPS_OK; /* it has no partitions any more */
     }
-    stream->call = &call;
+    stream->board->call = &call;
     update_wake(stream);
     while (!call.done) {
-        hps_cond_wait(&stream->changed, &stream->lock);
+        hps_cond_wait(&stream->board->changed, &stream->board->lock);
     }
-    hps_lock_release(&stream->lock);
-    *n += call.n;
-    *n_changed += call.n_changed;
+    hps_lock_release(&stream->board->lock);
+    visit->n_partitions += call.n;
+    visit->n_changed += call.n_changed;
     if (call.error.status != HPS_OK) {
-        *err = call.error;
+        *visit->err = call.error;
     }
     return call.error.status;
 }
 
-/* That a refresh begins at `since_us` or later; many may ask for the same one. */
-static void ask_refresh(struct hps_update_stream *stream, uint64_t since_us)
+/* Request a refresh; several calls may wait for the same one. */
+static hps_status ask_refresh(struct hps_update_stream *stream, struct visit *visit)
 {
-    hps_lock_acquire(&stream->lock);
-    if (stream->refresh.asked_us < since_us) {
-        stream->refresh.asked_us = since_us;
+    hps_lock_acquire(&stream->board->lock);
+    if (stream->refresh->asked_us < visit->since_us) {
+        stream->refresh->asked_us = visit->since_us;
     }
-    hps_lock_release(&stream->lock);
-    wake(stream);
+    update_wake(stream);
+    hps_lock_release(&stream->board->lock);
+    return HPS_OK;
 }
 
-static hps_status await_refresh(struct hps_update_stream *stream, uint64_t since_us, uint32_t *n,
-                                struct hps_error *err)
+static hps_status await_refresh(struct hps_update_stream *stream, struct visit *visit)
 {
-    hps_status status = HPS_OK;
-    hps_lock_acquire(&stream->lock);
-    while (stream->refresh.done_us < since_us && !update_has_ended(stream)) {
-        hps_cond_wait(&stream->changed, &stream->lock);
+    hps_status status = ask_refresh(stream, visit); /* the stream may be new */
+    hps_lock_acquire(&stream->board->lock);
+    while (stream->refresh->done_us < visit->since_us && !update_has_ended(stream)) {
+        hps_cond_wait(&stream->board->changed, &stream->board->lock);
     }
-    if (stream->refresh.done_us >= since_us) {
-        *n += stream->refresh.n;
-        status = stream->refresh.error.status;
+    if (stream->refresh->done_us >= visit->since_us) {
+        visit->n_changed += stream->refresh->n;
+        status = stream->refresh->error.status;
     }
     if (status != HPS_OK) {
-        *err = stream->refresh.error;
+        *visit->err = stream->refresh->error;
     }
-    hps_lock_release(&stream->lock);
+    hps_lock_release(&stream->board->lock);
     return status;
 }
 
@@ -508,16 +473,18 @@ static bool is_meant(const struct hps_update_stream *stream,
            (command->version == 0 || command->version == stream->number) && !update_stops(stream);
 }
 
-/* The next one behind `last` (NULL: the first) that is meant; it stays while it is used. */
+/* Release `last`, and use the next stream that is meant, so that it stays in the list. last NULL:
+ * use the first one. ends: use none. */
 static struct hps_update_stream *use_next(struct hps_updater *updater,
                                           struct hps_update_stream *last,
-                                          const struct hps_update_command *command)
+                                          const struct hps_update_command *command, bool ends)
 {
     hps_lock_acquire(&updater->lock);
     struct hps_update_stream *stream = last == NULL ? updater->streams : last->next;
     while (stream != NULL && !is_meant(stream, command)) {
         stream = stream->next;
     }
+    stream = ends ? NULL : stream;
     if (stream != NULL) {
         stream->n_users++;
     }
@@ -529,43 +496,18 @@ static struct hps_update_stream *use_next(struct hps_updater *updater,
     return stream;
 }
 
-static void unuse(struct hps_updater *updater, struct hps_update_stream *stream)
+/* Call `fn` for each stream that the command is for, until one fails. */
+static hps_status each_meant(struct hps_updater *updater, struct visit *visit,
+                             hps_status (*fn)(struct hps_update_stream *, struct visit *))
 {
-    hps_lock_acquire(&updater->lock);
-    if (stream != NULL) {
-        stream->n_users--;
-    }
-    hps_lock_release(&updater->lock);
-}
-
-/* All are asked before any is waited for: a leader that does not answer delays each of them. */
-static hps_status refresh_streams(struct hps_updater *updater,
-                                  const struct hps_update_command *command, uint32_t *out_n,
-                                  struct hps_error *err)
-{
-    uint64_t since_us = hps_clock_us();
-    bool met = false;
-    uint32_t n = 0;
     hps_status status = HPS_OK;
-    for (struct hps_update_stream *stream = use_next(updater, NULL, command); stream != NULL;
-         stream = use_next(updater, stream, command)) {
-        ask_refresh(stream, since_us);
+    struct hps_update_stream *stream = use_next(updater, NULL, visit->command, false);
+    visit->n_streams = 0;
+    while (stream != NULL) {
+        visit->n_streams++;
+        status = fn(stream, visit);
+        stream = use_next(updater, stream, visit->command, status != HPS_OK);
     }
-    struct hps_update_stream *stream = use_next(updater, NULL, command);
-    while (stream != NULL && status == HPS_OK) {
-        met = true;
-        ask_refresh(stream, since_us); /* it may be new */
-        status = await_refresh(stream, since_us, &n, err);
-        if (status == HPS_OK) {
-            stream = use_next(updater, stream, command);
-        }
-    }
-    unuse(updater, stream);
-    if (status == HPS_OK && !met) {
-        return hps_error_set(err, HPS_NOT_FOUND, "no updates of model \"%s\" are taken",
-                             command->model);
-    }
-    *out_n = n;
     return status;
 }
 
@@ -573,37 +515,31 @@ hps_status hps_updater_command(struct hps_updater *updater,
                                const struct hps_update_command *command, uint32_t *out_n,
                                struct hps_error *err)
 {
-    uint32_t n = 0;
-    uint32_t n_changed = 0;
-    bool met = false;
+    bool refreshes = command->kind == HPS_UPDATE_REFRESH;
+    struct visit visit = {.command = command, .since_us = hps_clock_us(), .err = err};
     hps_status status = HPS_OK;
     if (updater == NULL) {
         return hps_error_set(err, HPS_PRECONDITION, "no update source is configured");
     }
     HPS_ASSERT(command->model != NULL && command->topic != NULL);
-    if (command->kind == HPS_UPDATE_REFRESH) {
-        return refresh_streams(updater, command, out_n, err);
+    if (refreshes) { /* ask all before the first wait: a silent leader delays each refresh by 2 s */
+        status = each_meant(updater, &visit, ask_refresh);
     }
-    struct hps_update_stream *stream = use_next(updater, NULL, command);
-    while (stream != NULL && status == HPS_OK) {
-        met = true;
-        status = call_stream(stream, command, &n, &n_changed, err);
-        if (status == HPS_OK) {
-            stream = use_next(updater, stream, command);
-        }
+    if (status == HPS_OK) {
+        status = each_meant(updater, &visit, refreshes ? await_refresh : call_stream);
     }
-    unuse(updater, stream);
     if (status != HPS_OK) {
         return status;
     }
-    if (!met || (n == 0 && command->topic[0] != '\0')) {
+    bool met = visit.n_streams > 0;
+    if (!met || (!refreshes && visit.n_partitions == 0 && command->topic[0] != '\0')) {
         return hps_error_set(err, HPS_NOT_FOUND, "no updates of model \"%s\" %s%s", command->model,
                              met ? "come from topic " : "are taken", met ? command->topic : "");
     }
-    if (command->kind == HPS_UPDATE_ACCEPT_GAP && n_changed == 0) {
+    if (command->kind == HPS_UPDATE_ACCEPT_GAP && visit.n_changed == 0) {
         return hps_error_set(err, HPS_PRECONDITION, "no topic that exists has a gap to accept");
     }
-    *out_n = n_changed;
+    *out_n = visit.n_changed;
     return HPS_OK;
 }
 
@@ -616,11 +552,12 @@ hps_status hps_updater_new(const struct hps_updater_options *options,
     if (updater == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for updates");
     }
+    updater->common.is_loaded = is_loaded;
     HPS_ASSERT(options->rows_max > 0 && options->rows_max <= HPS_UPDATE_KEYS_MAX / 2);
-    updater->options = *options;
-    updater->instance = hps_mix64(hps_hash_secret() ^ hps_clock_us());
-    atomic_init(&updater->nan_allowed, options->nan_allowed);
-    atomic_init(&updater->rows_per_s_max, options->rows_per_s_max);
+    updater->common.options = *options;
+    updater->common.instance = hps_mix64(hps_hash_secret() ^ hps_clock_us());
+    atomic_init(&updater->common.nan_allowed, options->nan_allowed);
+    atomic_init(&updater->common.rows_per_s_max, options->rows_per_s_max);
     hps_lock_init(&updater->lock, HPS_LOCK_UPDATER);
     hps_lock_init(&updater->waits_lock, HPS_LOCK_UPDATE_WAITS);
     *out_updater = updater;

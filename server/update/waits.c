@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calls that wait for updates: each is shown the view of its version's stream after turns of the
- * stream's thread, until it has its answer. Any thread.
+ * Calls that wait for updates. After turns of a stream, each waiter of its version checks the view
+ * of the stream, until it is done. Any thread.
  */
 #include <inttypes.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "server/update/internal.h"
+#include "server/update/updater.h"
 
 enum {
-    LOOK_US = 10 * 1000, /* between two looks at one stream, at least */
-    WAITS_MAX = 256,     /* calls that wait at a time, in all */
-    WAITS_OF_ONE_MAX = 64
+    CHECK_US = 10 * 1000, /* the shortest time between two checks of one stream */
+    WAITS_MAX = 256,      /* calls that wait at a time, in all */
+    WAITS_OF_ONE_MAX = 64 /* ... of one client */
 };
 
-/* The lock of waits held, as for all that follow. */
+/* updater->waits_lock is held, as for the static functions below. */
 static void take_out(struct hps_updater *updater, struct hps_update_waiter *waiter)
 {
     struct hps_update_waiter **at = &updater->waiters;
@@ -27,37 +27,38 @@ static void take_out(struct hps_updater *updater, struct hps_update_waiter *wait
     waiter->state = HPS_UPDATE_WAITER_DONE;
 }
 
-static void look(struct hps_update_stream *stream, struct hps_update_waiter *waiter)
+/* Let the waiter check the view. */
+static void check(struct hps_update_stream *stream, struct hps_update_waiter *waiter)
 {
-    struct update_refresh *refresh = &stream->refresh;
+    struct update_refresh *refresh = stream->refresh;
     uint64_t now_us = hps_clock_us();
-    hps_lock_assert_held(&stream->lock);
+    hps_lock_assert_held(&stream->board->lock);
     waiter->refreshed = waiter->refreshed ||
                         (refresh->done_us >= waiter->begin_us && refresh->error.status == HPS_OK);
-    switch (waiter->look(waiter, &stream->view)) {
-    case HPS_UPDATE_LOOK_DONE:
+    switch (waiter->check(waiter, stream->view)) {
+    case HPS_UPDATE_CHECK_DONE:
         take_out(stream->updater, waiter);
-        waiter->done(waiter, HPS_UPDATE_END_LOOKED);
+        waiter->done(waiter, HPS_UPDATE_END_DONE);
         break;
-    case HPS_UPDATE_LOOK_REFRESH:
+    case HPS_UPDATE_CHECK_REFRESH:
         if (refresh->asked_us <= refresh->done_us && now_us >= refresh->rest_until_us) {
             refresh->asked_us = now_us;
         }
         break;
-    case HPS_UPDATE_LOOK_WAIT:
+    case HPS_UPDATE_CHECK_WAIT:
         break;
     }
 }
 
-void update_waits_look(struct hps_update_stream *stream)
+void update_waits_show(struct hps_update_stream *stream)
 {
     struct hps_updater *updater = stream->updater;
     uint64_t now_us = hps_clock_us();
-    if (now_us < stream->pace.look_due_us) {
+    if (now_us < stream->board->check_due_us) {
         return;
     }
-    stream->pace.look_due_us = now_us + LOOK_US;
-    hps_lock_acquire(&stream->lock);
+    stream->board->check_due_us = now_us + CHECK_US;
+    hps_lock_acquire(&stream->board->lock);
     hps_lock_acquire(&updater->waits_lock);
     if (updater->waiters != NULL) {
         update_view_now(stream);
@@ -65,14 +66,14 @@ void update_waits_look(struct hps_update_stream *stream)
     for (struct hps_update_waiter *at = updater->waiters, *next; at != NULL; at = next) {
         next = at->next;
         if (at->stream == stream) {
-            look(stream, at);
+            check(stream, at);
         }
     }
     hps_lock_release(&updater->waits_lock);
-    hps_lock_release(&stream->lock);
+    hps_lock_release(&stream->board->lock);
 }
 
-/* Those of `stream`, NULL: all, as the server stops. */
+/* End the waits of `stream`; NULL: all waits, since the server stops. */
 static void end_all(struct hps_updater *updater, const struct hps_update_stream *stream)
 {
     for (struct hps_update_waiter *at = updater->waiters, *next; at != NULL; at = next) {
@@ -113,7 +114,7 @@ static hps_status add(struct hps_updater *updater, struct hps_update_waiter *wai
         return hps_error_set(err, HPS_UNAVAILABLE, "the server stops");
     }
     for (const struct hps_update_waiter *at = updater->waiters; at != NULL; at = at->next) {
-        n_of_one += at->who == waiter->who;
+        n_of_one += at->client == waiter->client;
     }
     if (full || n_of_one >= WAITS_OF_ONE_MAX) {
         return hps_error_set(err, HPS_EXHAUSTED,
@@ -133,11 +134,11 @@ hps_status hps_updater_wait(struct hps_updater *updater, const char *model, int6
                             struct hps_update_waiter *waiter, struct hps_error *err)
 {
     hps_status status;
-    HPS_ASSERT(waiter->look != NULL && waiter->done != NULL);
+    HPS_ASSERT(waiter->check != NULL && waiter->done != NULL);
     hps_lock_acquire(&updater->lock);
     struct hps_update_stream *stream = update_stream_find(updater, model, version);
     if (stream != NULL) {
-        hps_lock_acquire(&stream->lock);
+        hps_lock_acquire(&stream->board->lock);
         hps_lock_acquire(&updater->waits_lock);
         waiter->stream = stream;
         waiter->begin_us = hps_clock_us();
@@ -145,11 +146,11 @@ hps_status hps_updater_wait(struct hps_updater *updater, const char *model, int6
         status = add(updater, waiter, err);
         if (status == HPS_OK) {
             update_view_now(stream);
-            look(stream, waiter);
+            check(stream, waiter);
         }
         hps_lock_release(&updater->waits_lock);
         update_wake(stream);
-        hps_lock_release(&stream->lock);
+        hps_lock_release(&stream->board->lock);
     } else {
         status =
             hps_error_set(err, HPS_NOT_FOUND,

@@ -11,7 +11,7 @@
 #include "backends/redis/keys.h"
 #include "base/log.h"
 #include "server/observe/metrics.h"
-#include "server/update/internal.h"
+#include "server/update/updater.h"
 #include "tests/lib/fake_log.h"
 #include "tests/lib/update_fixture.h"
 
@@ -67,7 +67,7 @@ static void daemon_start(struct daemon *daemon)
     fixture_version(&daemon->fx, 7, "run");
     assert_int_equal(hps_updater_place(daemon->fx.version, &err), HPS_OK);
     assert_int_equal(hps_updater_new(&world.options, &daemon->updater, &err), HPS_OK);
-    daemon->stream = update_stream_new(daemon->updater, daemon->fx.version, 0);
+    daemon->stream = update_stream_new(&daemon->updater->common, daemon->fx.version, 0);
     assert_non_null(daemon->stream);
     assert_int_equal(update_stream_open(daemon->stream, &err), HPS_OK);
 }
@@ -75,11 +75,7 @@ static void daemon_start(struct daemon *daemon)
 static void daemon_stop(struct daemon *daemon)
 {
     update_stream_close(daemon->stream);
-    hps_lock_fini(&daemon->stream->lock);
-    hps_cond_fini(&daemon->stream->changed);
-    hps_free(daemon->stream->model);
-    hps_free(daemon->stream->lineage);
-    hps_free(daemon->stream);
+    update_stream_free(daemon->stream);
     hps_updater_free(daemon->updater);
     fixture_version_close(&daemon->fx);
 }
@@ -87,10 +83,10 @@ static void daemon_stop(struct daemon *daemon)
 /* What is due later is due now. */
 static void turn(struct daemon *daemon)
 {
-    daemon->stream->pace.retry_due_us = 0;
-    daemon->stream->topics.begin_due_us = 0;
+    daemon->stream->pace->retry_due_us = 0;
+    daemon->stream->begin_due_us = 0;
     if (any(4) == 0) {
-        daemon->stream->share.due_us = 0;
+        daemon->stream->share->due_us = 0;
     }
     update_stream_turn(daemon->stream, 0);
 }
@@ -109,7 +105,7 @@ static void seek(struct daemon *daemon, int64_t offset)
 
 static bool is_apart(const struct daemon *daemon)
 {
-    return daemon->stream->share.phase == UPDATE_SHARE_APART;
+    return daemon->stream->share->phase == UPDATE_SHARE_BYPASSED;
 }
 
 /* ---- the log --------------------------------------------------------------------------------- */
@@ -160,7 +156,7 @@ static int64_t published(const struct daemon *daemon, uint32_t number)
     for (uint32_t i = 0; i < daemon->stream->n_partitions; i++) {
         const struct update_partition *partition = &daemon->stream->partitions[i];
         if (update_is_published(partition) && partition->number == (int32_t)number) {
-            return partition->applied.next;
+            return partition->applied->next;
         }
     }
     return 0;

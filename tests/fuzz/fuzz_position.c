@@ -6,7 +6,7 @@
  */
 #include "backends/redis/positions.h"
 #include "base/assert.h"
-#include "server/update/position.h"
+#include "server/update/partition/position.h"
 #include "tests/fuzz/script.h"
 
 static void check_position(const uint8_t *data, size_t size)

@@ -10,7 +10,7 @@
 #include "base/assert.h"
 #include "base/hash.h"
 #include "base/heap.h"
-#include "server/update/decode.h"
+#include "server/update/sink/decode.h"
 #include "tests/fuzz/script.h"
 
 enum { RECORDS_MAX = 16, N_TABLES = 5 };
@@ -51,7 +51,7 @@ static uint64_t check_parts(struct hps_update_decoder *decoder, const struct hps
     uint64_t n_keys = 0;
     uint64_t digest = 1;
 
-    HPS_ASSERT(hps_update_decoder_parts(decoder, &parts, &n) == HPS_OK);
+    parts = hps_update_decoder_parts(decoder, &n);
     for (uint32_t i = 0; i < n; i++) {
         const struct hps_update_part *part = &parts[i];
         HPS_ASSERT(part->table_id < version->n_tables && part->n > 0);
@@ -93,7 +93,7 @@ static void add_record(struct hps_update_decoder *decoder, const struct hps_vers
     char text[256];
     struct hps_update_route route;
     struct hps_update_bytes record = {0};
-    struct hps_update_fate fate = {0};
+    struct hps_update_outcome outcome = {0};
     struct hps_error err = {0};
 
     bool known = hps_update_route(version, some_topic(script, text), &route);
@@ -114,14 +114,14 @@ static void add_record(struct hps_update_decoder *decoder, const struct hps_vers
     uint64_t n_keys = hps_update_decoder_keys(decoder);
     uint64_t bytes = hps_update_decoder_bytes(decoder);
     hps_status status =
-        hps_update_decoder_add(decoder, &route, &record, (what & 16) == 0, &fate, &err);
+        hps_update_decoder_add(decoder, &route, &record, (what & 16) == 0, &outcome, &err);
     HPS_ASSERT(status == HPS_OK || status == HPS_NO_MEMORY);
-    if (status != HPS_OK || fate.bad != NULL || fate.for_other) {
+    if (status != HPS_OK || outcome.bad != NULL || outcome.for_other) {
         HPS_ASSERT(hps_update_decoder_keys(decoder) == n_keys);
         HPS_ASSERT(hps_update_decoder_bytes(decoder) == bytes);
-        HPS_ASSERT(fate.bad == NULL || err.text[0] != '\0');
+        HPS_ASSERT(outcome.bad == NULL || err.text[0] != '\0');
     } else {
-        HPS_ASSERT(hps_update_decoder_keys(decoder) == n_keys + fate.n_keys);
+        HPS_ASSERT(hps_update_decoder_keys(decoder) == n_keys + outcome.n_keys);
     }
 }
 

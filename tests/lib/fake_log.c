@@ -70,6 +70,7 @@ struct hps_watch {
     bool broke;          /* it gave none for as long as silence takes, and does again */
     int64_t recall;      /* -1: nothing was asked */
     uint64_t recall_us;  /* when its answer comes */
+    hps_status refused;  /* OK: it is not; a refusal is the answer until the next recall */
     struct hps_watch *next;
 };
 
@@ -942,6 +943,7 @@ static void fake_recall(struct hps_watch *watch, int64_t offset)
 {
     lock(watch->consumer->log);
     watch->recall = offset;
+    watch->refused = HPS_OK;
     watch->recall_us =
         hps_clock_us() + (uint64_t)watch->consumer->log->set[HPS_FAKE_RECALLS_TAKE_US];
     unlock(watch->consumer->log);
@@ -968,8 +970,9 @@ static struct hps_recalled recall_now(const struct partition *partition, int64_t
     return recalled;
 }
 
-static bool fake_recalled(const struct hps_watch *watch, struct hps_recalled *out_recalled)
+static bool fake_recalled(const struct hps_watch *of, struct hps_recalled *out_recalled)
 {
+    struct hps_watch *watch = (struct hps_watch *)(uintptr_t)of;
     struct fake_log *log = watch->consumer->log;
     lock(log);
     const struct topic *topic = find_topic(log, watch->topic);
@@ -978,7 +981,9 @@ static bool fake_recalled(const struct hps_watch *watch, struct hps_recalled *ou
                     leader_status(log, topic, watch->partition) == HPS_OK;
     if (answered) {
         *out_recalled = recall_now(&topic->partitions[watch->partition], watch->recall);
-        out_recalled->status = (hps_status)log->set[HPS_FAKE_RECALLS];
+        watch->refused =
+            watch->refused != HPS_OK ? watch->refused : (hps_status)log->set[HPS_FAKE_RECALLS];
+        out_recalled->status = watch->refused;
     }
     unlock(log);
     return answered;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A stream of updates of update_fixture.h's version, turn by turn on the test's own thread: over a
- * scripted log with one partition of the items' topic, on a fake clock.
+ * A stream of the version of update_fixture.h, turn by turn on the test's own thread, with a
+ * scripted log and a fake clock. The topic of the items has one partition.
  */
 #ifndef HPS_TESTS_LIB_STREAM_RIG_H
 #define HPS_TESTS_LIB_STREAM_RIG_H
@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/observe/metrics.h"
-#include "server/update/internal.h"
+#include "server/update/updater.h"
 #include "tests/lib/fake_log.h"
 #include "tests/lib/update_fixture.h"
 
@@ -24,10 +24,10 @@ struct rig {
     struct hps_updater_options options; /* until the stream is opened */
     struct hps_updater *updater;
     struct hps_update_stream *stream;
-    uint64_t n_switches; /* of the model, as the catalog knows */
+    uint64_t n_switches; /* switches of the model, as the catalog counts them */
 };
 
-/* Stores, log and options; neither version nor stream. */
+/* Create stores, log and options, without a version and a stream. */
 static inline struct rig *rig_alloc(void)
 {
     struct rig *rig = hps_calloc(1, sizeof(*rig));
@@ -52,15 +52,15 @@ static inline struct rig *rig_alloc(void)
     return rig;
 }
 
-/* `others`: streams that there are already; NULL: none. */
+/* others: existing streams; NULL: none. */
 static inline void open_stream_beside(struct rig *rig, struct hps_update_stream *others)
 {
     struct hps_error err = {0};
     assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
     rig->updater->streams = others;
-    rig->stream = update_stream_new(rig->updater, rig->fx.version, rig->n_switches);
+    rig->stream = update_stream_new(&rig->updater->common, rig->fx.version, rig->n_switches);
     assert_non_null(rig->stream);
-    assert_int_equal(update_stream_open(rig->stream, &err), HPS_OK);
+    assert_int_equal(update_open(rig->updater, rig->stream, &err), HPS_OK);
     atomic_store(&rig->stream->active, true);
     rig->updater->streams = NULL;
 }
@@ -74,11 +74,7 @@ static inline void close_stream(struct rig *rig)
 {
     if (rig->stream != NULL) {
         update_stream_close(rig->stream);
-        hps_lock_fini(&rig->stream->lock);
-        hps_cond_fini(&rig->stream->changed);
-        hps_free(rig->stream->model);
-        hps_free(rig->stream->lineage);
-        hps_free(rig->stream);
+        update_stream_free(rig->stream);
         rig->stream = NULL;
     }
     hps_updater_free(rig->updater);
@@ -89,6 +85,7 @@ static inline void turns(struct rig *rig, unsigned n)
 {
     for (unsigned i = 0; i < n; i++) {
         update_stream_turn(rig->stream, 0);
+        update_waits_show(rig->stream);
     }
 }
 
@@ -105,7 +102,7 @@ static inline int teardown(void **state)
     return 0;
 }
 
-/* For cmocka: a version that shares nothing; the stream is opened by the test. */
+/* For cmocka: a version without a shared tier. The test opens the stream. */
 static inline int rig_setup(void **state)
 {
     struct rig *rig = rig_alloc();
@@ -128,7 +125,7 @@ static inline void rig_close(struct rig *rig)
     teardown(&state);
 }
 
-/* What a restart leaves: stores and log. The new stream takes n turns. */
+/* Restart hpsd: stores and log stay. The new stream takes n turns. */
 static inline void rig_restart(struct rig *rig, unsigned n)
 {
     close_stream(rig);
@@ -168,18 +165,18 @@ static inline void begin(struct rig *rig, hps_key n)
     turns(rig, 3);
 }
 
-/* Ask of partitions of `topic` ("": of all), which may have the number `partition` (-1: any). */
+/* Run a command for partitions of `topic` ("": all) with the number `partition` (-1: all). */
 static inline hps_status command_on(struct rig *rig, const char *topic, int32_t partition,
                                     enum hps_update_command_kind kind, enum hps_update_seek to,
                                     int64_t value)
 {
-    const struct hps_update_command asked = {.kind = kind,
-                                             .model = "m",
-                                             .topic = topic,
-                                             .partition = partition,
-                                             .to = to,
-                                             .value = value};
-    struct update_call call = {.command = &asked};
+    const struct hps_update_command command = {.kind = kind,
+                                               .model = "m",
+                                               .topic = topic,
+                                               .partition = partition,
+                                               .to = to,
+                                               .value = value};
+    struct update_call call = {.command = &command};
     update_run_command(rig->stream, &call);
     update_stream_show(rig->stream);
     return call.error.status;
@@ -195,14 +192,14 @@ static inline hps_status seek(struct rig *rig, int64_t offset)
     return command_on(rig, "", -1, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_OFFSET, offset);
 }
 
-/* Another version of the model is active now: turn `n_switches` of it. */
+/* Switch n_switches of the model makes a version of another lineage the active one. */
 static inline void freeze(struct rig *rig, uint64_t n_switches)
 {
     atomic_store(&rig->stream->freeze.asked_by, n_switches);
     turns(rig, 1);
 }
 
-/* The value of a row of the items as a lookup has it. */
+/* The first value of a row of the items, as lookups return it. */
 static inline float item(struct rig *rig, hps_key key)
 {
     return fixture_value(&rig->fx, FIXTURE_ITEMS, key);

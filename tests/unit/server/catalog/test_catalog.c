@@ -23,7 +23,7 @@
 #include "server/catalog/catalog.h"
 #include "server/load/records.h"
 #include "server/observe/metrics.h"
-#include "server/update/position.h"
+#include "server/update/partition/position.h"
 #include "tests/lib/catalog_fixture.h"
 #include "tests/lib/config_fixture.h"
 #include "tests/lib/tmpdir.h"

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 #include <cmocka.h>
 
 #include "base/clock.h"
@@ -42,7 +43,7 @@ static void reset(Hps__V1__WaitGoal goal)
                                                   .state = HPS_PARTITION_RUNNING,
                                                   .next = 10,
                                                   .high = 10,
-                                                  .heard_ms = at.now,
+                                                  .response_asked_ms = at.now,
                                                   .as_of_ms = at.now,
                                                   .same_ms = at.now,
                                                   .lag_known = true,
@@ -110,10 +111,10 @@ static void reject(int64_t offset, int64_t age_ms)
 static void expect(int line, Hps__V1__WaitOutcome outcome, bool refresh, const char *words)
 {
     char copy[200];
-    enum hps_update_look look = hps_wait_look(&at.wait, &at.view, true);
-    enum hps_update_look wanted = outcome != O(NOT_YET) ? HPS_UPDATE_LOOK_DONE
-                                  : refresh             ? HPS_UPDATE_LOOK_REFRESH
-                                                        : HPS_UPDATE_LOOK_WAIT;
+    enum hps_update_check look = hps_wait_look(&at.wait, &at.view, true);
+    enum hps_update_check wanted = outcome != O(NOT_YET) ? HPS_UPDATE_CHECK_DONE
+                                   : refresh             ? HPS_UPDATE_CHECK_REFRESH
+                                                         : HPS_UPDATE_CHECK_WAIT;
     if (at.wait.outcome != outcome || look != wanted) {
         fail_msg("line %d: outcome %d, look %d, expected %d, %d: %s", line, (int)at.wait.outcome,
                  (int)look, (int)outcome, (int)wanted, at.wait.why.text);
@@ -164,14 +165,14 @@ static void test_now_when_judged_then_visible_only_when_all_partitions_have_prov
     CASE(now, V.as_of_ms = at.now - 1, NOT_YET, "list of topics");
     CASE_REFRESH(now, P.same_ms = at.now - 5000, "partition 0|recreated");
     now(); /* new topics may not be known */
-    assert_int_equal(hps_wait_look(&at.wait, &at.view, false), HPS_UPDATE_LOOK_REFRESH);
+    assert_int_equal(hps_wait_look(&at.wait, &at.view, false), HPS_UPDATE_CHECK_REFRESH);
     assert_int_equal(at.wait.outcome, O(NOT_YET));
 
     CASE(now, LATE; P.state = HPS_PARTITION_HELD;
          snprintf(P.reason, 200, "no room"), NOT_YET, "held|no room");
     CASE(now, LATE; P.lag = 5, NOT_YET, "5 records behind");
     CASE(now, LATE; V.connected = false;
-         snprintf(V.away, 200, "bad password"), NOT_YET, "not connected|bad password");
+         snprintf(V.connection_error, 200, "bad password"), NOT_YET, "not connected|bad password");
 
     CASE(now, LATE; P.state = HPS_PARTITION_PAUSED, PAUSED, "is paused|updates resume");
     CASE(now, LATE; P.state = HPS_PARTITION_GAP;
@@ -206,13 +207,13 @@ static void test_records_when_judged_then_visible_when_read_and_their_leaders_ha
     CASE(records, P.next = 8; P.lag = 2, NOT_YET, TOPIC ":0:8 is not applied|2 records behind");
     P.next = 9;
     expect(__LINE__, O(VISIBLE), false, "");
-    CASE(records, P.heard_ms = at.now - 1, NOT_YET, TOPIC ":0:8|not confirmed");
+    CASE(records, P.response_asked_ms = at.now - 1, NOT_YET, TOPIC ":0:8|not confirmed");
     CASE(records, P.high = 8, NOT_YET, TOPIC ":0:8|not confirmed"); /* of another topic */
     CASE(records, P.high = 9, VISIBLE, "");
     CASE_REFRESH(records, P.same_ms = at.now - 1, TOPIC ":0:8");
     CASE_REFRESH(records, V.n_partitions = 1, TOPIC " is not read|may not see it");
     CASE_REFRESH(records, V.n_partitions = 0; V.connected = false;
-                 snprintf(V.away, 200, "refused"), "not connected|refused");
+                 snprintf(V.connection_error, 200, "refused"), "not connected|refused");
 
     CASE(records, P.state = HPS_PARTITION_PAUSED, VISIBLE, "");
     CASE(records, P.state = HPS_PARTITION_PAUSED; P.same_ms = at.now - 1, PAUSED, "is paused");

@@ -1,226 +1,306 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a stream claims to be fresh, turn by turn: only what the leaders of its partitions have
- * proved.
+ * The as-of time of a stream, turn by turn: it never passes the time up to which the leaders of all
+ * partitions have proved that no update is missing.
  */
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <cmocka.h>
 
-#include "tests/lib/stream_rig.h"
+#include "tests/lib/stream_script.h"
 
 enum { S = 1000 * 1000, HOUR_MS = 3600 * 1000 };
 
-static int64_t now_ms(void)
-{
-    return hps_clock_forward_ms();
-}
+/* ---- more steps ------------------------------------------------------------------------------ */
 
-static const struct hps_partition_view *view_of(struct rig *rig, const char *topic, int32_t number)
-{
-    for (uint32_t i = 0; i < rig->stream->view.n_partitions; i++) {
-        const struct hps_partition_view *view = &rig->stream->view.partitions[i];
-        if (view->partition == number && strcmp(view->topic, topic) == 0) {
-            return view;
-        }
-    }
-    fail_msg("no partition %d of %s", (int)number, topic);
-    return NULL;
-}
+static double own_result(struct rig *rig, const struct step *step);
+
+enum own {
+    OWN_AGE,
+    OWN_OLDER,
+    OWN_AT_MOST,
+    OWN_YOUNG_FOR,
+    OWN_PROVED,
+    OWN_N_PARTITIONS,
+    OWN_GAUGES,
+    OWN_REJECTED,
+    OWN_VIEW,
+    OWN_SEEK_ITEMS,
+    OWN_WALL,
+    OWN_REBOOT,
+    OWN_BEGIN_AT,
+    OWN_RATE,
+    OWN_COMPACTION,
+    OWN_FILES_OF_NOW,
+    OWN_PUT_AT,
+    OWN_SWITCH,
+    OWN_HOLE,
+    OWN_OTHER_VERSION
+};
+#define OWN(of, ...) GET(own_result, .b = OWN_##of, .text = #of, ##__VA_ARGS__)
+
+/* The age of as-of in ms, as lookups and metrics have it; UNKNOWN */
+#define AGE(ms) OWN(AGE, .want = (ms))
+#define FRESH   AGE(0)
+/* As-of is older than that, or not known. */
+#define OLDER(ms)       OWN(OLDER, .want = (ms))
+#define AGE_AT_MOST(ms) OWN(AT_MOST, .want = (ms))
+/* The next s seconds, checked each second; the lag is known, too. */
+#define YOUNG_FOR(s, ms) OWN(YOUNG_FOR, .a = (s), .want = (ms))
+/* The topic of the first partition was proved to be the same within the last ms. */
+#define PROVED_WITHIN(ms) OWN(PROVED, .a = (ms), .want = true)
+#define N_PARTITIONS(n)   OWN(N_PARTITIONS, .want = (n)) /* A list has arrived. */
+#define GAUGES            OWN(GAUGES, .want = true)      /* Metrics agree with the view. */
+#define REJECTED(offset) \
+    OWN(REJECTED, .want = (offset)) /* This record is the only rejected one: unreadable. */
+#define VIEW OWN(VIEW)              /* Another thread reads the view. */
+/* A seek of partition 0 of ITEMS only. */
+#define SEEK_ITEMS(offset) OWN(SEEK_ITEMS, .a = (offset), .want = HPS_OK)
+#define WALL(ms)           OWN(WALL, .a = (ms)) /* Set the wall clock forward. */
+/* The next START is a new process, s seconds later. Its wall clock is set forward by ms. */
+#define REBOOT(s, ms)   OWN(REBOOT, .a = (s), .value = (ms))
+#define BEGIN_AT(start) OWN(BEGIN_AT, .a = HPS_UPDATE_START_##start)
+#define RATE(n)         OWN(RATE, .a = (n)) /* rows per second */
+#define COMPACTION(is) \
+    OWN(COMPACTION, .a = HPS_COMPACTION_##is) /* The log keeps tombstones for an hour. */
+#define HOLE OWN(HOLE)                        /* an offset without a record */
+/* After a restart the catalog knows the switch that froze the version. */
+#define SWITCH_KNOWN OWN(SWITCH)
+#define FILES_OF_NOW OWN(FILES_OF_NOW)
+#define PUT_AT(ms)   OWN(PUT_AT, .a = (ms)) /* Put row 90 of key 9 with that time. */
+/* Start while another version of the model has a partition of USERS in that state. */
+#define OTHER_VERSION(state) OWN(OTHER_VERSION, .a = HPS_PARTITION_##state)
 
 static double gauge(struct rig *rig, enum hps_metric_id id, const char *a, const char *b,
                     const char *c)
 {
-    rig->stream->view.active = true;
-    update_show_gauges(rig->metrics, &rig->stream->view);
+    rig->stream->view->active = true;
+    update_show_gauges(rig->metrics, rig->stream->view);
     return hps_metric_value(hps_server_metric(rig->metrics, id, a, b, c, NULL));
 }
 
-static double staleness(struct rig *rig)
+/* The age of as-of. NAN: the view, the version and the metric differ. */
+static double age_ms(struct rig *rig)
 {
-    return gauge(rig, HPS_M_UPDATE_STALENESS, "m", NULL, NULL);
+    int64_t as_of_ms = rig->stream->view->as_of_ms;
+    int64_t ms = as_of_ms > 0 ? hps_clock_forward_ms() - as_of_ms : UNKNOWN;
+    double s = gauge(rig, HPS_M_UPDATE_STALENESS, "m", NULL, NULL);
+    bool agree = hps_update_as_of_ms(rig->fx.version) == as_of_ms &&
+                 hps_update_age_ms(rig->fx.version) == ms &&
+                 (ms == UNKNOWN ? isinf(s) : s * 1000 == (double)ms);
+    return agree ? (double)ms : NAN;
 }
 
-static void wait_s(struct rig *rig, unsigned s)
+static double oldest_ms(struct rig *rig, int64_t s, double oldest)
 {
-    for (unsigned i = 0; i < s; i++) {
-        hps_clock_advance(S);
-        turns(rig, 1);
+    for (int64_t i = 0; i < s && oldest < INFINITY; i++) {
+        wait_s(rig, 1);
+        double age = age_ms(rig);
+        bool known = rig->stream->view->partitions[0].lag_known && age >= 0;
+        oldest = !known ? INFINITY : age > oldest ? age : oldest;
     }
+    return oldest;
+}
+
+static bool partition_gauges_agree(struct rig *rig, const struct hps_partition_view *view)
+{
+    char number[16];
+    snprintf(number, sizeof(number), "%d", (int)view->partition);
+    double lag = gauge(rig, HPS_M_UPDATE_LAG, view->topic, number, NULL);
+    double lag_s = gauge(rig, HPS_M_UPDATE_LAG_SECONDS, view->topic, number, NULL);
+    int64_t lag_ms = hps_partition_lag_ms(view);
+    bool agree = view->lag_known ? lag == (double)view->lag : isinf(lag);
+    agree = agree && (lag_ms == UNKNOWN ? isinf(lag_s) : lag_s * 1000 == (double)lag_ms);
+    for (int i = 0; i < HPS_PARTITION_STATES; i++) {
+        const char *state = hps_partition_state_text((enum hps_partition_state)i);
+        double is = gauge(rig, HPS_M_UPDATE_PARTITION_STATE, view->topic, number, state);
+        agree = agree && is == ((int)view->state == i ? 1 : 0);
+    }
+    return agree;
+}
+
+static bool gauges_agree(struct rig *rig)
+{
+    const struct hps_stream_view *view = rig->stream->view;
+    bool up = gauge(rig, HPS_M_UPDATE_SOURCE_UP, "m", NULL, NULL) == 1;
+    bool frozen = gauge(rig, HPS_M_UPDATE_FROZEN, "m", NULL, NULL) == 1;
+    bool agree = up == (view->connected && view->leaders_up) && frozen == view->frozen;
+    bool has_users = false;
+    for (uint32_t i = 0; i < view->n_partitions; i++) {
+        agree = agree && partition_gauges_agree(rig, &view->partitions[i]);
+        has_users = has_users || strcmp(view->partitions[i].topic, USERS) == 0;
+    }
+    return agree &&
+           (has_users || gauge(rig, HPS_M_UPDATE_PARTITION_STATE, USERS, "0", "starting") == 0);
+}
+
+/* NAN: the view does not have exactly one rejected record, unreadable. */
+static double rejected(const struct rig *rig)
+{
+    const struct hps_stream_view *view = rig->stream->view;
+    bool one = view->n_rejected_views == 1 && strcmp(view->rejected[0].reason, "unreadable") == 0;
+    return one ? (double)view->rejected[0].offset : NAN;
+}
+
+static void ignore_view(void *ctx, const struct hps_stream_view *view)
+{
+    (void)ctx;
+    (void)view;
+}
+
+static void read_view(struct rig *rig)
+{
+    rig->updater->streams = rig->stream;
+    hps_updater_each(rig->updater, ignore_view, NULL);
+    rig->updater->streams = NULL;
+}
+
+static void put_at(struct rig *rig, int64_t time_ms)
+{
+    const hps_key key = 9;
+    const float row[FIXTURE_DIM] = {90, 90};
+    const struct hps_fake_record record = {.key = &key,
+                                           .key_size = sizeof(key),
+                                           .value = row,
+                                           .value_size = sizeof(row),
+                                           .time_unix_ms = time_ms,
+                                           .time_of = HPS_RECORD_TIME_CREATED};
+    hps_fake_log_append(rig->log, ITEMS, 0, &record);
+}
+
+static void open_with_other_version(struct rig *rig, enum hps_partition_state theirs)
+{
+    struct hps_partition_view view = {.topic = USERS, .state = theirs};
+    struct update_board board = {0};
+    struct update_shown shown = {.partitions = &view, .capacity = 1};
+    struct hps_stream_view stream = {
+        .model = "m", .version = 99, .partitions = &view, .n_partitions = 1};
+    struct hps_update_stream other = {.board = &board, .shown = &shown, .view = &stream};
+    hps_lock_init(&board.lock, HPS_LOCK_UPDATE_STREAM);
+    open_stream_beside(rig, &other);
+    hps_lock_fini(&board.lock);
+    turns(rig, 3);
+}
+
+static double own_result(struct rig *rig, const struct step *step)
+{
+    const double age = rig->stream != NULL ? age_ms(rig) : NAN;
+    switch ((enum own)step->b) {
+    case OWN_AGE:
+        return age;
+    case OWN_OLDER:
+        return age == UNKNOWN || age > step->want ? step->want : age;
+    case OWN_AT_MOST:
+        return age != UNKNOWN && age < step->want ? step->want : age;
+    case OWN_YOUNG_FOR:
+        return oldest_ms(rig, step->a, step->want);
+    case OWN_PROVED:
+        return hps_clock_forward_ms() - rig->stream->view->partitions[0].same_ms <= step->a;
+    case OWN_N_PARTITIONS:
+        return rig->stream->view->listed ? (double)rig->stream->view->n_partitions : UNKNOWN;
+    case OWN_GAUGES:
+        return gauges_agree(rig);
+    case OWN_REJECTED:
+        return rejected(rig);
+    case OWN_SEEK_ITEMS:
+        return command_on(rig, ITEMS, 0, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_OFFSET, step->a);
+    case OWN_VIEW:
+        read_view(rig);
+        break;
+    case OWN_WALL:
+        hps_clock_wall_shift(step->a);
+        (void)hps_clock_forward_ms();
+        break;
+    case OWN_REBOOT:
+        hps_clock_fake(hps_clock_us() + (uint64_t)step->a * S);
+        hps_clock_wall_shift((int64_t)step->value);
+        break;
+    case OWN_BEGIN_AT:
+        rig->options.start = (enum hps_update_start)step->a;
+        break;
+    case OWN_RATE:
+        rig->options.rows_per_s_max = (uint64_t)step->a;
+        break;
+    case OWN_COMPACTION:
+        hps_fake_log_topic_compacted(rig->log, ITEMS, (enum hps_compaction)step->a, HOUR_MS);
+        break;
+    case OWN_FILES_OF_NOW:
+        rig->fx.version->loaded_unix_ms = hps_clock_wall_ms() + 1;
+        break;
+    case OWN_PUT_AT:
+        put_at(rig, step->a);
+        break;
+    case OWN_SWITCH:
+        rig->n_switches = 1;
+        break;
+    case OWN_HOLE:
+        (void)hps_fake_log_append_hole(rig->log, ITEMS, 0);
+        break;
+    case OWN_OTHER_VERSION:
+        open_with_other_version(rig, (enum hps_partition_state)step->a);
+        break;
+    }
+    return step->want;
 }
 
 /* ---- leaders --------------------------------------------------------------------------------- */
 
-static void test_as_of_when_one_leader_is_silent_then_it_stands_though_others_answer(void **state)
+static const struct row LEADERS[] = {
+    CASE("one of two leaders is silent", ON(USERS, 0), PARTITIONS(1), ON(ITEMS, 0), PUT(1, 10),
+         START(3), FRESH, SHOWS(leaders_up, true), SILENT, PUT(1, 11), ON(USERS, 0), PUT(5, 50),
+         WAIT(40), ROW(5, 50), LAG_MS(0), ON(ITEMS, 0), LAG_MS(40000), LAG(UNKNOWN), AGE(40000),
+         IS(UNREACHABLE, "does not answer"), SHOWS(connected, true), SHOWS(leaders_up, false),
+         GAUGES, ANSWERS, TURNS(3), ROW(1, 11), FRESH, SHOWS(leaders_up, true), IS(RUNNING, "")),
+    CASE("silent since the start", PUT(1, 10), SILENT, START(3), AGE(UNKNOWN), LAG_MS(UNKNOWN),
+         IS(STARTING, NULL), GAUGES),
+    CASE("silent after an outage", PUT(1, 10), START(3), AWAY, WAIT(2), SILENT, BACK, WAIT(40),
+         AGE(42000)),
+    CASE("the leader of a new partition is silent", PUT(1, 10), START(3), WAIT(29), PARTITIONS(2),
+         ON(ITEMS, 1), SILENT, WAIT(2), N_PARTITIONS(2), AGE(2000), IS(STARTING, "does not answer"),
+         ANSWERS, TURNS(1), AGE_AT_MOST(2000), WAIT(1), FRESH),
+    /* The log may have hidden the new topic. The last list did not have an added partition. */
+    CASE("the leaders of a topic that is listed later are silent", START(3), FRESH, ON(USERS, 0),
+         PARTITIONS(2), SILENT, ON(USERS, 1), SILENT, WAIT(31), LAG_MS(UNKNOWN), ON(USERS, 0),
+         LAG_MS(UNKNOWN), PARTITIONS(3), ON(USERS, 2), SILENT, WAIT(31), LAG_MS(31000)),
+};
+
+static void test_as_of_when_a_leader_is_silent_then_it_does_not_advance(void **state)
 {
-    struct rig *rig = *state;
-    hps_fake_log_topic(rig->log, USERS, 1);
-    begin(rig, 1);
-    int64_t proved_ms = now_ms();
-    assert_int_equal(rig->stream->view.as_of_ms, proved_ms);
-    assert_true(gauge(rig, HPS_M_UPDATE_SOURCE_UP, "m", NULL, NULL) == 1);
-    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
-    put(rig, 1, 11);
-    put_on(rig, USERS, 0, 5, 50);
-    wait_s(rig, 40);
-    assert_true(update_is_connected(rig->stream));
-    assert_true(fixture_value(&rig->fx, FIXTURE_USERS, 5) == 50);
-    assert_int_equal(view_of(rig, USERS, 0)->as_of_ms, now_ms());
-    assert_int_equal(view_of(rig, ITEMS, 0)->as_of_ms, proved_ms);
-    assert_int_equal(hps_update_as_of_ms(rig->fx.version), proved_ms);
-    assert_true(staleness(rig) == 40);
-    assert_true(gauge(rig, HPS_M_UPDATE_SOURCE_UP, "m", NULL, NULL) == 0);
-    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "does not answer"));
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_UNREACHABLE);
-    assert_true(isinf(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL)));
-    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
-    turns(rig, 3);
-    assert_true(item(rig, 1) == 11);
-    assert_true(staleness(rig) == 0);
-    assert_true(gauge(rig, HPS_M_UPDATE_SOURCE_UP, "m", NULL, NULL) == 1);
-    assert_string_equal(view_of(rig, ITEMS, 0)->reason, "");
+    RUN(LEADERS);
 }
 
-/* ---- a clock that is set back ---------------------------------------------------------------- */
+/* ---- claims --------------------------------------------------------------------------------- */
 
-static void test_staleness_when_the_clock_is_set_back_then_it_grows_as_before(void **state)
-{
-    struct rig *rig = *state;
-    begin(rig, 1);
-    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
-    wait_s(rig, 10);
-    hps_clock_wall_shift(-HOUR_MS);
-    wait_s(rig, 30);
-    assert_true(staleness(rig) == 40);
-    assert_int_equal(hps_update_age_ms(rig->fx.version), 40000);
-    assert_int_equal(hps_partition_lag_ms(view_of(rig, ITEMS, 0)), 40000);
-    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
-    wait_s(rig, 70); /* new lists and witnesses come as before */
-    assert_true(staleness(rig) == 0);
-    assert_int_equal(hps_update_age_ms(rig->fx.version), 0);
-    assert_true(now_ms() - view_of(rig, ITEMS, 0)->same_ms <= 30000);
-}
+static const struct row CLAIMS[] = {
+    CASE("records after an open transaction are in the log, but cannot be read yet", PUT(1, 10),
+         START(3), TOPIC(SLOW, true), PUT(1, 11), WAIT(5), AGE(5000), LAG(1), TOPIC(SLOW, false),
+         TURNS(2), ROW(1, 11), FRESH),
+    CASE("no record arrives, and the log is unreachable for a moment: as-of does not go back",
+         PUT(1, 10), START(3), WAIT(600), FRESH, AWAY, WAIT(1), BACK, AGE_AT_MOST(1000), TURNS(1),
+         AGE_AT_MOST(1000), TURNS(1), AGE_AT_MOST(1000), TURNS(1), AGE_AT_MOST(1000), TURNS(1),
+         FRESH, PAUSE(OK), WAIT(5), AGE(5000), RESUME(OK), AGE_AT_MOST(5000)),
+    CASE("the model has no topic", TOPIC(DELETED, true), START(3), N_PARTITIONS(0), AGE(UNKNOWN),
+         PARTITIONS(1), PUT(1, 10), WAIT(31), FRESH),
+    CASE("a batch cannot be applied", PUT(1, 10), START(3), DISK_FAILS(EXHAUSTED, 0, 1000),
+         PUT(1, 11), TURNS(1), PUT(1, 12), WAIT(5), IS(HELD, "a batch cannot be applied"), LAG(2),
+         OLDER(5000), GAUGES),
+    CASE("a record cannot be read", PUTS(1, 3, 10), SPOIL(1), START(4), ROW(1, 10), ROW(2, NONE),
+         ROW(3, 30), IS(RUNNING, NULL), REJECTED(1), METRIC(RECORDS_REJECTED, "unreadable", 1),
+         START(3), NEXT(3)),
+    CASE("retention removed the witness", PUTS(1, 2, 10), START(3), PUT(3, 30), TURNS(2), TRIM(2),
+         WAIT(62), IS(RUNNING, NULL), FRESH),
+    CASE("a topic is deleted before a restart", PUT(1, 10), START(3), TOPIC(DELETED, true),
+         START(0), IS(STARTING, NULL), WAIT(5), IS(GONE, NULL)),
+    CASE("a seek while paused", PUTS(1, 2, 10), START(3), PAUSE(OK), SEEK(1, OK), PUT(1, 11),
+         TURNS(3), IS(PAUSED, NULL), NEXT(1), ROW(1, 10), START(3), IS(PAUSED, NULL), RESUME(OK),
+         TURNS(3), ROW(1, 11)),
+};
 
-/* hpsd ends 10 s after the leader fell silent, and starts 4 s later. */
-static void test_staleness_when_the_clock_was_set_back_before_a_restart_then_never_too_low(
-    void **state)
+static void test_as_of_when_a_record_is_not_applied_then_it_is_not_claimed(void **state)
 {
-    static const struct {
-        int64_t ahead_ms;            /* of the wall clock as the leader answers last */
-        int64_t running_ms, down_ms; /* set back by, while hpsd runs, and while it is down */
-        int64_t age_ms;              /* after the start; -1: not known */
-    } cases[] = {{0, 0, 0, 14000},          {0, 0, HOUR_MS, -1},
-                 {0, HOUR_MS, 0, 14000},    {0, HOUR_MS, -HOUR_MS, 14000 + HOUR_MS},
-                 {HOUR_MS, 0, HOUR_MS, -1}, {HOUR_MS, HOUR_MS, 0, 14000}};
-    (void)state;
-    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct rig *rig = rig_open();
-        hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, 10 * HOUR_MS);
-        begin(rig, 1);
-        hps_clock_wall_shift(cases[i].ahead_ms);
-        hps_clock_advance(UINT64_C(36000) * S);
-        wait_s(rig, 1); /* base_ms is now older than delete.retention.ms */
-        hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
-        put(rig, 2, 20);
-        hps_clock_wall_shift(-cases[i].running_ms);
-        wait_s(rig, 10);
-        hps_clock_fake(hps_clock_us() + 4 * S); /* another process */
-        hps_clock_wall_shift(cases[i].ahead_ms - cases[i].running_ms - cases[i].down_ms);
-        rig_restart(rig, 3);
-        assert_int_equal(hps_update_age_ms(rig->fx.version), cases[i].age_ms);
-        assert_int_equal(hps_partition_lag_ms(view_of(rig, ITEMS, 0)), cases[i].age_ms);
-        assert_true(isinf(staleness(rig)) == (cases[i].age_ms < 0));
-        hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
-        wait_s(rig, 3);
-        assert_true(item(rig, 2) == 20);
-        assert_true(staleness(rig) == 0);
-        rig_close(rig);
-    }
-}
-
-static void note_view(void *ctx, const struct hps_stream_view *view)
-{
-    struct hps_stream_view *noted = ctx;
-    *noted = *view;
-}
-
-/* The thread waits for a list of topics, say: nothing is shown meanwhile. */
-static void test_view_when_no_turn_comes_then_nothing_is_claimed_for_longer_than_it_is_so(
-    void **state)
-{
-    struct rig *rig = *state;
-    struct hps_stream_view view;
-    begin(rig, 1);
-    rig->updater->streams = rig->stream;
-    hps_clock_advance(UPDATE_LEADER_SILENT_US);
-    hps_updater_each(rig->updater, note_view, &view);
-    bool is_known = view.leaders_up && view.partitions[0].lag_known;
-    enum hps_partition_state state_before = view.partitions[0].state;
-    hps_clock_advance(10); /* the script's answers are a microsecond apart */
-    hps_updater_each(rig->updater, note_view, &view);
-    rig->updater->streams = NULL;
-    assert_true(is_known);
-    assert_int_equal(state_before, HPS_PARTITION_RUNNING);
-    assert_false(view.leaders_up || view.partitions[0].lag_known);
-    assert_int_equal(view.partitions[0].state, HPS_PARTITION_RUNNING); /* nobody knows better */
-    assert_non_null(strstr(view.partitions[0].reason, "hpsd waits"));
-    turns(rig, 3);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
-    assert_true(rig->stream->view.leaders_up && view_of(rig, ITEMS, 0)->lag_known);
-}
-
-static void test_view_when_the_topic_is_not_proved_in_time_then_the_lag_is_not_known(void **state)
-{
-    struct rig *rig = *state;
-    struct hps_stream_view view;
-    begin(rig, 1);
-    rig->updater->streams = rig->stream;
-    rig->stream->shown.partitions[0].word_until_us = UINT64_MAX; /* its leader goes on answering */
-    hps_clock_advance((uint64_t)(rig->options.topics_ms + UPDATE_LOG_TIMEOUT_MS) * 1000);
-    hps_updater_each(rig->updater, note_view, &view);
-    bool is_known = view.partitions[0].lag_known;
-    hps_clock_advance(1000);
-    hps_updater_each(rig->updater, note_view, &view);
-    rig->updater->streams = NULL;
-    assert_true(is_known);
-    assert_false(view.partitions[0].lag_known);
-    assert_non_null(strstr(view.partitions[0].reason, "topic was recreated"));
-}
-
-static void test_lag_when_at_a_gap_for_long_then_still_known(void **state)
-{
-    struct rig *rig = *state;
-    begin(rig, 4);
-    hps_fake_log_append_hole(rig->log, ITEMS, 0);
-    put(rig, 6, 10);
-    hps_fake_log_trim(rig->log, ITEMS, 0, 5);
-    turns(rig, 3);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-    assert_true(view_of(rig, ITEMS, 0)->lag_known);
-    wait_s(rig, 120);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-    assert_true(view_of(rig, ITEMS, 0)->lag_known);
-}
-
-/* Committed records behind the open transaction are logged, and not to be had yet. */
-static void test_as_of_when_a_transaction_is_open_then_it_waits_for_its_end(void **state)
-{
-    struct rig *rig = *state;
-    begin(rig, 1);
-    int64_t proved_ms = now_ms();
-    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_SLOW, true);
-    put(rig, 1, 11);
-    wait_s(rig, 5);
-    assert_int_equal(rig->stream->view.as_of_ms, proved_ms);
-    assert_int_equal(view_of(rig, ITEMS, 0)->lag, 1);
-    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_SLOW, false);
-    turns(rig, 2);
-    assert_true(item(rig, 1) == 11);
-    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+    RUN(CLAIMS);
 }
 
 static void test_as_of_when_behind_then_only_what_was_read_up_to_is_claimed(void **state)
@@ -230,1030 +310,321 @@ static void test_as_of_when_behind_then_only_what_was_read_up_to_is_claimed(void
     begin(rig, 0);
     for (int i = 0; i < 200; i++) {
         put(rig, (hps_key)i, (float)i);
-        hps_clock_advance(S / 100); /* ten times as fast as they are read */
+        hps_clock_advance(S / 100); /* ten times the rate at which hpsd reads */
         turns(rig, 1);
     }
-    int64_t end_ms = now_ms();
-    int64_t next = view_of(rig, ITEMS, 0)->next;
-    int64_t as_of_ms = rig->stream->view.as_of_ms;
+    int64_t end_ms = hps_clock_forward_ms();
+    int64_t next = rig->stream->view->partitions[0].next;
+    int64_t as_of_ms = rig->stream->view->as_of_ms;
     assert_true(next < 100);
-    /* Record i was logged i * 10 ms after the first one: none that is not read is older. */
+    /* Record i was logged i * 10 ms after the first one. So all unread records are younger. */
     assert_true(as_of_ms <= end_ms - 2000 + next * 10);
     assert_true(as_of_ms > end_ms - 2000);
     wait_s(rig, 30);
-    assert_int_equal(view_of(rig, ITEMS, 0)->lag, 0);
-    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+    assert_int_equal(rig->stream->view->partitions[0].lag, 0);
+    assert_int_equal(rig->stream->view->as_of_ms, hps_clock_forward_ms());
 }
 
-static void test_as_of_when_quiet_and_the_log_was_away_then_it_does_not_go_back(void **state)
+/* ---- a view without turns -------------------------------------------------------------------- */
+
+/* One second ago topics were listed and the witness was recalled. */
+#define KNOWN_SAME PUT(1, 10), START(3), WAIT(31), FRESH, PROVED_WITHIN(1000)
+#define NO_LISTS   LOG(LISTS, HPS_UNAVAILABLE)
+
+static const struct row VIEWS[] = {
+    CASE("for longer than a response of a leader is young", PUT(1, 10), START(3),
+         LATER(HPS_LEADER_SILENT_US / 1000), VIEW, SHOWS(leaders_up, true), LAG(0), IS(RUNNING, ""),
+         LATER(1), VIEW, SHOWS(leaders_up, false), LAG(UNKNOWN), IS(RUNNING, "hpsd waits"),
+         TURNS(3), IS(RUNNING, ""), SHOWS(leaders_up, true), LAG(0)),
+    CASE("for longer than the topic counts as the same", KNOWN_SAME, NO_LISTS,
+         LOG(RECALLS_MUTE, true), WAIT(6), VIEW, LAG(0), LATER(1), VIEW, LAG(UNKNOWN),
+         IS(RUNNING, "topic was recreated")),
+    CASE("turns happen at a gap: its lag is known", PUTS(1, 4, 10), START(3), HOLE, PUT(6, 10),
+         TRIM(5), TURNS(3), IS(GAP, NULL), LAG(2), WAIT(120), IS(GAP, NULL), LAG(2)),
+};
+
+static void test_view_when_no_turn_happens_then_claims_expire(void **state)
 {
-    struct rig *rig = *state;
-    begin(rig, 1);
-    wait_s(rig, 600);
-    int64_t proved_ms = now_ms();
-    assert_int_equal(rig->stream->view.as_of_ms, proved_ms);
-    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_UNAVAILABLE);
-    wait_s(rig, 1);
-    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_OK);
-    for (int i = 0; i < 4; i++) {
-        assert_true(rig->stream->view.as_of_ms >= proved_ms);
-        turns(rig, 1);
-    }
-    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
-    assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
-    proved_ms = now_ms();
-    wait_s(rig, 5);
-    assert_true(staleness(rig) == 5);
-    assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
-    assert_true(rig->stream->view.as_of_ms >= proved_ms);
+    RUN(VIEWS);
 }
 
-static void test_as_of_when_a_topic_grows_then_since_it_was_listed_before(void **state)
+/* ---- a clock that is set back ---------------------------------------------------------------- */
+
+/* The leader becomes silent. hpsd ends 10 s later, and starts 4 s after that. The wall clock is
+ * ahead by `ahead` ms before the silence. It is set back by `running` ms while hpsd runs, and by
+ * `down` ms while hpsd is down. hpsd read the topic first longer ago than delete.retention.ms. */
+#define SET_BACK(ahead, running, down, age)                                                        \
+    COMPACTED(INT64_C(10) * HOUR_MS), PUT(1, 10), START(3), WALL(ahead), LATER(36000 * 1000),      \
+        WAIT(1), SILENT, PUT(2, 20), WALL(-(running)), WAIT(10),                                   \
+        REBOOT(4, (ahead) - (running) - (down)), START(3), AGE(age), LAG_MS(age), GAUGES, ANSWERS, \
+        WAIT(3), ROW(2, 20), FRESH
+
+static const struct row CLOCKS[] = {
+    CASE("while hpsd runs", PUT(1, 10), START(3), SILENT, WAIT(10), WALL(-HOUR_MS), WAIT(30),
+         AGE(40000), LAG_MS(40000), ANSWERS, WAIT(70), FRESH, PROVED_WITHIN(30000)),
+    CASE("the clock is right", SET_BACK(0, 0, 0, 14000)),
+    CASE("while hpsd is down", SET_BACK(0, 0, HOUR_MS, UNKNOWN)),
+    CASE("before a restart", SET_BACK(0, HOUR_MS, 0, 14000)),
+    CASE("before a restart, and set forward again",
+         SET_BACK(0, HOUR_MS, -HOUR_MS, 14000 + HOUR_MS)),
+    CASE("it was ahead, and is set back while hpsd is down",
+         SET_BACK(HOUR_MS, 0, HOUR_MS, UNKNOWN)),
+    CASE("it was ahead, and is set back before a restart", SET_BACK(HOUR_MS, HOUR_MS, 0, 14000)),
+};
+
+static void test_staleness_when_the_clock_is_set_back_then_never_too_low(void **state)
 {
-    struct rig *rig = *state;
-    begin(rig, 1);
-    int64_t listed_ms = now_ms();
-    wait_s(rig, 29);
-    hps_fake_log_topic(rig->log, ITEMS, 2);
-    hps_fake_log_leader(rig->log, ITEMS, 1, HPS_UNAVAILABLE);
-    wait_s(rig, 2);
-    assert_int_equal(rig->stream->view.n_partitions, 2);
-    assert_int_equal(rig->stream->view.as_of_ms, listed_ms);
-    assert_int_equal(view_of(rig, ITEMS, 1)->state, HPS_PARTITION_STARTING);
-    assert_non_null(strstr(view_of(rig, ITEMS, 1)->reason, "does not answer"));
-    hps_fake_log_leader(rig->log, ITEMS, 1, HPS_OK);
-    turns(rig, 1);
-    assert_true(rig->stream->view.as_of_ms >= listed_ms); /* also as it begins */
-    wait_s(rig, 1);
-    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+    RUN(CLOCKS);
 }
 
-static void test_as_of_when_the_model_has_no_topic_then_it_is_not_known(void **state)
-{
-    struct rig *rig = *state;
-    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_DELETED, true);
-    begin(rig, 0);
-    assert_true(update_is_listed(rig->stream));
-    assert_int_equal(hps_update_as_of_ms(rig->fx.version), 0);
-    assert_true(isinf(staleness(rig)));
-    hps_fake_log_topic(rig->log, ITEMS, 1);
-    put(rig, 1, 10);
-    wait_s(rig, 31);
-    assert_int_equal(hps_update_as_of_ms(rig->fx.version), now_ms());
-}
+/* ---- frozen ---------------------------------------------------------------------------------- */
 
-static void test_staleness_when_never_proved_then_endless(void **state)
-{
-    struct rig *rig = *state;
-    put(rig, 1, 10);
-    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
-    begin(rig, 0);
-    assert_true(isinf(staleness(rig)));
-    assert_true(isinf(gauge(rig, HPS_M_UPDATE_LAG_SECONDS, ITEMS, "0", NULL)));
-    assert_true(gauge(rig, HPS_M_UPDATE_PARTITION_STATE, ITEMS, "0", "starting") == 1);
-}
+/* Each of two partitions has one record that is applied, and one that is skipped. */
+#define FROZEN_BOTH                                                                       \
+    PUT(1, 10), ON(USERS, 0), PARTITIONS(1), PUT(1, 10), START(3), FREEZE(1), PUT(1, 11), \
+        ON(ITEMS, 0), PUT(1, 11), WAIT(2)
 
-/* ---- states ---------------------------------------------------------------------------------- */
+static const struct row FROZEN[] = {
+    CASE("the view says so, and as-of gets older", PUT(1, 10), START(3), FREEZE(1), TURNS(1),
+         PUT(1, 11), WAIT(5), ROW(1, 10), IS(FROZEN, "lineage"), SEEN(skipped, 1),
+         SHOWS(frozen, true), AGE(5000), LAG(1), GAUGES, SWITCH_KNOWN, START(0), PUT(2, 22),
+         WAIT(3), IS(FROZEN, NULL), OLDER(8000), LAG(2)),
+    /* Otherwise as-of would claim records that the other partition skipped. */
+    CASE("a seek of one: the other continues where it froze", FROZEN_BOTH, SWITCH_KNOWN, START(3),
+         SEEK_ITEMS(0), TURNS(3), ROW(1, 11), ON(USERS, 0), ROW(1, 11), FRESH),
+    CASE("a seek of one: the other stays at its gap", FROZEN_BOTH, ON(USERS, 0), RECREATE,
+         PUTS(1, 8, 20), WAIT(31), IS(GAP, NULL), SEEK_ITEMS(0), WAIT(3), IS(GAP, NULL),
+         OLDER(30001)),
+};
 
-static void test_state_when_a_batch_waits_then_held_and_behind(void **state)
+static void test_version_when_frozen_then_old_until_a_seek(void **state)
 {
-    struct rig *rig = *state;
-    begin(rig, 1);
-    hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 1000, 0);
-    put(rig, 1, 11);
-    turns(rig, 1);
-    put(rig, 1, 12);
-    wait_s(rig, 5);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_HELD);
-    assert_int_equal(view_of(rig, ITEMS, 0)->lag, 2);
-    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "a batch cannot be applied"));
-    assert_true(staleness(rig) >= 5);
-    assert_true(gauge(rig, HPS_M_UPDATE_PARTITION_STATE, ITEMS, "0", "held") == 1);
-    assert_true(gauge(rig, HPS_M_UPDATE_PARTITION_STATE, ITEMS, "0", "running") == 0);
-}
-
-static void test_state_when_frozen_then_said_and_growing_old(void **state)
-{
-    struct rig *rig = *state;
-    begin(rig, 1);
-    freeze(rig, 1);
-    turns(rig, 1);
-    put(rig, 1, 11);
-    wait_s(rig, 5);
-    assert_true(item(rig, 1) == 10);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_FROZEN);
-    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "lineage"));
-    assert_int_equal(view_of(rig, ITEMS, 0)->skipped, 1);
-    assert_true(gauge(rig, HPS_M_UPDATE_FROZEN, "m", NULL, NULL) == 1);
-    assert_true(staleness(rig) == 5);
-    assert_true(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL) ==
-                1); /* passed over is not applied */
-    rig->n_switches = 1;
-    rig_restart(rig, 0);
-    put(rig, 2, 22);
-    wait_s(rig, 3);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_FROZEN);
-    assert_true(staleness(rig) >= 8);
-    assert_true(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL) == 2);
-}
-
-/* Each of two partitions has a record that is applied, and one that is passed over. */
-static void freeze_both(struct rig *rig)
-{
-    hps_fake_log_topic(rig->log, USERS, 1);
-    put_on(rig, USERS, 0, 1, 10);
-    begin(rig, 1);
-    freeze(rig, 1);
-    put(rig, 1, 11);
-    put_on(rig, USERS, 0, 1, 11);
-    wait_s(rig, 2);
-}
-
-/* Else its as-of would claim what was passed over. */
-static void test_seek_when_frozen_then_the_other_partitions_go_on_where_they_froze(void **state)
-{
-    struct rig *rig = *state;
-    freeze_both(rig);
-    rig->n_switches = 1;
-    rig_restart(rig, 3);
-    assert_int_equal(command_on(rig, ITEMS, 0, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_EARLIEST, 0),
-                     HPS_OK);
-    turns(rig, 3);
-    assert_true(item(rig, 1) == 11);
-    assert_true(fixture_value(&rig->fx, FIXTURE_USERS, 1) == 11);
-    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
-}
-
-static void test_state_when_restarted_then_starting_until_listed_or_gone(void **state)
-{
-    struct rig *rig = *state;
-    begin(rig, 1);
-    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_DELETED, true);
-    rig_restart(rig, 0);
-    update_stream_show(rig->stream);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_STARTING);
-    wait_s(rig, 5);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GONE);
-}
-
-static void test_seek_when_paused_then_it_stays_paused(void **state)
-{
-    struct rig *rig = *state;
-    begin(rig, 2);
-    assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
-    assert_int_equal(seek(rig, 1), HPS_OK);
-    put(rig, 1, 11);
-    turns(rig, 3);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_PAUSED);
-    assert_int_equal(view_of(rig, ITEMS, 0)->next, 1);
-    assert_true(item(rig, 1) == 10);
-    rig_restart(rig, 3);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_PAUSED);
-    assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
-    turns(rig, 3);
-    assert_true(item(rig, 1) == 11);
-}
-
-static void test_record_when_it_cannot_be_read_then_left_out_and_said(void **state)
-{
-    struct rig *rig = *state;
-    put(rig, 1, 10);
-    put(rig, 2, 20);
-    put(rig, 3, 30);
-    hps_fake_log_spoil(rig->log, ITEMS, 0, 1);
-    open_stream(rig);
-    turns(rig, 4);
-    assert_true(item(rig, 1) == 10);
-    assert_true(item(rig, 2) == -1);
-    assert_true(item(rig, 3) == 30);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
-    assert_int_equal(rig->stream->view.n_rejected_views, 1);
-    assert_int_equal(rig->stream->view.rejected[0].offset, 1);
-    assert_string_equal(rig->stream->view.rejected[0].reason, "unreadable");
-    assert_true(gauge(rig, HPS_M_UPDATE_RECORDS_REJECTED, "m", "unreadable", NULL) == 1);
-    rig_restart(rig, 3);
-    assert_int_equal(view_of(rig, ITEMS, 0)->next, 3);
+    RUN(FROZEN);
 }
 
 /* ---- deletes that are compacted away --------------------------------------------------------- */
 
-static void compacted(struct rig *rig)
+#define DISK_FULL DISK_FAILS(EXHAUSTED, 0, 100000)
+/* The log keeps tombstones for an hour. */
+#define HOURLY COMPACTED(HOUR_MS), PUTS(1, 2, 10), START(3)
+
+static const struct row TOMBSTONES[] = {
+    CASE("the leader is silent for an hour", HOURLY, SILENT, DELETE(1), PUT(3, 30), WAIT(1),
+         LATER(3601 * 1000), COMPACT(2), ANSWERS, TURNS(4), IS(GAP, "delete.retention.ms"),
+         OLDER(3601000), ACCEPT(OK), TURNS(3), ROW(3, 30), FRESH),
+    CASE("the leader is silent, and nothing is logged", HOURLY, SILENT, WAIT(3700), ANSWERS,
+         TURNS(3), IS(RUNNING, NULL), FRESH),
+    CASE("a batch is held, and nothing is logged", HOURLY, DISK_FULL, PUT(3, 30), TURNS(1),
+         WAIT(3700), TURNS(3), IS(HELD, NULL), OLDER(1)),
+    CASE("a batch is held", HOURLY, DISK_FULL, PUT(3, 30), TURNS(1), DELETE(1), LATER(3700 * 1000),
+         TURNS(3), IS(GAP, NULL), OLDER(1)),
+    CASE("the records that hpsd reads are an hour old", RATE(1), HOURLY, PUTS(10, 4009, 1),
+         WAIT(3590), IS(RUNNING, NULL), WAIT(20), IS(GAP, NULL)),
+    CASE("hpsd is down for an hour in its first backlog: as-of is not known yet", RATE(1),
+         COMPACTED(HOUR_MS), PUTS(1, 6, 10), START(0), WAIT(3), AGE(UNKNOWN), DELETE(1), PUT(50, 1),
+         LATER(7200 * 1000), COMPACT(6), START(0), WAIT(5), IS(GAP, NULL)),
+};
+
+static void test_tombstone_when_it_may_be_compacted_away_then_a_gap(void **state)
 {
-    hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, HOUR_MS);
-    begin(rig, 2);
+    RUN(TOMBSTONES);
 }
 
-static void test_tombstone_when_compacted_away_while_the_leader_was_silent_then_a_gap(void **state)
+/* ---- a topic that is recreated --------------------------------------------------------------- */
+
+/* The topic is recreated at once, and grows past the position before hpsd compares records. */
+#define OUTGROWN                                                                                 \
+    PUTS(1, 4, 10), START(3), WAIT(31), PUT(5, 50), TURNS(2), WAIT(1), RECREATE, PUTS(1, 8, 20), \
+        TURNS(3), ROW(1, 10), ROW(7, 140)
+#define NEW_TOPIC   RECREATE, PUTS(1, 8, 20)
+#define GROWS(n)    IS(GAP, NULL), HIGH(n), LAG(UNKNOWN), GAUGES, PUT(n, 20), WAIT(2)
+#define UNLISTED(n) PUT(n, 20), TURNS(1), HIGH(n), IS(STARTING, NULL), LAG(UNKNOWN)
+
+static const struct row RECREATED[] = {
+    CASE("found by a list, as the witness differs: the claim is withdrawn", OUTGROWN, WAIT(31),
+         IS(GAP, "recreated"), OLDER(31000), START(3), IS(GAP, NULL), OLDER(31000), ACCEPT(OK),
+         TURNS(3), ROW(1, 20), FRESH, WAIT(62), IS(RUNNING, NULL)),
+    CASE("found by a restart", OUTGROWN, START(3), IS(GAP, "another record")),
+    CASE("found by a refresh", OUTGROWN, REFRESH(1), IS(GAP, "another record")),
+    CASE("its end is before the witness", OUTGROWN, RECREATE, PUT(1, 30), WAIT(31),
+         IS(GAP, "does not exist")),
+    CASE("it has another id", TOPIC(DELETED, true), LOG(IDS, true), PARTITIONS(1), OUTGROWN,
+         WAIT(31), IS(GAP, "topic's id")),
+    CASE("no record was read, as the start is the end", BEGIN_AT(LATEST), PUTS(1, 4, 10), START(6),
+         FRESH, NEW_TOPIC, WAIT(31), IS(GAP, NULL), ACCEPT(OK), TURNS(3), ROW(1, 20)),
+    CASE("no record was read since a seek to the end", PUTS(1, 4, 10), START(3), SEEK(4, OK),
+         TURNS(3), FRESH, NEW_TOPIC, WAIT(31), IS(GAP, NULL), ACCEPT(OK), TURNS(3), ROW(1, 20)),
+    CASE("while paused: wait-for finds it", PUTS(1, 4, 10), START(3), PAUSE(OK), RECREATE,
+         PUT(1, 20), START(3), REFRESH(1), IS(GAP, NULL), HIGH(1), LAG(UNKNOWN), SEEN(lag, 0)),
+    CASE("its leader was silent at that time", PUTS(1, 2, 10), START(3), SILENT, WAIT(5), NEW_TOPIC,
+         ANSWERS, TURNS(1), OLDER(5000), TURNS(1), OLDER(5000), TURNS(1), OLDER(5000), TURNS(1),
+         OLDER(5000), TURNS(1), OLDER(5000), IS(GAP, NULL)),
+    CASE("it grows past the position: the lag is not known", PUTS(1, 4, 10), START(3), LAG(0),
+         RECREATE, PUT(1, 20), START(3), GROWS(1), GROWS(2), GROWS(3), GROWS(4), GROWS(5)),
+    CASE("it is not listed yet: the lag is not known", PUTS(1, 4, 10), START(3), RECREATE, NO_LISTS,
+         START(0), UNLISTED(1), UNLISTED(2), UNLISTED(3), UNLISTED(4), UNLISTED(5), GAUGES,
+         LOG(LISTS, HPS_OK), WAIT(10), IS(GAP, NULL)),
+    CASE("its offsets are not known yet", PUTS(1, 4, 10), START(3), NEW_TOPIC,
+         TOPIC(OFFSETS, HPS_UNAVAILABLE), START(3), IS(STARTING, NULL), LAG(UNKNOWN),
+         TOPIC(OFFSETS, HPS_OK), WAIT(10), IS(GAP, NULL)),
+};
+
+static void test_topic_when_recreated_then_a_gap_and_not_fresh(void **state)
 {
-    struct rig *rig = *state;
-    compacted(rig);
-    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
-    int64_t tombstone = put(rig, 1, -1);
-    put(rig, 3, 30);
-    wait_s(rig, 1);
-    hps_clock_advance(UINT64_C(3601) * S);
-    hps_fake_log_compact(rig->log, ITEMS, 0, tombstone);
-    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
-    turns(rig, 4);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "delete.retention.ms"));
-    assert_true(staleness(rig) >= 3601);
-    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
-    turns(rig, 3);
-    assert_true(item(rig, 3) == 30);
-    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
+    RUN(RECREATED);
 }
 
-static void test_tombstone_when_read_that_far_behind_then_a_gap(void **state)
+/* ---- the witness ----------------------------------------------------------------------------- */
+
+static const struct row PROOFS[] = {
+    /* A leader's response does not say to which topic its end belongs. */
+    CASE("neither a list nor a witness arrives: as-of does not advance", KNOWN_SAME, NO_LISTS,
+         LOG(RECALLS_MUTE, true), WAIT(60), IS(RUNNING, "topic was recreated"), AGE(60000),
+         LAG(UNKNOWN), GAUGES, LOG(RECALLS_MUTE, false), LOG(LISTS, HPS_OK), WAIT(1), TURNS(3),
+         FRESH, LAG(0), IS(RUNNING, "")),
+    CASE("only lists do not arrive: as-of does not advance, and the lag is known", KNOWN_SAME,
+         NO_LISTS, WAIT(600), AGE(600000), LAG(0), RECREATE, PUT(1, 20), LATER(1), PUT(2, 20),
+         WAIT(34), IS(GAP, NULL)),
+    CASE("a restart while the log is unreachable: the proof stays valid", PUT(1, 10), START(3),
+         FRESH, AWAY, LATER(5000), START(2), AGE(5000)),
+    CASE("the same, and lists did not arrive: as-of is not later than the last list", KNOWN_SAME,
+         NO_LISTS, WAIT(60), PUT(2, 20), TURNS(3), ROW(2, 20), AWAY, START(2), AGE(60000)),
+    CASE("refused while lists do not arrive: requested again", KNOWN_SAME, NO_LISTS,
+         LOG(RECALLS, HPS_NOT_FOUND), WAIT(40), OLDER(1), LOG(RECALLS, HPS_OK), WAIT(12), TURNS(2),
+         LAG(0)),
+    /* Leaders answer while the stream waits for a list. */
+    CASE("lists hang: the lag is known", KNOWN_SAME, LOG(RECALLS_TAKE_US, S / 10), NO_LISTS,
+         LOG(LISTS_TAKE_US, 3 * S), WAIT(60), LAG(0), IS(RUNNING, "")),
+    /* The topic may be another one after the silence. */
+    CASE("its leader was silent while lists hang", KNOWN_SAME, NO_LISTS, WAIT(40),
+         LOG(RECALLS_TAKE_US, 5 * S / 2), SILENT, WAIT(3), NEW_TOPIC, ANSWERS,
+         LOG(LISTS_TAKE_US, 3 * S), TURNS(2), AGE(43000), LOG(LISTS_TAKE_US, 0), WAIT(3),
+         IS(GAP, NULL)),
+    CASE("paused during a recall: a refresh ends", PUT(1, 10), START(3),
+         LOG(RECALLS_TAKE_US, 5 * S), WAIT(31), PAUSE(OK), LOG(RECALLS_TAKE_US, 0), REFRESH(1)),
+    CASE("paused, and not proved since the start: the lag is not known", PUT(1, 10), START(3),
+         PAUSE(OK), LAG(0), LOG(RECALLS_MUTE, true), START(3), HIGH(1), IS(PAUSED, NULL),
+         LAG(UNKNOWN), GAUGES, LOG(RECALLS_MUTE, false), WAIT(60), LAG(0)),
+    CASE("paused, and its leader is silent since the start", PUT(1, 10), START(3), PAUSE(OK),
+         SILENT, START(3), IS(PAUSED, NULL), LAG(UNKNOWN), ANSWERS, WAIT(60), LAG(0)),
+};
+
+static void test_witness_when_topics_are_not_listed_then_requested(void **state)
 {
-    struct rig *rig = *state;
-    rig->options.rows_per_s_max = 1;
-    compacted(rig);
-    for (int i = 0; i < 4000; i++) {
-        put(rig, 10 + (hps_key)i, 1);
-    }
-    for (int i = 0; i < 3590; i++) {
-        wait_s(rig, 1);
-        assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
-    }
-    wait_s(rig, 20);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
+    RUN(PROOFS);
 }
 
-/* Updates stood still for longer than tombstones stay: a leader was silent, or a batch was held. */
-static void test_tombstone_when_not_read_that_long_then_a_gap_if_anything_was_logged(void **state)
-{
-    static const struct {
-        bool held, logged;
-        enum hps_partition_state state;
-    } cases[] = {{false, false, HPS_PARTITION_RUNNING},
-                 {true, false, HPS_PARTITION_HELD},
-                 {true, true, HPS_PARTITION_GAP}};
-    (void)state;
-    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct rig *rig = rig_open();
-        compacted(rig);
-        if (cases[i].held) {
-            hps_fake_fail(rig->fx.disk, HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 100000, 0);
-            put(rig, 3, 30);
-            turns(rig, 1);
-        } else {
-            hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
-        }
-        if (cases[i].logged) {
-            put(rig, 1, -1);
-            hps_clock_advance(UINT64_C(3700) * S);
-        } else {
-            wait_s(rig, 3700);
-        }
-        hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
-        turns(rig, 3);
-        assert_int_equal(view_of(rig, ITEMS, 0)->state, cases[i].state);
-        assert_int_equal(rig->stream->view.as_of_ms == now_ms(), !cases[i].held);
-        rig_close(rig);
-    }
-}
+/* Recalls find no record from that offset on; -1: they find all records. */
+#define WITNESSES_END(offset) STEP(AT, .at = hps_fake_log_recall_end, .a = (offset))
+/* A leader that has just changed does not return the witness: this is no gap, and no proof. */
+#define NONE_FOUND(compaction)                                                    \
+    COMPACTION(compaction), PUTS(1, 4, 10), START(3), WITNESSES_END(0), WAIT(31), \
+        IS(RUNNING, NULL), START(5), IS(RUNNING, NULL), OLDER(1)
+#define FOUND          WITNESSES_END(-1)
+#define THEN_RECREATED NEW_TOPIC, FOUND, WAIT(31), IS(GAP, NULL)
+#define NONE_FOR_5_S                                                                               \
+    WAIT(15), WITNESSES_END(0), REFRESH(UNFINISHED), TURNS(1), WAIT(5), AGE(5000), FOUND, WAIT(1), \
+        FRESH
 
-/* As-of is not known yet: since when deletes may be missing is. */
-static void test_tombstone_when_stopped_in_the_first_backlog_then_a_gap(void **state)
-{
-    struct rig *rig = *state;
-    rig->options.rows_per_s_max = 1;
-    hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, HOUR_MS);
-    for (int i = 0; i < 6; i++) {
-        put(rig, (hps_key)i, 10);
-    }
-    open_stream(rig);
-    wait_s(rig, 3);
-    assert_int_equal(rig->stream->view.as_of_ms, 0);
-    int64_t tombstone = put(rig, 1, -1);
-    put(rig, 50, 1);
-    close_stream(rig);
-    fixture_version_close(&rig->fx);
-    hps_clock_advance(UINT64_C(7200) * S);
-    hps_fake_log_compact(rig->log, ITEMS, 0, tombstone);
-    fixture_version(&rig->fx, 7, "run");
-    open_stream(rig);
-    wait_s(rig, 5);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-}
+static const struct row WITNESSES[] = {
+    CASE("found later", NONE_FOUND(NO), FOUND, WAIT(1), IS(RUNNING, NULL), FRESH, THEN_RECREATED),
+    /* Compaction may remove the witness. hpsd assumes this after 10 s. */
+    CASE("compacted away", NONE_FOUND(YES), WAIT(11), IS(RUNNING, NULL), FRESH, THEN_RECREATED),
+    CASE("not known to be compacted", NONE_FOUND(UNKNOWN), WAIT(15), IS(RUNNING, NULL), OLDER(1),
+         THEN_RECREATED),
+    CASE("none from time to time: it must last", NONE_FOUND(YES), FOUND, WAIT(1), FRESH,
+         NONE_FOR_5_S, NONE_FOR_5_S),
+};
 
-/* ---- another topic of the same name ---------------------------------------------------------- */
-
-/* Made anew at once, and grown past where we were, before anybody looked. */
-static void replace(struct rig *rig)
+static void test_witness_when_none_is_found_then_no_gap_and_not_fresh_yet(void **state)
 {
-    for (int i = 0; i < 4; i++) {
-        put(rig, (hps_key)i, 10);
-        hps_clock_advance(1000);
-    }
-    begin(rig, 0);
-    wait_s(rig, 31); /* topics are listed again */
-    put(rig, 5, 10);
-    turns(rig, 2);
-    wait_s(rig, 1);
-    hps_fake_log_topic_replace(rig->log, ITEMS);
-    for (int i = 0; i < 8; i++) {
-        put(rig, (hps_key)i, 20);
-        hps_clock_advance(1000);
-    }
-}
-
-static void test_topic_when_made_anew_and_outgrown_then_a_gap_once_it_is_asked(void **state)
-{
-    struct rig *rig = *state;
-    int64_t begun_ms = now_ms();
-    replace(rig);
-    turns(rig, 3);
-    assert_true(item(rig, 1) == 10); /* nobody told: rows of the new topic are missing */
-    assert_true(item(rig, 7) == 20);
-    wait_s(rig, 31);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "recreated"));
-    /* What was claimed meanwhile was not so. */
-    assert_true(rig->stream->view.as_of_ms <= begun_ms + 32000);
-    rig_restart(rig, 3);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-    assert_true(rig->stream->view.as_of_ms <= begun_ms + 32000);
-    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
-    turns(rig, 3);
-    assert_true(item(rig, 1) == 20);
-    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
-    wait_s(rig, 62);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
-}
-
-static void test_topic_when_made_anew_then_each_way_to_look_finds_it(void **state)
-{
-    static const struct {
-        bool restarted, refreshed; /* else topics are listed */
-        bool shorter;              /* its end is before the witness, as its leader says, too */
-        const char *reason;
-    } cases[] = {{.restarted = true, .reason = "another record"},
-                 {.refreshed = true, .reason = "another record"},
-                 {.shorter = true, .reason = "does not exist"},
-                 {.reason = "topic's id"}};
-    (void)state;
-    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct rig *rig = rig_open();
-        if (strstr(cases[i].reason, "id") != NULL) {
-            hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_DELETED, true);
-            hps_fake_log_set(rig->log, HPS_FAKE_IDS, true);
-            hps_fake_log_topic(rig->log, ITEMS, 1);
-        }
-        replace(rig);
-        turns(rig, 3);
-        assert_true(item(rig, 7) == 20);
-        if (cases[i].restarted) {
-            rig_restart(rig, 3);
-        } else if (cases[i].refreshed) {
-            rig->stream->refresh.asked_us = hps_clock_us();
-            assert_false(update_refresh_turn(rig->stream));
-        } else {
-            if (cases[i].shorter) {
-                hps_fake_log_topic_replace(rig->log, ITEMS);
-                put(rig, 1, 30);
-            }
-            wait_s(rig, 31);
-        }
-        assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-        assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, cases[i].reason));
-        rig_close(rig);
-    }
-}
-
-static void run_until_known_same(struct rig *rig)
-{
-    begin(rig, 1);
-    wait_s(rig, 31); /* topics are listed again, and the witness is recalled */
-    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
-    assert_int_equal(view_of(rig, ITEMS, 0)->same_ms, now_ms() - S / 1000);
-}
-
-/* The leader's word says nothing of whose end it is. */
-static void test_as_of_when_neither_list_nor_witness_comes_then_it_stands(void **state)
-{
-    struct rig *rig = *state;
-    run_until_known_same(rig);
-    int64_t until_ms = view_of(rig, ITEMS, 0)->same_ms + rig->options.topics_ms + 3000;
-    hps_fake_log_set(rig->log, HPS_FAKE_LISTS, HPS_UNAVAILABLE);
-    hps_fake_log_set(rig->log, HPS_FAKE_RECALLS_MUTE, true);
-    wait_s(rig, 60);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
-    assert_in_range(rig->stream->view.as_of_ms, until_ms - S / 1000, until_ms);
-    assert_false(view_of(rig, ITEMS, 0)->lag_known);
-    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "topic was recreated"));
-    hps_fake_log_set(rig->log, HPS_FAKE_RECALLS_MUTE, false);
-    hps_fake_log_set(rig->log, HPS_FAKE_LISTS, HPS_OK);
-    wait_s(rig, 1);
-    turns(rig, 3);
-    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
-    assert_true(view_of(rig, ITEMS, 0)->lag_known);
-    assert_string_equal(view_of(rig, ITEMS, 0)->reason, "");
-}
-
-static void test_as_of_when_only_lists_do_not_come_then_the_witness_is_asked_for(void **state)
-{
-    struct rig *rig = *state;
-    run_until_known_same(rig);
-    hps_fake_log_set(rig->log, HPS_FAKE_LISTS, HPS_UNAVAILABLE);
-    wait_s(rig, 600);
-    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
-    hps_fake_log_topic_replace(rig->log, ITEMS);
-    put(rig, 1, 20);
-    hps_clock_advance(1000);
-    put(rig, 2, 20);
-    wait_s(rig, 34);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-}
-
-static void test_witness_when_refused_while_lists_do_not_come_then_asked_for_again(void **state)
-{
-    struct rig *rig = *state;
-    run_until_known_same(rig);
-    hps_fake_log_set(rig->log, HPS_FAKE_LISTS, HPS_UNAVAILABLE);
-    hps_fake_log_set(rig->log, HPS_FAKE_RECALLS, HPS_NOT_FOUND);
-    wait_s(rig, 40);
-    assert_true(rig->stream->view.as_of_ms < now_ms());
-    struct hps_watch *watch = rig->stream->partitions[0].proof.watch;
-    hps_fake_log_set(rig->log, HPS_FAKE_RECALLS, HPS_OK);
-    rig->stream->consumer->ops->recall(watch, -1); /* what was asked has had its answer */
-    wait_s(rig, 12);
-    turns(rig, 2);
-    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
-}
-
-/* That the stream waits for a list says nothing of leaders, which answer all the while. */
-static void test_as_of_when_lists_hang_then_it_goes_on_by_what_leaders_answer(void **state)
-{
-    struct rig *rig = *state;
-    run_until_known_same(rig);
-    hps_fake_log_set(rig->log, HPS_FAKE_RECALLS_TAKE_US, S / 10);
-    hps_fake_log_set(rig->log, HPS_FAKE_LISTS, HPS_UNAVAILABLE);
-    hps_fake_log_set(rig->log, HPS_FAKE_LISTS_TAKE_US, 3 * S);
-    wait_s(rig, 60);
-    for (unsigned i = 0; i < 60; i++) {
-        wait_s(rig, 1);
-        assert_in_range(rig->stream->view.as_of_ms, now_ms() - 4000, now_ms());
-        assert_true(view_of(rig, ITEMS, 0)->lag_known);
-    }
-}
-
-/* It may have another topic now: one that was asked before the silence does not tell, and the list
- * that was not answered is not asked for without the pause. */
-static void test_topic_when_its_leader_was_silent_while_lists_hang_then_asked_for_once(void **state)
-{
-    struct rig *rig = *state;
-    run_until_known_same(rig);
-    struct update_partition *partition = &rig->stream->partitions[0];
-    hps_fake_log_set(rig->log, HPS_FAKE_LISTS, HPS_UNAVAILABLE);
-    wait_s(rig, 40);
-    hps_fake_log_set(rig->log, HPS_FAKE_RECALLS_TAKE_US, 2 * S);
-    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
-    wait_s(rig, 3);
-    hps_fake_log_topic_replace(rig->log, ITEMS);
-    put(rig, 1, 20);
-    put(rig, 2, 20);
-    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
-    turns(rig, 1);
-    assert_int_equal(partition->same.state, UPDATE_UNPROVED);
-    assert_true(partition->same.asked);
-    assert_true(rig->stream->topics.due_us > hps_clock_us());
-    uint64_t asked_us = partition->same.asked_us;
-    wait_s(rig, 1);
-    assert_int_equal(partition->same.asked_us, asked_us); /* its answer is awaited */
-    wait_s(rig, 2);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-}
-
-/* All of its partitions are new, and none is known to be new in the log: it may have been hidden.
- */
-static void test_topic_when_listed_later_than_others_then_nothing_is_known_of_its_partitions(
-    void **state)
-{
-    struct rig *rig = *state;
-    begin(rig, 0);
-    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
-    hps_fake_log_topic(rig->log, USERS, 2);
-    hps_fake_log_leader(rig->log, USERS, 0, HPS_UNAVAILABLE);
-    hps_fake_log_leader(rig->log, USERS, 1, HPS_UNAVAILABLE);
-    wait_s(rig, 31);
-    assert_int_equal(view_of(rig, USERS, 0)->as_of_ms, 0);
-    assert_int_equal(view_of(rig, USERS, 1)->as_of_ms, 0);
-    int64_t listed_ms = rig->stream->topics.listed_ms;
-    hps_fake_log_topic(rig->log, USERS, 3); /* it grows */
-    hps_fake_log_leader(rig->log, USERS, 2, HPS_UNAVAILABLE);
-    wait_s(rig, 31);
-    assert_int_equal(view_of(rig, USERS, 2)->as_of_ms, listed_ms);
-}
-
-/* A leader that is new, or one that is one no more, does not give the witness out: no gap, and
- * nothing is fresher for it. */
-static void begin_without_witness(struct rig *rig, enum hps_compaction compaction)
-{
-    hps_fake_log_topic_compacted(rig->log, ITEMS, compaction, 3600000);
-    begin(rig, 4);
-    hps_fake_log_recall_end(rig->log, ITEMS, 0, 0);
-    wait_s(rig, 31); /* topics are listed again */
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
-    rig_restart(rig, 5);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
-    assert_true(rig->stream->view.as_of_ms < now_ms()); /* not known to be the same yet */
-}
-
-/* What compaction leaves at the end can be nothing. That is believed after a while. */
-static void test_witness_when_none_is_found_then_it_is_asked_again_or_was_compacted_away(
-    void **state)
-{
-    static const struct {
-        enum hps_compaction compaction;
-        bool found; /* in the end */
-        unsigned wait_s;
-        bool fresh;
-    } cases[] = {{HPS_COMPACTION_NO, true, 1, true},
-                 {HPS_COMPACTION_YES, false, 11, true},
-                 {HPS_COMPACTION_UNKNOWN, false, 15, false}};
-    (void)state;
-    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct rig *rig = rig_open();
-        begin_without_witness(rig, cases[i].compaction);
-        if (cases[i].found) {
-            hps_fake_log_recall_end(rig->log, ITEMS, 0, -1);
-        }
-        wait_s(rig, cases[i].wait_s);
-        assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
-        assert_int_equal(rig->stream->view.as_of_ms == now_ms(), cases[i].fresh);
-        hps_fake_log_topic_replace(rig->log, ITEMS);
-        hps_fake_log_recall_end(rig->log, ITEMS, 0, -1);
-        for (int k = 0; k < 8; k++) {
-            put(rig, (hps_key)k, 20);
-        }
-        wait_s(rig, 31);
-        assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-        rig_close(rig);
-    }
-}
-
-/* One look that finds nothing, long after another one, proves nothing: it must last. */
-static void test_witness_when_none_is_found_now_and_then_then_that_is_not_believed(void **state)
-{
-    struct rig *rig = *state;
-    begin_without_witness(rig, HPS_COMPACTION_YES);
-    hps_fake_log_recall_end(rig->log, ITEMS, 0, -1);
-    wait_s(rig, 1);
-    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
-    for (int i = 0; i < 2; i++) {
-        wait_s(rig, 15);
-        hps_fake_log_recall_end(rig->log, ITEMS, 0, 0);
-        rig->stream->topics.due_us = 0; /* listed now */
-        turns(rig, 1);
-        int64_t as_of_ms = rig->stream->view.as_of_ms;
-        wait_s(rig, 5);
-        assert_int_equal(rig->stream->view.as_of_ms, as_of_ms); /* stands still until found */
-        hps_fake_log_recall_end(rig->log, ITEMS, 0, -1);
-        wait_s(rig, 1);
-        assert_int_equal(rig->stream->view.as_of_ms, now_ms());
-    }
-}
-
-/* Where nothing was read yet the record before is what the topic is known by. */
-static void test_topic_when_made_anew_before_a_record_was_read_then_a_gap(void **state)
-{
-    (void)state;
-    for (int sought = 0; sought < 2; sought++) {
-        struct rig *rig = rig_open();
-        rig->options.start = sought ? HPS_UPDATE_START_EARLIEST : HPS_UPDATE_START_LATEST;
-        begin(rig, 4);
-        if (sought) {
-            assert_int_equal(seek(rig, 4), HPS_OK);
-        }
-        turns(rig, 3);
-        assert_int_equal(rig->stream->view.as_of_ms, now_ms());
-        hps_fake_log_topic_replace(rig->log, ITEMS);
-        for (int i = 0; i < 8; i++) {
-            put(rig, (hps_key)i, 20);
-        }
-        wait_s(rig, 31);
-        assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-        assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
-        turns(rig, 3);
-        assert_true(item(rig, 1) == 20);
-        rig_close(rig);
-    }
-}
-
-/* wait-for asks a paused partition, too: what it has is of another topic. */
-static void test_topic_when_made_anew_while_paused_then_a_refresh_finds_it(void **state)
-{
-    struct rig *rig = *state;
-    begin(rig, 4);
-    assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
-    hps_fake_log_topic_replace(rig->log, ITEMS);
-    put(rig, 1, 20);
-    rig_restart(rig, 3);
-    rig->stream->refresh.asked_us = hps_clock_us();
-    (void)update_refresh_turn(rig->stream);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-    assert_int_equal(view_of(rig, ITEMS, 0)->high, 1); /* as its leader says */
-    assert_true(isinf(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL)));
-    assert_int_equal(view_of(rig, ITEMS, 0)->lag, 0);
-}
-
-/* As many records as were read of the old one are no reason to say that none is missing. */
-static void test_lag_when_a_topic_made_anew_grows_past_the_position_then_not_known(void **state)
-{
-    struct rig *rig = *state;
-    begin(rig, 4);
-    assert_true(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL) == 0);
-    hps_fake_log_topic_replace(rig->log, ITEMS);
-    put(rig, 1, 20);
-    rig_restart(rig, 3);
-    for (int i = 1; i < 6; i++) {
-        assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-        assert_int_equal(view_of(rig, ITEMS, 0)->high, i);
-        assert_true(isinf(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL)));
-        put(rig, (hps_key)i, 20);
-        wait_s(rig, 2);
-    }
-}
-
-/* Its leader has told its end, and nothing else. */
-static void tell_end(struct rig *rig, int64_t high)
-{
-    struct update_partition *partition = &rig->stream->partitions[0];
-    partition->high = high;
-    partition->proof.word.asked_us = hps_clock_us();
-    update_stream_show(rig->stream);
-}
-
-/* After a start it is not known yet where to read on, and of what topic. */
-static void test_lag_when_not_begun_then_not_known(void **state)
-{
-    struct rig *rig = *state;
-    begin(rig, 4);
-    hps_fake_log_topic_replace(rig->log, ITEMS);
-    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_OFFSETS, HPS_UNAVAILABLE);
-    rig_restart(rig, 0);
-    for (int i = 1; i < 6; i++) { /* shorter than what was read, as long, and longer */
-        put(rig, (hps_key)i, 20);
-        turns(rig, 1);
-        tell_end(rig, i);
-        assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_STARTING);
-        assert_true(isinf(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL)));
-    }
-    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_OFFSETS, HPS_OK);
-    wait_s(rig, 10);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-}
-
-static void test_lag_when_paused_and_not_proved_since_the_start_then_not_known(void **state)
-{
-    struct rig *rig = *state;
-    begin(rig, 1);
-    assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
-    assert_true(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL) == 0);
-    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
-    rig_restart(rig, 3);
-    tell_end(rig, 1);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_PAUSED);
-    assert_true(isinf(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL)));
-    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
-    wait_s(rig, 60);
-    assert_true(gauge(rig, HPS_M_UPDATE_LAG, ITEMS, "0", NULL) == 0);
+    RUN(WITNESSES);
 }
 
 /* ---- topics that are hidden ------------------------------------------------------------------ */
 
-static void test_topic_when_it_is_hidden_then_it_fails_until_resumed_with_rights(void **state)
+#define HIDES(how, v)                                                                        \
+    TOPIC(HIDDEN, true), how, PUT(1, v), WAIT(2), RESUME(OK), WAIT(40), IS(FAILED, "grant"), \
+        AGE(42000), TOPIC(HIDDEN, false), WAIT(31), IS(FAILED, NULL), RESUME(OK), TURNS(3),  \
+        ROW(1, v), FRESH
+#define STILL_HIDDEN AGE(UNKNOWN), IS(FAILED, "grant"), LAG(UNKNOWN), GAUGES, START(0), WAIT(5)
+
+static const struct row HIDDEN_TOPICS[] = {
+    CASE("it fails until resumed with rights", PUT(1, 10), START(3), HIDES(TURNS(0), 20),
+         HIDES(START(0), 21)),
+    CASE("another version reads it, but not after the restart", PUT(1, 10), ON(USERS, 0),
+         PARTITIONS(1), TOPIC(HIDDEN, true), PUT(5, 50), OTHER_VERSION(RUNNING), WAIT(5),
+         ON(ITEMS, 0), ROW(1, 10), ON(USERS, 0), STILL_HIDDEN, STILL_HIDDEN, TOPIC(HIDDEN, false),
+         WAIT(31), RESUME(OK), TURNS(3), ROW(5, 50), FRESH),
+    CASE("another version has the topic as gone", OTHER_VERSION(GONE), WAIT(5), N_PARTITIONS(1),
+         FRESH, GAUGES),
+    CASE("another version does not know yet that the topic is gone", PUT(1, 10),
+         OTHER_VERSION(RUNNING), WAIT(5), N_PARTITIONS(1), ROW(1, 10), FRESH, GAUGES, START(0),
+         WAIT(5), FRESH, ON(USERS, 0), PARTITIONS(1), PUT(5, 50), WAIT(31), ROW(5, 50), FRESH),
+};
+
+static void test_topic_when_hidden_then_not_fresh(void **state)
 {
-    struct rig *rig = *state;
-    begin(rig, 1);
-    for (int restarted = 0; restarted < 2; restarted++) {
-        int64_t proved_ms = now_ms();
-        hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_HIDDEN, true);
-        if (restarted) {
-            rig_restart(rig, 0);
-        }
-        put(rig, 1, 20 + (float)restarted);
-        wait_s(rig, 2);
-        assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
-        wait_s(rig, 40);
-        assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_FAILED);
-        assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "grant"));
-        assert_int_equal(rig->stream->view.as_of_ms, proved_ms);
-        hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_HIDDEN, false);
-        wait_s(rig, 31); /* it is listed */
-        assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_FAILED);
-        assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
-        turns(rig, 3);
-        assert_true(item(rig, 1) == 20 + (float)restarted);
-        assert_int_equal(rig->stream->view.as_of_ms, now_ms());
-    }
+    RUN(HIDDEN_TOPICS);
 }
 
-/* Open the stream while another version of the model has a partition of USERS. */
-static void open_beside(struct rig *rig, enum hps_partition_state theirs)
+/* ---- where updates start --------------------------------------------------------------------- */
+
+/* Records 0 and 1 are older than the files, record 2 is two hours younger. Retention keeps records
+ * for `kept` ms; 0: not known. For a moment the wall clock was ahead by `glitch` ms. */
+#define FILES(low, kept, glitch, lost)                                                          \
+    BEGIN_AT(FILES), PUT(1, 10), PUT(1, 11), FILES_OF_NOW, LATER(7200 * 1000), PUT(2, 20),      \
+        TRIM(low), TOPIC(KEPT_MS, kept), WALL(glitch), WALL(-(glitch)), START(3),               \
+        IS(RUNNING, (lost) ? "may be gone" : ""), SKIPPED(lost, low), ROW(1, NONE), ROW(2, 20), \
+        REBOOT(0, 0), START(3), SKIPPED(lost, low)
+#define SKIPPED(lost, low) \
+    SKIPPED_RANGE((lost) ? HPS_POSITION_LOST : HPS_POSITION_WHOLE, (lost) ? (low) : 0)
+
+/* The files are of 1000 ms; record 0 has the time first_ms. */
+#define TIMES(time_of, first_ms, first_row, reason)                                           \
+    BEGIN_AT(FILES), PUT_AT(first_ms), TOPIC(TIME_OF, HPS_RECORD_TIME_##time_of), PUT(1, 10), \
+        START(3), IS(RUNNING, reason), ROW(9, first_row), ROW(1, 10), SEEK(0, OK), TURNS(2),  \
+        IS(RUNNING, "")
+#define SKIPS "before offset 1 are skipped: their times are before 1970-01-01T00:00:01Z"
+
+static const struct row STARTS[] = {
+    CASE("the files are older than retention", BEGIN_AT(FILES), PUT(1, 10), LATER(7200 * 1000),
+         PUT(2, 20), TRIM(1), TOPIC(KEPT_MS, HOUR_MS), START(3), IS(GAP, "retention.ms"),
+         ROW(2, NONE), AGE(UNKNOWN), ACCEPT(OK), TURNS(3), ROW(2, 20), START(3), IS(RUNNING, NULL)),
+    CASE("how long records are kept is not known", FILES(2, 0, 0, true)),
+    CASE("retention cannot have removed them, DeleteRecords can", FILES(2, 3 * HOUR_MS, 0, true)),
+    CASE("the log has a record from before the files", FILES(1, 3 * HOUR_MS, 0, false)),
+    CASE("no record was removed", FILES(0, 3 * HOUR_MS, 0, false)),
+    CASE("the wall clock was ahead for a moment", FILES(2, 3 * HOUR_MS, 10 * HOUR_MS, true)),
+    CASE("the same, of a compacted topic", COMPACTED(3 * HOUR_MS),
+         FILES(1, 3 * HOUR_MS, 10 * HOUR_MS, false)),
+    CASE("producers may set times", TIMES(CREATED, 500, NONE, SKIPS)),
+    CASE("the log sets times", TIMES(APPENDED, 500, NONE, "")),
+    CASE("it is not known whether producers set times", TIMES(NONE, 500, NONE, "")),
+    CASE("no record is older than the files", TIMES(CREATED, 1000, 90, "")),
+};
+
+static void test_start_when_records_before_it_are_skipped_then_a_gap_or_a_note(void **state)
 {
-    struct hps_partition_view view = {.topic = USERS, .state = theirs};
-    struct hps_update_stream other = {
-        .shown = {.partitions = &view, .capacity = 1},
-        .view = {.model = "m", .version = 99, .partitions = &view, .n_partitions = 1}};
-    hps_lock_init(&other.lock, HPS_LOCK_UPDATE_STREAM);
-    put(rig, 1, 10);
-    open_stream_beside(rig, &other);
-    hps_lock_fini(&other.lock);
-    wait_s(rig, 5);
-    assert_true(item(rig, 1) == 10);
+    RUN(STARTS);
 }
-
-static void test_as_of_when_a_topic_is_hidden_that_another_version_has_then_not_known(void **state)
-{
-    struct rig *rig = *state;
-    hps_fake_log_topic(rig->log, USERS, 1);
-    hps_fake_log_topic_set(rig->log, USERS, HPS_FAKE_HIDDEN, true);
-    put_on(rig, USERS, 0, 5, 50);
-    open_beside(rig, HPS_PARTITION_RUNNING);
-    for (int restarted = 0; restarted < 2; restarted++) { /* the second time without the other */
-        assert_int_equal(hps_update_as_of_ms(rig->fx.version), 0);
-        assert_true(isinf(staleness(rig)));
-        assert_int_equal(view_of(rig, USERS, 0)->state, HPS_PARTITION_FAILED);
-        assert_non_null(strstr(view_of(rig, USERS, 0)->reason, "grant"));
-        assert_true(isinf(gauge(rig, HPS_M_UPDATE_LAG, USERS, "0", NULL)));
-        rig_restart(rig, 0);
-        wait_s(rig, 5);
-    }
-    hps_fake_log_topic_set(rig->log, USERS, HPS_FAKE_HIDDEN, false);
-    wait_s(rig, 31); /* it is listed */
-    assert_int_equal(command(rig, HPS_UPDATE_RESUME), HPS_OK);
-    turns(rig, 3);
-    assert_true(fixture_value(&rig->fx, FIXTURE_USERS, 5) == 50);
-    assert_true(staleness(rig) == 0);
-}
-
-static void test_as_of_when_another_version_lost_a_topic_then_this_one_does_not_miss_it(
-    void **state)
-{
-    static const enum hps_partition_state states[] = {HPS_PARTITION_GONE, HPS_PARTITION_RUNNING};
-    struct rig *rig = *state;
-    for (int i = 0; i < 2; i++) { /* RUNNING: the other does not know yet */
-        close_stream(rig);
-        open_beside(rig, states[i]);
-        assert_int_equal(rig->stream->view.n_partitions, 1);
-        assert_true(staleness(rig) == 0);
-        assert_true(gauge(rig, HPS_M_UPDATE_PARTITION_STATE, USERS, "0", "starting") == 0);
-    }
-    rig_restart(rig, 0);
-    wait_s(rig, 5);
-    assert_true(staleness(rig) == 0);
-    hps_fake_log_topic(rig->log, USERS, 1); /* now it is made */
-    put_on(rig, USERS, 0, 5, 50);
-    wait_s(rig, 31);
-    assert_true(fixture_value(&rig->fx, FIXTURE_USERS, 5) == 50);
-    assert_true(staleness(rig) == 0);
-}
-
-static void test_refresh_when_paused_while_asked_then_it_ends(void **state)
-{
-    struct rig *rig = *state;
-    begin(rig, 1);
-    rig->stream->partitions[0].same.asked = true; /* its answer is on its way */
-    assert_int_equal(command(rig, HPS_UPDATE_PAUSE), HPS_OK);
-    hps_clock_advance(1);
-    rig->stream->refresh.asked_us = hps_clock_us();
-    assert_false(update_refresh_turn(rig->stream));
-    assert_int_equal(rig->stream->refresh.n, 1);
-}
-
-static void test_seek_when_frozen_then_another_partition_stays_at_its_gap(void **state)
-{
-    struct rig *rig = *state;
-    freeze_both(rig);
-    hps_fake_log_topic_replace(rig->log, USERS);
-    for (int i = 0; i < 8; i++) {
-        put_on(rig, USERS, 0, (hps_key)i, 20);
-    }
-    wait_s(rig, 31);
-    assert_int_equal(view_of(rig, USERS, 0)->state, HPS_PARTITION_GAP);
-    assert_int_equal(command_on(rig, ITEMS, 0, HPS_UPDATE_SEEK, HPS_UPDATE_SEEK_EARLIEST, 0),
-                     HPS_OK);
-    wait_s(rig, 3);
-    assert_int_equal(view_of(rig, USERS, 0)->state, HPS_PARTITION_GAP);
-    assert_true(rig->stream->view.as_of_ms < now_ms() - 30000);
-}
-
-static void test_topic_when_retention_took_the_witness_then_no_gap(void **state)
-{
-    struct rig *rig = *state;
-    begin(rig, 2);
-    put(rig, 3, 30);
-    turns(rig, 2);
-    hps_fake_log_trim(rig->log, ITEMS, 0, 2);
-    wait_s(rig, 62);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
-    assert_int_equal(rig->stream->view.as_of_ms, now_ms());
-}
-
-/* While it could not be asked: it is not claimed to be fresh before it is known to be the same. */
-static void test_topic_when_made_anew_while_its_leader_was_silent_then_never_fresh(void **state)
-{
-    struct rig *rig = *state;
-    begin(rig, 2);
-    int64_t proved_ms = now_ms();
-    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
-    wait_s(rig, 5);
-    hps_fake_log_topic_replace(rig->log, ITEMS);
-    for (int i = 0; i < 8; i++) {
-        put(rig, (hps_key)i, 20);
-    }
-    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_OK);
-    for (int i = 0; i < 5; i++) {
-        turns(rig, 1);
-        assert_true(rig->stream->view.as_of_ms <= proved_ms);
-    }
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-}
-
-static void test_topic_when_its_leader_is_silent_after_an_outage_then_not_fresh(void **state)
-{
-    struct rig *rig = *state;
-    begin(rig, 1);
-    int64_t proved_ms = now_ms();
-    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_UNAVAILABLE);
-    wait_s(rig, 2);
-    hps_fake_log_leader(rig->log, ITEMS, 0, HPS_UNAVAILABLE);
-    hps_fake_log_set(rig->log, HPS_FAKE_AWAY, HPS_OK);
-    wait_s(rig, 40);
-    assert_int_equal(rig->stream->view.as_of_ms, proved_ms);
-}
-
-/* ---- files that are too old ------------------------------------------------------------------ */
-
-static void test_start_when_the_files_are_older_than_retention_then_a_gap(void **state)
-{
-    struct rig *rig = *state;
-    rig->options.start = HPS_UPDATE_START_FILES;
-    put(rig, 1, 10);
-    hps_clock_advance(UINT64_C(7200) * S); /* the version was loaded before */
-    put(rig, 2, 20);
-    hps_fake_log_trim(rig->log, ITEMS, 0, 1);
-    hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_KEPT_MS, HOUR_MS);
-    begin(rig, 0);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_GAP);
-    assert_non_null(strstr(view_of(rig, ITEMS, 0)->reason, "retention.ms"));
-    assert_true(item(rig, 2) == -1);
-    assert_true(isinf(staleness(rig)));
-    assert_int_equal(command(rig, HPS_UPDATE_ACCEPT_GAP), HPS_OK);
-    turns(rig, 3);
-    assert_true(item(rig, 2) == 20);
-    rig_restart(rig, 3);
-    assert_int_equal(view_of(rig, ITEMS, 0)->state, HPS_PARTITION_RUNNING);
-}
-
-static void test_start_when_records_that_the_files_lack_may_be_gone_then_it_runs_and_says_so(
-    void **s)
-{
-    static const struct {
-        int64_t kept_ms; /* 0: not known */
-        int64_t low;
-        bool missing;
-        int64_t glitch_ms; /* the wall clock was ahead by this for a moment */
-        bool compacted;
-    } cases[] = {
-        {0, 2, true, 0, false},
-        /* retention cannot have removed them, DeleteRecords can */
-        {3 * HOUR_MS, 2, true, 0, false},
-        {3 * HOUR_MS, 1, false, 0, false}, /* the log has a record from before the files */
-        {3 * HOUR_MS, 0, false, 0, false},
-        {3 * HOUR_MS, 2, true, 10 * HOUR_MS, false},
-        {3 * HOUR_MS, 1, false, 10 * HOUR_MS, true},
-    };
-    (void)s;
-    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct rig *rig = rig_open();
-        rig->options.start = HPS_UPDATE_START_FILES;
-        if (cases[i].compacted) {
-            hps_fake_log_topic_compacted(rig->log, ITEMS, HPS_COMPACTION_YES, 3 * HOUR_MS);
-        }
-        put(rig, 1, 10);
-        put(rig, 1, 11);
-        rig->fx.version->loaded_unix_ms = hps_clock_wall_ms() + 1;
-        hps_clock_advance(UINT64_C(7200) * S);
-        put(rig, 2, 20);
-        hps_fake_log_trim(rig->log, ITEMS, 0, cases[i].low);
-        hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_KEPT_MS, cases[i].kept_ms);
-        hps_clock_wall_shift(cases[i].glitch_ms);
-        (void)now_ms();
-        hps_clock_wall_shift(-cases[i].glitch_ms);
-        begin(rig, 0);
-        const struct hps_partition_view *view = view_of(rig, ITEMS, 0);
-        assert_int_equal(view->state, HPS_PARTITION_RUNNING);
-        assert_int_equal(strstr(view->reason, "may be gone") != NULL, cases[i].missing);
-        assert_int_equal(view->skipped == HPS_POSITION_LOST, cases[i].missing);
-        assert_true(item(rig, 1) == -1 && item(rig, 2) == 20);
-        hps_clock_fake(hps_clock_us()); /* another process */
-        rig_restart(rig, 3);
-        view = view_of(rig, ITEMS, 0); /* it applied all later records */
-        assert_int_equal(view->skipped == HPS_POSITION_LOST, cases[i].missing);
-        assert_int_equal(view->skipped_end, cases[i].missing ? cases[i].low : 0);
-        rig_close(rig);
-    }
-}
-
-static void test_start_when_producers_may_set_times_then_it_says_what_it_skips(void **state)
-{
-    static const struct {
-        enum hps_record_time time_of;
-        int64_t first_ms; /* time of the first record; the files are of 1000 */
-        bool noted;
-    } cases[] = {{HPS_RECORD_TIME_CREATED, 500, true},
-                 {HPS_RECORD_TIME_APPENDED, 500, false},
-                 {HPS_RECORD_TIME_NONE, 500, false},
-                 {HPS_RECORD_TIME_CREATED, 1000, false}};
-    (void)state;
-    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct rig *rig = rig_open();
-        const hps_key key = 9;
-        const float row[FIXTURE_DIM] = {90, 90};
-        const struct hps_fake_record first = {.key = &key,
-                                              .key_size = sizeof(key),
-                                              .value = row,
-                                              .value_size = sizeof(row),
-                                              .time_unix_ms = cases[i].first_ms,
-                                              .time_of = HPS_RECORD_TIME_CREATED};
-        rig->options.start = HPS_UPDATE_START_FILES;
-        hps_fake_log_append(rig->log, ITEMS, 0, &first);
-        hps_fake_log_topic_set(rig->log, ITEMS, HPS_FAKE_TIME_OF, cases[i].time_of);
-        begin(rig, 1);
-        const struct hps_partition_view *view = view_of(rig, ITEMS, 0);
-        assert_int_equal(view->state, HPS_PARTITION_RUNNING);
-        assert_true(item(rig, key) == (cases[i].first_ms < 1000 ? -1 : 90));
-        assert_true(item(rig, 1) == 10);
-        const char *note =
-            "before offset 1 are skipped: their times are before 1970-01-01T00:00:01Z";
-        assert_true((strstr(view->reason, note) != NULL) == cases[i].noted);
-        assert_true(cases[i].noted || view->reason[0] == '\0');
-        assert_int_equal(seek(rig, 0), HPS_OK);
-        turns(rig, 2);
-        assert_string_equal(view_of(rig, ITEMS, 0)->reason, "");
-        rig_close(rig);
-    }
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, rig_setup, teardown)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_as_of_when_one_leader_is_silent_then_it_stands_though_others_answer),
-        TEST(test_staleness_when_the_clock_is_set_back_then_it_grows_as_before),
-        TEST(test_staleness_when_the_clock_was_set_back_before_a_restart_then_never_too_low),
-        TEST(test_view_when_no_turn_comes_then_nothing_is_claimed_for_longer_than_it_is_so),
-        TEST(test_view_when_the_topic_is_not_proved_in_time_then_the_lag_is_not_known),
-        TEST(test_lag_when_at_a_gap_for_long_then_still_known),
-        TEST(test_as_of_when_a_transaction_is_open_then_it_waits_for_its_end),
-        TEST(test_as_of_when_behind_then_only_what_was_read_up_to_is_claimed),
-        TEST(test_as_of_when_quiet_and_the_log_was_away_then_it_does_not_go_back),
-        TEST(test_as_of_when_a_topic_grows_then_since_it_was_listed_before),
-        TEST(test_as_of_when_the_model_has_no_topic_then_it_is_not_known),
-        TEST(test_staleness_when_never_proved_then_endless),
-        TEST(test_state_when_a_batch_waits_then_held_and_behind),
-        TEST(test_state_when_frozen_then_said_and_growing_old),
-        TEST(test_seek_when_frozen_then_the_other_partitions_go_on_where_they_froze),
-        TEST(test_state_when_restarted_then_starting_until_listed_or_gone),
-        TEST(test_seek_when_paused_then_it_stays_paused),
-        TEST(test_record_when_it_cannot_be_read_then_left_out_and_said),
-        TEST(test_tombstone_when_compacted_away_while_the_leader_was_silent_then_a_gap),
-        TEST(test_tombstone_when_read_that_far_behind_then_a_gap),
-        cmocka_unit_test(test_tombstone_when_not_read_that_long_then_a_gap_if_anything_was_logged),
-        cmocka_unit_test(test_topic_when_made_anew_then_each_way_to_look_finds_it),
-        cmocka_unit_test(test_topic_when_made_anew_before_a_record_was_read_then_a_gap),
-        cmocka_unit_test(
-            test_witness_when_none_is_found_then_it_is_asked_again_or_was_compacted_away),
-        TEST(test_topic_when_made_anew_and_outgrown_then_a_gap_once_it_is_asked),
-        TEST(test_as_of_when_neither_list_nor_witness_comes_then_it_stands),
-        TEST(test_as_of_when_only_lists_do_not_come_then_the_witness_is_asked_for),
-        TEST(test_witness_when_refused_while_lists_do_not_come_then_asked_for_again),
-        TEST(test_as_of_when_lists_hang_then_it_goes_on_by_what_leaders_answer),
-        TEST(test_topic_when_its_leader_was_silent_while_lists_hang_then_asked_for_once),
-        TEST(test_topic_when_listed_later_than_others_then_nothing_is_known_of_its_partitions),
-        TEST(test_witness_when_none_is_found_now_and_then_then_that_is_not_believed),
-        TEST(test_topic_when_made_anew_while_paused_then_a_refresh_finds_it),
-        TEST(test_lag_when_a_topic_made_anew_grows_past_the_position_then_not_known),
-        TEST(test_lag_when_not_begun_then_not_known),
-        TEST(test_as_of_when_a_topic_is_hidden_that_another_version_has_then_not_known),
-        TEST(test_as_of_when_another_version_lost_a_topic_then_this_one_does_not_miss_it),
-        TEST(test_topic_when_it_is_hidden_then_it_fails_until_resumed_with_rights),
-        TEST(test_lag_when_paused_and_not_proved_since_the_start_then_not_known),
-        TEST(test_refresh_when_paused_while_asked_then_it_ends),
-        TEST(test_seek_when_frozen_then_another_partition_stays_at_its_gap),
-        TEST(test_tombstone_when_stopped_in_the_first_backlog_then_a_gap),
-        TEST(test_topic_when_retention_took_the_witness_then_no_gap),
-        TEST(test_topic_when_made_anew_while_its_leader_was_silent_then_never_fresh),
-        TEST(test_topic_when_its_leader_is_silent_after_an_outage_then_not_fresh),
-        TEST(test_start_when_the_files_are_older_than_retention_then_a_gap),
-        cmocka_unit_test(
-            test_start_when_records_that_the_files_lack_may_be_gone_then_it_runs_and_says_so),
-        cmocka_unit_test(test_start_when_producers_may_set_times_then_it_says_what_it_skips),
+        cmocka_unit_test(test_as_of_when_a_leader_is_silent_then_it_does_not_advance),
+        cmocka_unit_test(test_as_of_when_a_record_is_not_applied_then_it_is_not_claimed),
+        cmocka_unit_test_setup_teardown(
+            test_as_of_when_behind_then_only_what_was_read_up_to_is_claimed, rig_setup, teardown),
+        cmocka_unit_test(test_view_when_no_turn_happens_then_claims_expire),
+        cmocka_unit_test(test_staleness_when_the_clock_is_set_back_then_never_too_low),
+        cmocka_unit_test(test_version_when_frozen_then_old_until_a_seek),
+        cmocka_unit_test(test_tombstone_when_it_may_be_compacted_away_then_a_gap),
+        cmocka_unit_test(test_topic_when_recreated_then_a_gap_and_not_fresh),
+        cmocka_unit_test(test_witness_when_topics_are_not_listed_then_requested),
+        cmocka_unit_test(test_witness_when_none_is_found_then_no_gap_and_not_fresh_yet),
+        cmocka_unit_test(test_topic_when_hidden_then_not_fresh),
+        cmocka_unit_test(test_start_when_records_before_it_are_skipped_then_a_gap_or_a_note),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

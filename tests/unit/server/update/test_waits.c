@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who waits for the updates of a version: when they are shown a view, how many there may be, and
- * how a wait ends. Over a stream that the test turns by hand.
+ * Waits for the updates of a version: when a waiter checks the view, how many waits are allowed,
+ * and how a wait ends. The test runs each turn of the stream.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,19 +16,19 @@ enum { ALL_MAX = 256, ONE_MAX = 64 };
 
 struct wait {
     struct hps_update_waiter waiter;
-    enum hps_update_look says;
-    unsigned n_looks;
+    enum hps_update_check result;
+    unsigned n_checks;
     int end; /* -1: it waits */
 };
 
-static enum hps_update_look on_look(struct hps_update_waiter *waiter,
-                                    const struct hps_stream_view *view)
+static enum hps_update_check on_check(struct hps_update_waiter *waiter,
+                                      const struct hps_stream_view *view)
 {
     struct wait *wait = (struct wait *)waiter;
     assert_int_equal(view->version, 7);
     assert_true(view->active);
-    wait->n_looks++;
-    return wait->says;
+    wait->n_checks++;
+    return wait->result;
 }
 
 static void on_done(struct hps_update_waiter *waiter, enum hps_update_end end)
@@ -37,11 +37,12 @@ static void on_done(struct hps_update_waiter *waiter, enum hps_update_end end)
     ((struct wait *)waiter)->end = (int)end;
 }
 
-static hps_status wait_begin(struct rig *rig, struct wait *wait, const void *who, int64_t version)
+static hps_status wait_begin(struct rig *rig, struct wait *wait, const void *client,
+                             int64_t version)
 {
     struct hps_error err = {0};
-    *wait = (struct wait){.waiter = {.look = on_look, .done = on_done, .who = who},
-                          .says = HPS_UPDATE_LOOK_WAIT,
+    *wait = (struct wait){.waiter = {.check = on_check, .done = on_done, .client = client},
+                          .result = HPS_UPDATE_CHECK_WAIT,
                           .end = -1};
     return hps_updater_wait(rig->updater, "m", version, &wait->waiter, &err);
 }
@@ -64,59 +65,59 @@ static int end(void **state)
     return teardown(state);
 }
 
-static void test_wait_when_the_stream_turns_then_it_looks_until_it_is_done(void **state)
+static void test_wait_when_the_stream_turns_then_it_checks_until_done(void **state)
 {
     struct rig *rig = listed(state);
     struct wait wait;
     assert_int_equal(wait_begin(rig, &wait, NULL, 7), HPS_OK);
-    assert_int_equal(wait.n_looks, 1);
-    wait.says = HPS_UPDATE_LOOK_DONE;
+    assert_int_equal(wait.n_checks, 1);
+    wait.result = HPS_UPDATE_CHECK_DONE;
     hps_clock_advance(10 * 1000);
     turns(rig, 1);
-    assert_int_equal(wait.n_looks, 2);
-    assert_int_equal(wait.end, HPS_UPDATE_END_LOOKED);
+    assert_int_equal(wait.n_checks, 2);
+    assert_int_equal(wait.end, HPS_UPDATE_END_DONE);
     hps_clock_advance(10 * 1000);
     turns(rig, 1);
-    assert_int_equal(wait.n_looks, 2);
+    assert_int_equal(wait.n_checks, 2);
     assert_false(hps_updater_wait_end(rig->updater, &wait.waiter));
 }
 
-static void test_wait_when_turns_are_quick_then_it_looks_no_more_than_every_10_ms(void **state)
+static void test_wait_when_turns_are_quick_then_it_checks_every_10_ms(void **state)
 {
     struct rig *rig = listed(state);
     struct wait wait;
     assert_int_equal(wait_begin(rig, &wait, NULL, 7), HPS_OK);
     hps_clock_advance(10 * 1000);
     turns(rig, 5);
-    assert_int_equal(wait.n_looks, 2);
+    assert_int_equal(wait.n_checks, 2);
     assert_true(hps_updater_wait_end(rig->updater, &wait.waiter));
 }
 
-static void test_wait_when_a_refresh_is_wanted_then_one_is_made_and_then_a_pause(void **state)
+static void test_wait_when_it_requests_refreshes_then_they_have_pauses(void **state)
 {
     struct rig *rig = listed(state);
     struct wait wait;
     hps_clock_advance(1000);
     assert_int_equal(wait_begin(rig, &wait, NULL, 7), HPS_OK);
     assert_false(wait.waiter.refreshed);
-    wait.says = HPS_UPDATE_LOOK_REFRESH;
+    wait.result = HPS_UPDATE_CHECK_REFRESH;
     hps_clock_advance(10 * 1000);
     turns(rig, 2);
-    assert_true(rig->stream->refresh.done_us > wait.waiter.begin_us);
+    assert_true(rig->stream->refresh->done_us > wait.waiter.begin_us);
     assert_true(wait.waiter.refreshed);
-    uint64_t done_us = rig->stream->refresh.done_us;
-    for (int i = 0; i < 15; i++) { /* no other one within 200 ms */
+    uint64_t done_us = rig->stream->refresh->done_us;
+    for (int i = 0; i < 15; i++) { /* no other refresh within 200 ms */
         hps_clock_advance(10 * 1000);
         turns(rig, 1);
     }
-    assert_int_equal(rig->stream->refresh.done_us, done_us);
+    assert_int_equal(rig->stream->refresh->done_us, done_us);
     hps_clock_advance(100 * 1000);
     turns(rig, 2);
-    assert_true(rig->stream->refresh.done_us > done_us);
+    assert_true(rig->stream->refresh->done_us > done_us);
     assert_true(hps_updater_wait_end(rig->updater, &wait.waiter));
 }
 
-static void test_waits_when_there_are_too_many_then_refused_by_identity_and_in_all(void **state)
+static void test_waits_when_too_many_then_rejected_by_client_and_in_all(void **state)
 {
     struct rig *rig = listed(state);
     struct wait *waits = hps_calloc(ALL_MAX + 1, sizeof(*waits));
@@ -132,7 +133,8 @@ static void test_waits_when_there_are_too_many_then_refused_by_identity_and_in_a
     assert_int_equal(wait_begin(rig, &waits[ALL_MAX], NULL, 7), HPS_EXHAUSTED);
     assert_true(hps_updater_wait_end(rig->updater, &waits[0].waiter));
     assert_int_equal(wait_begin(rig, &waits[0], NULL, 7), HPS_OK);
-    hps_updater_waits_close(rig->updater); /* the server stops: all end, and no more begin */
+    hps_updater_waits_close(
+        rig->updater); /* the server stops: all waits end, and new ones are rejected */
     for (int i = 0; i < ALL_MAX; i++) {
         assert_int_equal(waits[i].end, HPS_UPDATE_END_STOPS);
     }
@@ -140,7 +142,7 @@ static void test_waits_when_there_are_too_many_then_refused_by_identity_and_in_a
     hps_free(waits);
 }
 
-static void test_wait_when_the_version_goes_or_is_not_there_then_it_ends(void **state)
+static void test_wait_when_the_version_is_removed_or_unknown_then_it_ends(void **state)
 {
     struct rig *rig = listed(state);
     struct wait wait;
@@ -149,10 +151,10 @@ static void test_wait_when_the_version_goes_or_is_not_there_then_it_ends(void **
     assert_int_equal(wait_begin(rig, &wait, NULL, 7), HPS_OK);
     update_waits_end(rig->stream);
     assert_int_equal(wait.end, HPS_UPDATE_END_VERSION);
-    wait = (struct wait){.waiter = {.look = on_look, .done = on_done}, .end = -1};
-    assert_false(hps_updater_wait_end(rig->updater, &wait.waiter)); /* before it began */
+    wait = (struct wait){.waiter = {.check = on_check, .done = on_done}, .end = -1};
+    assert_false(hps_updater_wait_end(rig->updater, &wait.waiter)); /* it does not wait yet */
     assert_int_equal(hps_updater_wait(rig->updater, "m", 7, &wait.waiter, &err), HPS_CANCELLED);
-    assert_int_equal(wait.n_looks, 0);
+    assert_int_equal(wait.n_checks, 0);
 }
 
 #define T(test) cmocka_unit_test_setup_teardown(test, rig_setup, end)
@@ -160,11 +162,11 @@ static void test_wait_when_the_version_goes_or_is_not_there_then_it_ends(void **
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        T(test_wait_when_the_stream_turns_then_it_looks_until_it_is_done),
-        T(test_wait_when_turns_are_quick_then_it_looks_no_more_than_every_10_ms),
-        T(test_wait_when_a_refresh_is_wanted_then_one_is_made_and_then_a_pause),
-        T(test_waits_when_there_are_too_many_then_refused_by_identity_and_in_all),
-        T(test_wait_when_the_version_goes_or_is_not_there_then_it_ends),
+        T(test_wait_when_the_stream_turns_then_it_checks_until_done),
+        T(test_wait_when_turns_are_quick_then_it_checks_every_10_ms),
+        T(test_wait_when_it_requests_refreshes_then_they_have_pauses),
+        T(test_waits_when_too_many_then_rejected_by_client_and_in_all),
+        T(test_wait_when_the_version_is_removed_or_unknown_then_it_ends),
     };
     return cmocka_run_group_tests_name("waits", tests, NULL, NULL);
 }

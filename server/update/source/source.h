@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The log as a stream's source: the consumer, lists of topics, responses of leaders, and proofs
+ * that topics are still the ones that were read. Thread `update`.
+ */
+#ifndef HPS_SERVER_UPDATE_SOURCE_SOURCE_H
+#define HPS_SERVER_UPDATE_SOURCE_SOURCE_H
+
+#include "server/update/partition/steps.h"
+
+enum {
+    UPDATE_LOG_TIMEOUT_MS = 3000, /* of a request to the log */
+    UPDATE_LEADER_SILENT_US = HPS_LEADER_SILENT_US
+};
+
+/* The connection of the consumer to the log. Both flags are false without a consumer. */
+struct update_link {
+    bool answers;       /* the last request was answered, or the log became reachable */
+    bool down;          /* the consumer reported the log unreachable, and not reachable again */
+    bool outage_logged; /* an outage was logged, and its end was not logged yet */
+    char text[200];     /* the last error of the log; "": none */
+};
+
+struct update_topics {
+    bool listed;              /* a list has arrived */
+    bool started;             /* the log has an info that topics of the model are listed */
+    bool failed;              /* the last request failed: it is repeated after a pause */
+    bool fresh;               /* no position was stored when the version was added */
+    int64_t listed_ms;        /* when the newest list without a change was requested
+                                 (hps_clock_forward_ms); 0: not known */
+    uint64_t listing_us;      /* when the newest list that was taken was requested (hps_clock_us) */
+    int64_t start_ms;         /* the files may lack updates from this time; 0: not known */
+    uint64_t identify_due_us; /* when topics are identified next, even without a new list */
+    uint64_t due_us;          /* when a list is requested next */
+};
+
+/* Whether a list of topics has arrived. */
+static inline bool update_is_listed(const struct hps_update_stream *stream)
+{
+    return stream->topics->listed;
+}
+
+/* ---- link.c ---------------------------------------------------------------------------------- */
+
+/* Open the consumer, which the stream owns. False: the consumer cannot be opened now. The error is
+ * logged. */
+bool update_link_open(struct hps_update_stream *stream);
+/* Close the consumer. No effect if it is closed. */
+void update_link_close(struct hps_update_stream *stream);
+/* The log became unreachable: stop reading. text: the error. */
+void update_link_down(struct hps_update_stream *stream, const char *text);
+/* The log is reachable again. */
+void update_link_up(struct hps_update_stream *stream);
+/* The log answers. Log this if its outage was logged. */
+void update_log_reachable(struct hps_update_stream *stream);
+/* Set `err` to the last error of the log. Returns UNAVAILABLE. */
+hps_status update_unreachable(const struct hps_update_stream *stream, struct hps_error *err);
+
+/* ---- topics.c -------------------------------------------------------------------------------- */
+
+/* Request the list of topics and wait for it. Add new partitions, and identify all topics. An error
+ * is logged, and the request is repeated later. */
+void update_list_topics(struct hps_update_stream *stream);
+/* Take the newest list that the consumer requested in the background, and identify topics. */
+void update_take_listing(struct hps_update_stream *stream);
+/* Whether to request the list of topics now: at intervals, or as soon as a list is wanted. If the
+ * last request failed, after a pause. */
+bool update_list_due(const struct hps_update_stream *stream, uint64_t now_us);
+/* The log was unreachable: forget since when lists have lacked partitions. */
+void update_forget_missing(struct hps_update_stream *stream);
+
+/* ---- identity.c ------------------------------------------------------------------------------ */
+
+/* A list of topics arrived: require proofs, and compare ids. all: the whole list was taken.
+ * Otherwise only partitions that run or are paused are identified. */
+void update_identify(struct hps_update_stream *stream, bool all);
+
+/* Take recalled records, and request records that are due. */
+void update_identity_turn(struct hps_update_stream *stream);
+
+/* Whether the topic counts as the one that was read. */
+bool update_is_same(const struct update_partition *partition);
+/* Whether the topic was proved to be the same at since_ms or later, or needs no proof. */
+bool update_is_proved_since(const struct update_partition *partition, int64_t since_ms);
+/* Until when (Unix ms) the topic counts as the one that was read. INT64_MAX: no record was read
+ * yet, or the topic is not checked since the partition has a gap or failed. */
+int64_t update_same_until_ms(const struct update_partition *partition);
+
+/* ---- proof.c --------------------------------------------------------------------------------- */
+
+/* Take the responses of leaders, and recalled records. */
+void update_take_responses(struct hps_update_stream *stream);
+/* Advance as-of of partitions that were read up to an end that their leader named. After a poll and
+ * update_take_responses, before the batch is applied. */
+void update_prove(struct hps_update_stream *stream);
+
+/* The consumer is closed: forget its watches and their responses. */
+void update_forget_responses(struct hps_update_stream *stream);
+/* Whether the last response of the partition's leader is too old. */
+bool update_leader_silent(const struct update_partition *partition);
+
+#endif
