@@ -3,7 +3,8 @@
 for rows and hand what it claims of them to the judge (tests/lib/claims.py), and one who knows what can be reached.
 
 Models: `wide` has many partitions on all brokers, transactions and several versions; `dense` has compacted topics;
-`anew` has topics that are made anew; `bare` has none.
+`anew` has topics that are recreated; those of `grown` get more partitions; the tables of `late` get their topics one
+after the other; `bare` has none.
 """
 import collections
 import contextlib
@@ -38,14 +39,16 @@ FAMILIES = ("update_staleness_seconds", "update_source_up", "update_lag_records"
             "update_partition_state", "update_frozen")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class Topic:
     model: str
     table: str
-    partitions: int
+    first: int  # partitions when it is created
     replicas: int
-    weight: int  # of writes
+    weight: float  # of writes
     config: tuple = ()
+    most: int = 0  # partitions that it may grow to
+    partitions: int = 0  # that it has now; 0: there is no such topic
 
     @property
     def name(self):
@@ -57,21 +60,23 @@ class Topic:
 
     def keys(self, partition):
         """Those that are anybody's to write."""
-        return [key for key in range(partition, MORTAL if self.config else KEYS, self.partitions)
+        return [key for key in range(partition, MORTAL if self.config else KEYS, self.most or self.first)
                 if not self.is_transactional(key)]
 
     def is_transactional(self, key):
-        return self.name == TRANSACTIONAL and key // self.partitions % 4 == 0
+        return self.name == TRANSACTIONAL and key // self.first % 4 == 0
 
 
 # Segments are closed, cleaned and their tombstones removed while a leader is away.
 COMPACTED = (("cleanup_policy", "compact"), ("segment_ms", 1000), ("delete_retention_ms", 5000),
              ("min_cleanable_dirty_ratio", 0.01), ("max_compaction_lag_ms", 500))
 TOPICS = (Topic("wide", "a", 6, 1, 4), Topic("wide", "b", 3, 3, 3), Topic("wide", "p", 1, 3, 0),
-          Topic("dense", "c", 3, 1, 3, COMPACTED), Topic("anew", "d", 3, 1, 2), Topic("anew", "e", 2, 3, 2))
+          Topic("dense", "c", 3, 1, 3, COMPACTED), Topic("anew", "d", 3, 1, 2), Topic("anew", "e", 2, 3, 2),
+          Topic("grown", "g", 1, 1, 1, most=24), Topic("grown", "h", 1, 3, 1, most=24),
+          *(Topic("late", f"t{i}", 1 + i % 2, 1, 0.1) for i in range(16)))
 BY_NAME = {topic.name: topic for topic in TOPICS}
-TABLES = {"wide": ("a", "b", "p"), "dense": ("c",), "anew": ("d", "e"), "bare": ("f",)}
-MODELS = tuple(TABLES)
+MODELS = ("wide", "dense", "anew", "grown", "late", "bare")
+TABLES = {model: tuple(topic.table for topic in TOPICS if topic.model == model) or ("f",) for model in MODELS}
 PUBLISHED = BY_NAME["hps_et.wide.p"]  # by hps-publish alone
 
 
@@ -163,10 +168,11 @@ class Writer(Actor):
         self.producers, self.unsent = {}, collections.Counter()
         self.locks, self.held = {topic.name: threading.Lock() for topic in TOPICS}, collections.Counter()
         for topic in TOPICS:
-            self.renew(topic)
+            if topic.partitions:
+                self.renew(topic)
 
     def renew(self, topic):
-        """For a topic that was made anew: what the last one held is nothing to it."""
+        """For a topic that was created, or has more partitions: the last producer does not know it."""
         config = {"bootstrap.servers": self.stage.cluster.bootstrap, "enable.idempotence": True, "linger.ms": 2,
                   "topic.metadata.refresh.interval.ms": 1000, "log_level": 0}
         self.producers[topic.name] = self.stage.cluster.kafka().Producer(config)
@@ -174,15 +180,15 @@ class Writer(Actor):
     def turn(self):
         weights = [topic.weight for topic in self.topics]
         for topic in self.rng.choices(self.topics, weights, k=max(1, int(RATE * self.pause_s))):
-            self.put(topic, self.rng.randrange(topic.partitions))
-        for topic in TOPICS:
-            with self.locks[topic.name]:
-                self.producers[topic.name].poll(0)
+            self.put(topic)
+        for name in list(self.producers):
+            with self.locks[name]:
+                self.producers[name].poll(0)
 
-    def put(self, topic, partition, key=None, is_delete=None):
+    def put(self, topic):
         with self.locks[topic.name]:
-            if not self.held[topic.name] and self.unsent[topic.name] < UNSENT_MAX:
-                self.send(topic, partition, key, is_delete)
+            if topic.partitions and not self.held[topic.name] and self.unsent[topic.name] < UNSENT_MAX:
+                self.send(topic, self.rng.randrange(topic.partitions))
 
     def send(self, topic, partition, key=None, is_delete=None, headers=()):
         """Its lock is held."""
@@ -219,14 +225,16 @@ class Writer(Actor):
                 self.held[topic.name] -= 1
 
     def flush(self, topic):
-        assert self.producers[topic.name].flush(PATIENCE_S * 4) == 0, f"{topic.name} takes no records"
+        producer = self.producers.get(topic.name)  # None: the topic was never created
+        assert producer is None or producer.flush(PATIENCE_S * 4) == 0, f"{topic.name} takes no records"
 
-    def fill(self, topic, least=0, padding=0):
-        """Write every key, and so many records to each partition, longer by so much; back when all are acknowledged."""
+    def fill(self, topic, ends=(), padding=0, first=0):
+        """Write every key of the partitions from `first` on, in records longer by `padding`, and more records until the
+        partitions have these ends; back when all are acknowledged."""
         with self.locks[topic.name]:
-            for partition in range(topic.partitions):
+            for partition in range(first, topic.partitions):
                 keys = topic.keys(partition)
-                for i in range(max(len(keys), least)):
+                for i in range(max([len(keys), *ends[partition:partition + 1]])):
                     self.send(topic, partition, keys[i % len(keys)], headers=[("padding", bytes(padding))])
                     if i % 500 == 499:
                         self.flush(topic)

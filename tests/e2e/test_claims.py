@@ -13,7 +13,7 @@ from rig import SANITIZER
 pytestmark = pytest.mark.skipif(SANITIZER != "", reason="nothing of ours runs in it")
 
 FILE_KEYS = 10
-BOUND_S, MARGIN_S, GRACE_S = 3, 0.1, 2
+BOUND_S, MARGIN_S = 3, 0.1
 TOPIC, OTHER = "hps_et.m.a", "hps_et.m.b"
 P0, P1, Q0 = (TOPIC, 0), (TOPIC, 1), (OTHER, 0)
 
@@ -25,7 +25,7 @@ class Made:
         self.history, self.reach = History(FILE_KEYS), Reach()
         self.judge = Judge(self.history, self.reach, BOUND_S, MARGIN_S)
         for topic in (TOPIC, OTHER):
-            self.history.make(topic, 0, GRACE_S)
+            self.history.make(topic, 0)
 
     def write(self, key, sent, acked=None, place=P0, is_delete=False, table="a", **more):
         one = self.history.write("m", table, key, is_delete, place, sent, **more)
@@ -177,37 +177,38 @@ def test_activate_when_the_version_lacks_what_the_last_one_has_then_a_lie(made):
 
 # ---- topics that end, gaps, and what stands still ------------------------------------------------------
 
-def test_topic_when_made_anew_then_its_updates_count_from_when_that_must_be_known(made):
+def test_topic_when_recreated_then_its_updates_count_once_acknowledged_and_those_of_the_old_one_do_not(made):
     old = made.write(1, 10, 10.1)
     assert made.history.last("m", "a", 1) is old
     made.history.unmake(TOPIC, 20)
     assert made.history.last("m", "a", 1) is None
-    made.judge.looked_up(sight(21, k1=-1), 100)  # the log has it no more
-    made.history.make(TOPIC, 21, GRACE_S)
-    new = made.write(1, 22, 22.1)
-    made.judge.looked_up(sight(22.9, k1=-1), 100)
+    made.judge.looked_up(sight(20.5, k1=-1), 100)
+    made.history.make(TOPIC, 21)
+    new = made.write(1, 21, 21.1)
+    made.judge.looked_up(sight(21.15, k1=-1), 100)  # the log has only the new one, which is too young
+    made.judge.looked_up(sight(21.3, k1=new.number), 100)
     assert made.lies() == []
-    made.judge.looked_up(sight(23.1, k1=-1), 100)
-    assert made.lies() == ["max_staleness_ms"]
-    made.judge.looked_up(sight(23.1, k1=new.number), 100)
+    made.judge.looked_up(sight(21.3, k1=old.number), 100)
+    made.judge.waited(sight(21.3, k1=old.number), 21.2)
+    made.judge.as_of(sight(21.3, k1=old.number), 21.15, 21.3)
+    assert made.lies() == ["max_staleness_ms", "wait-for", "as_of"]
+
+
+def test_partition_and_topic_when_new_then_their_updates_count_once_acknowledged(made):
+    added, first = (TOPIC, 7), ("hps_et.m.c", 0)
+    made.history.make(first[0], 20)
+    made.write(1, 20, 20.1, added), made.write(2, 20, 20.1, first)
+    made.judge.looked_up(sight(21.1, k1=-1, k2=-1), 1000)
     assert made.lies() == []
+    made.judge.looked_up(sight(21.2, k1=-1, k2=2), 1000)
+    made.judge.looked_up(sight(21.2, k1=1, k2=-1), 1000)
+    assert made.lies() == ["max_staleness_ms"] * 2
 
 
 def test_topic_when_its_end_is_to_come_then_its_updates_count(made):
     made.write(1, 10, 10.1)
     made.history.unmake(TOPIC, 20)
     made.judge.looked_up(sight(19, k1=-1), 100)
-    assert made.lies() == ["max_staleness_ms"]
-
-
-def test_topic_when_the_operator_has_adopted_it_then_its_updates_count_at_once(made):
-    made.history.unmake(TOPIC, 20)
-    made.history.make(TOPIC, 21, GRACE_S)
-    made.write(1, 21.5, 21.6)
-    made.history.adopt(TOPIC, 22)
-    made.judge.looked_up(sight(21.9, k1=-1), 100)
-    assert made.lies() == []
-    made.judge.looked_up(sight(22.1, k1=-1), 100)
     assert made.lies() == ["max_staleness_ms"]
 
 
@@ -226,6 +227,8 @@ def test_gap_when_accepted_then_what_was_before_may_be_missing_there_and_nothing
 def test_fact_when_a_claim_is_newer_than_its_beginning_then_a_lie_though_no_row_is_missing(made):
     fact = made.judge.fact("frozen", "m", 10, versions=[1])
     made.judge.looked_up(sight(10.5, k1=-1), 1000)  # of before
+    made.judge.as_of(sight(15, k1=-1), 10.1, 15)  # it was frozen a moment later
+    made.judge.as_of(sight(15, k1=-1), 12.9, 15, P0)  # and its partition later still
     made.judge.looked_up(sight(15, version=2, k1=-2), 1000)
     made.judge.staleness(sight(15, k1=-1), math.inf, 15)
     assert made.lies() == []

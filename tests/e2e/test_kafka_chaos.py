@@ -3,23 +3,26 @@
 it is claims more than is so.
 
 Before each broker is a relay (tests/lib/relay.py) that is cut, hangs, loses one way or is slow. Leaders move, brokers
-are killed, topics are compacted, deleted and made anew, rights on them and on the group are taken away and given back,
-versions are activated, frozen and paused, and the daemon is killed. Meanwhile others (kafka_actors.py) write, look up,
-scrape and run the tools; what these are told is judged by what was acknowledged (tests/lib/claims.py). Now and then all
-is mended, an operator does what has to be done, and every row is compared with the log, as a stock client reads it.
+are killed, topics are created, get more partitions, are compacted, deleted and recreated, rights on them and on the
+group are taken away and returned, versions are activated, frozen and paused, and the daemon is killed. Meanwhile others
+(kafka_actors.py) write, look up, scrape and run the tools; what these are told is judged by what was acknowledged
+(tests/lib/claims.py). Now and then all is mended, an operator does what has to be done, and every row is compared with
+the log, as a stock client reads it.
 
 What happens, and in which order, follows from a seed; when, not wholly. HPS_CHAOS_S sets for how long, HPS_KILL_SEED
-the choices; a failure tells both, with what happened around each lie:
+the choices; each run prints both, a failure also what happened around each lie:
 
     HPS_KILL_SEED=1234 HPS_CHAOS_S=60 python3 -m pytest -s -p no:cacheprovider tests/e2e/test_kafka_chaos.py
 
 HPS_CHAOS_ONLY, a regular expression, has only those things happen whose names it is in: `hang|cut`.
 """
 import collections
+import concurrent.futures
 import contextlib
 import datetime
 import glob
 import itertools
+import math
 import os
 import random
 import re
@@ -45,9 +48,8 @@ pytestmark = [pytest.mark.skipif(kafka.missing() is not None, reason=f"no Kafka 
 
 SECONDS = chaos_s()
 ROUND_S = 15  # between two comparisons of all that there is
-REFRESH_MS = 500
 PACE = min(SLOW, 3)  # a sanitizer's daemon may take longer to know
-GRACE_S = REFRESH_MS / 1000 + 3 * PACE  # in which it must know that a topic is another one
+GRACE_S = 0.5 + 3 * PACE  # in which it must say that a topic is another one; what it claims must be right at once
 BOUND_S = 4 * PACE  # in which it must know that a leader is away
 MARGIN_S = 0.15  # of what it exports
 LAG_MAX_S = 2  # behind which no version is activated
@@ -71,8 +73,10 @@ class Story:
         self.is_frozen = False  # a version of wide, or it may be
         self.unread = set()  # topics of which not all had been read when that happened
         for topic in TOPICS:
-            self.make(topic)
+            topic.partitions = 0
             self.cluster.allow("topic", topic.name, *RIGHTS)
+            if topic not in topics_of("late")[1:]:
+                self.make(topic)
         self.cluster.allow("group", "*", "Read")
         self.daemon = self.start_daemon()
         self.stage = actors.Stage(seed, self.cluster, self.daemon, self.history, self.judge, self.lookup_address)
@@ -100,7 +104,7 @@ class Story:
         models = [model_config(model, paths[model, FIRST], [claims.DIM] * len(names), list(names),
                                defaults=[claims.DEFAULT] * len(names)) for model, names in TABLES.items()]
         source = {"type": "kafka_message_queue", "brokers": self.cluster.fronts, "start": "earliest",
-                  "metadata_refresh_interval_ms": REFRESH_MS, "properties": self.cluster.properties}
+                  "properties": self.cluster.properties}
         self.config = default_config(models, update_source=source, server={
             "model_roots": [self.work], "activate_lag_max_s": LAG_MAX_S, "keep_versions": 3, "hot_keys_save_s": 0,
             "log_level": "debug"})
@@ -110,14 +114,16 @@ class Story:
 
     def make(self, topic, at_once=False):
         """Back when clients see it, or at once, when it is decided."""
-        self.insist(lambda: self.cluster.make(topic.name, topic.partitions, topic.replicas, **dict(topic.config)),
+        self.insist(lambda: self.cluster.make(topic.name, topic.first, topic.replicas, **dict(topic.config)),
                     "TOPIC_ALREADY_EXISTS")
         if not at_once:
             until(lambda: self.cluster.led(topic.name), f"{topic.name} to be led", PATIENCE_S * 4)
-        self.history.make(topic.name, time.time(), GRACE_S)
+        self.history.make(topic.name, time.time())
+        topic.partitions = topic.first
 
     def unmake(self, topic):
         self.unread.add(topic.name)
+        topic.partitions = 0
         self.history.unmake(topic.name, time.time())
         self.insist(lambda: self.cluster.settle("delete_topics", [topic.name]), "UNKNOWN_TOPIC_OR_PART")
 
@@ -202,10 +208,11 @@ class Story:
     @contextlib.contextmanager
     def leader_moved(self, rng):
         """Of one with replicas to another of them, of one without all that it has."""
-        topic = rng.choice([topic for topic in TOPICS if not topic.config])
-        partition, nodes = rng.randrange(topic.partitions), list(self.cluster.nodes)
+        topic = rng.choice([topic for topic in self.topics_now() if not topic.config])
+        share, nodes = rng.random(), list(self.cluster.nodes)
         rng.shuffle(nodes)
         with self.topic_locks[topic.name]:
+            partition = int(share * topic.partitions)
             with self.step(f"{topic.name}:{partition} moves to broker {nodes[0].id}"):
                 self.cluster.move(topic.name, partition, *nodes[:topic.replicas])
         yield
@@ -229,18 +236,48 @@ class Story:
 
     # ---- to topics ----
 
+    def topics_now(self):
+        return [topic for topic in TOPICS if topic.partitions]
+
+    @contextlib.contextmanager
+    def topic_grown(self, rng):
+        """By a partition, which has rows as soon as clients see it."""
+        found = [topic for topic in topics_of("grown") if topic.partitions < topic.most]
+        for topic in rng.sample(found, min(1, len(found))):
+            with self.topic_locks[topic.name], self.writer.hold(topic):
+                before = topic.partitions
+                with self.step(f"{topic.name}: partition {before} is added"):
+                    self.insist(lambda: self.cluster.grow(topic.name, before + 1), "INVALID_PARTITIONS")
+                    topic.partitions = before + 1
+                    self.fill_new(topic, first=before)
+        yield
+
+    @contextlib.contextmanager
+    def topic_created(self, rng):
+        """The first one of a table, which has rows at once."""
+        for topic in [topic for topic in topics_of("late") if not topic.partitions][:1]:
+            with self.topic_locks[topic.name], self.writer.hold(topic):
+                with self.step(f"{topic.name}: created"):
+                    self.make(topic, at_once=rng.random() < 0.5)
+                    self.fill_new(topic)
+        yield
+
+    def fill_new(self, topic, **how):
+        self.writer.renew(topic)
+        self.writer.fill(topic, **how)
+
     @contextlib.contextmanager
     def topic_gone(self, rng):
         """For a while; what comes is another one, which may be longer."""
         for topic in self.some_read(rng):
             with self.topic_locks[topic.name], self.writer.hold(topic):
                 with self.step(f"{topic.name}: deleted"):
-                    least = max(self.ends(topic)) + 10
+                    ends = self.ends(topic, rng.choice((-math.inf, 0, 10)))
                     self.unmake(topic)
                     yield
                 with self.step(f"{topic.name}: made anew"):
                     self.make(topic)
-                    self.make_known(topic, least if rng.random() < 0.5 else 0)
+                    self.make_known(topic, ends)
             self.wait(GRACE_S + rng.uniform(1, 3))
             self.adopt(topic)
             return
@@ -248,15 +285,15 @@ class Story:
 
     @contextlib.contextmanager
     def topic_made_anew(self, rng):
-        """At once, and it is longer soon."""
+        """At once, and it is as long, or longer, soon."""
         for topic in self.some_read(rng):
             with self.topic_locks[topic.name], self.writer.hold(topic):
                 with self.step(f"{topic.name}: deleted, made anew at once"):
-                    least = max(self.ends(topic)) + rng.choice((1, 500))
+                    ends = self.ends(topic, rng.choice((0, 1, 500)))
                     self.unmake(topic)
                     self.make(topic, at_once=True)
-                    self.make_known(topic, least, rng.choice((0, 20000)))
-            self.wait(GRACE_S)
+                    self.make_known(topic, ends, rng.choice((0, 20000)))
+                    self.wait(GRACE_S)
             yield
             self.adopt(topic)
             return
@@ -267,20 +304,18 @@ class Story:
         found = [topic for topic in topics_of("anew") if topic.name not in self.unread]
         return rng.sample(found, min(1, len(found)))
 
-    def ends(self, topic):
-        return [end for _, end in self.insist(lambda: self.cluster.offsets(topic.name)).values()]
+    def ends(self, topic, more):
+        """Of its partitions, for another topic of so many more records."""
+        return [end + more for _, (_, end) in sorted(self.insist(lambda: self.cluster.offsets(topic.name)).items())]
 
-    def make_known(self, topic, least, padding=0):
+    def make_known(self, topic, ends, padding=0):
         """As another one; it is filled."""
-        self.strangers[topic.name] = self.judge.fact("made anew", topic.model, time.time() + GRACE_S, topic=topic.name)
-        self.writer.renew(topic)
-        self.writer.fill(topic, least, padding)
+        self.fill_new(topic, ends=ends[:topic.partitions], padding=padding)
+        self.strangers[topic.name] = self.judge.fact("made anew", topic.model, time.time(), topic=topic.name)
 
     def adopt(self, topic):
         """What an operator does who wants the new one: all of it. False: the daemon did not do it."""
-        now = time.time()
-        self.strangers[topic.name].ended = min(self.strangers[topic.name].ended, now)
-        self.history.adopt(topic.name, now)
+        self.strangers[topic.name].ended = min(self.strangers[topic.name].ended, time.time())
         with self.step(f"{topic.name}: seek to its beginning"):
             code, _, _ = self.stage.ctl("updates", "seek", "--model", topic.model, "--topic", topic.name, "--to",
                                         "earliest")
@@ -319,10 +354,10 @@ class Story:
                    for message in self.insist(lambda: self.cluster.read(topic.name)))
 
     def read_taken(self, rng):
-        return self.rights_taken(rng.choice(TOPICS), ("Describe", "DescribeConfigs"))
+        return self.rights_taken(rng.choice(self.topics_now()), ("Describe", "DescribeConfigs"))
 
     def hidden(self, rng):
-        return self.rights_taken(rng.choice(TOPICS), ())
+        return self.rights_taken(rng.choice(self.topics_now()), ())
 
     @contextlib.contextmanager
     def rights_taken(self, topic, left):
@@ -451,11 +486,12 @@ class Story:
     TRACKS = {
         "network": (cut, hang, hang, deaf, mute, slow, all_cut),
         "brokers": (leader_moved, leader_moved, leader_moved, broker_killed, broker_stopped),
+        "lists": (topic_grown, topic_created),
         "topics": (topic_gone, topic_made_anew, tombstones_lost, read_taken, hidden, group_taken),
         "daemon": (daemon_killed, activated, activated, frozen, paused, throttled),
     }
-    PAUSES_S = {"network": (0.5, 3), "brokers": (0.5, 3), "topics": (0.5, 2), "daemon": (1, 4)}
-    LASTS_S = {"network": (1, 7), "brokers": (0.5, 5), "topics": (1, 5), "daemon": (1, 5)}
+    PAUSES_S = {"network": (0.5, 3), "brokers": (0.5, 3), "lists": (0.5, 3), "topics": (0.5, 2), "daemon": (1, 4)}
+    LASTS_S = {"network": (1, 7), "brokers": (0.5, 5), "lists": (1, 4), "topics": (1, 5), "daemon": (1, 5)}
 
     def decks(self, name):
         """Of a track all that can happen, in an order of chance, again and again."""
@@ -546,11 +582,11 @@ class Story:
             if last is None or last.is_delete:
                 self.writer.sent(topic, key % topic.partitions, key, False)
 
-    def in_log(self, topic):
+    def in_log(self, topic, messages):
         """{key: number of the write that is the last, or None: a tombstone is}, as a stock client reads it. Of what is
         there we know now, if nobody had told, that it was acknowledged."""
         puts, found = collections.defaultdict(int), {}
-        for message in self.cluster.read(topic.name):
+        for message in messages:
             key = int(np.frombuffer(message.key(), "<i8")[0])
             found[key] = None if message.value() is None else int(np.frombuffer(message.value(), "<f4")[1])
             puts[key] = found[key] or puts[key]
@@ -606,23 +642,25 @@ class Story:
 
     def wanted(self):
         """{(model, table, key): number of its last write; None: there is to be no row}. The log is asked."""
-        found = {}
-        for topic in TOPICS:
-            log = self.in_log(topic)
+        found, topics = {}, self.topics_now()
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            read = pool.map(lambda topic: self.cluster.read(topic.name), topics)
+        for topic, messages in zip(topics, read):
+            log = self.in_log(topic, messages)
             for key in range(KEYS):
                 now, last = time.time(), self.history.last(topic.model, topic.table, key)
                 number = None if last is None or last.is_delete else last.number
                 is_told = key in log or (last is None or (last.is_delete and topic.config))
                 assert is_told and log.get(key) == number, (
                     f"{topic.name}, key {key}: the log has {log.get(key)}, acknowledged was {last}")
-                if last is not None and self.history.counts(last, now, now):
+                if last is not None and self.history.counts(last, now):
                     found[topic.model, topic.table, key] = number
         return found
 
     def differing(self, wanted):
         """[(model, version, table, key, the write that is there, the one that is right)]"""
         found = []
-        for model, version in (("wide", FIRST), ("wide", SECOND), ("dense", 0), ("anew", 0)):
+        for model, version in (("wide", FIRST), ("wide", SECOND), *((model, 0) for model in MODELS[1:-1])):
             sight = self.eyes.see(model, version)
             for table, rows in sight.rows.items():
                 found += [(model, sight.version, table, key, number, wanted[model, table, key])
@@ -716,8 +754,8 @@ class Story:
         return f"[{step[0] - self.begun:7.2f}, {ended}]"
 
     def summary(self):
-        print(f"{len(self.steps)} things happened in {time.time() - self.begun:.0f} s; {len(self.history.updates):,} "
-              f"writes")
+        print(f"HPS_KILL_SEED={self.seed} HPS_CHAOS_S={SECONDS}: {len(self.steps)} things happened in "
+              f"{time.time() - self.begun:.0f} s; {len(self.history.updates):,} writes")
         for name, seconds in sorted(self.stage.longest.items()):
             print(f"  longest {name:45} {seconds:7.1f} s")
         for what, counts in (("happened", self.counts), ("asked", self.stage.counts), ("judged", self.judge.claims),
@@ -747,8 +785,7 @@ def test_kafka_when_all_happens_to_it_then_nothing_claims_more_than_is_so():
             assert not story.judge.lies, f"{len(story.judge.lies)} lies"
         except BaseException:
             print(story.told())
-            print(f"HPS_KILL_SEED={seed} HPS_CHAOS_S={SECONDS}; the last steps:",
-                  *(f"{story.span(step)} {step[2]}" for step in story.steps[-12:]), sep="\n  ")
+            print("The last steps:", *(f"{story.span(step)} {step[2]}" for step in story.steps[-12:]), sep="\n  ")
             print(story.daemon.log()[-3000:])
             raise
         finally:

@@ -3,17 +3,19 @@
 the bytes of HPS's own records, the time of arrival, a full disk, and what hpsctl says of all that."""
 import os
 import re
+import signal
 import struct
 import subprocess
 import sys
 import time
 
+import grpc
 import numpy as np
 import pytest
 
 from rig import BIN, PATIENCE_S, ROOT, Daemon, Table, default_config, kafka, key_bytes, model_config, pb, until
 from test_restart import mount_tmpfs
-from test_updates import DIM, config_of, in_every_tier, keyed, packed, states, updates, values, wait_now
+from test_updates import DIM, KEYS, config_of, in_every_tier, keyed, packed, states, updates, values, wait_now
 
 
 # ---- topics --------------------------------------------------------------------------------------------
@@ -95,6 +97,66 @@ def test_hps_records_when_of_any_bits_then_lookups_answer_the_same_bytes(broker,
 
 
 # ---- freshness -----------------------------------------------------------------------------------------
+
+def fresh_row(stub, model, table, key, staleness_ms):
+    """The value of a row, or None: the server does not claim to be so fresh."""
+    try:
+        return values(stub, model, table, [key], max_staleness_ms=staleness_ms)[key]
+    except grpc.RpcError as error:
+        assert error.code() == grpc.StatusCode.UNAVAILABLE and "max_staleness_ms" in error.details(), error
+        return None
+
+
+@pytest.mark.parametrize("change, topic, partition", (
+    ("grow", "hps_et.widened.a", 1), ("create", "hps_et.second.b", 0), ("create", "hps_et.general", 0),
+    ("recreate", "hps_et.replaced.a", 0)))
+def test_lookup_when_a_partition_is_new_then_fresh_only_with_its_row(broker, daemon, work, change, topic, partition):
+    """hpsd is stopped during the change. The recreated topic gets as many records as the old one had. So hpsd sees
+    neither that the topic is missing nor that it is shorter or longer."""
+    _, model, *table = topic.split(".")
+    first, [table] = f"hps_et.{model}.a", table or ["b"]
+    broker.create(first, 1)
+    one = daemon(config_of(work, broker, model, source={"metadata_refresh_interval_ms": 30000}))
+    broker.write(first, [keyed(1, 101)])
+    wait_now(one, model)
+    stub = one.stub()
+    until(lambda: fresh_row(stub, model, table, 2, 1500) == 2, "a fresh answer")
+    record = keyed(2, 102) if topic.endswith(f".{table}") else packed({table: ({2: 102}, [])})
+    one.send(signal.SIGSTOP)
+    try:
+        getattr(broker, change)(topic, partition + 1)
+        broker.write(topic, [{**record, "partition": partition}])
+        acknowledged = time.monotonic()
+    finally:
+        one.send(signal.SIGCONT)
+
+    def is_settled():
+        age = time.monotonic() - acknowledged
+        value = fresh_row(stub, model, table, 2, 1500)
+        assert value in (None, 102) or age <= 1.501, f"OK without a row that was acknowledged {age:.3f} s before"
+        return value == 102 or (change == "recreate" and "gap" in states(one, model).values())
+
+    until(is_settled, "the row, or a gap")
+
+
+def test_freshness_when_a_topic_has_many_partitions_then_claimed_all_the_time(own_broker, daemon, work):
+    topic, n_partitions = "hps_et.many.a", 300
+    own_broker.create(topic, n_partitions)
+    own_broker.write(topic, [{**keyed(i % KEYS, 101), "partition": i} for i in range(n_partitions)])
+    one = daemon(config_of(work, own_broker, "many"))
+    stub = one.stub()
+    until(lambda: set(values(stub, "many", "a").values()) == {101}, "all rows")
+    one.stop()
+    one.restart()
+    stub, in_a_row = one.stub(), [0]
+
+    def is_steady():
+        in_a_row[0] = in_a_row[0] + 1 if fresh_row(stub, "many", "a", 1, 2000) == 101 else 0
+        return in_a_row[0] == 20
+
+    until(is_steady, "20 fresh answers in a row", step_s=0.25)
+    wait_now(one, "many")
+
 
 def test_freshness_when_records_have_the_time_of_arrival_then_told_apart(broker, daemon, work):
     topic = broker.create("hps_et.arrived.a", 1, message_timestamp_type="LogAppendTime")

@@ -7,7 +7,8 @@ acknowledged, and when. A claim of freshness says "every update that was logged 
 compares it with what lookups saw, and remembers each lie. Nothing here knows how a reader comes to its claims.
 
 All times are those of time.time(), and each errs on the reader's side: an update counts as sent before the client had
-it, and as acknowledged when this program had heard of that. A reader may round to milliseconds.
+it, and as acknowledged when this program had heard of that. From then on it counts, also if its partition or topic is
+new and the reader does not know it yet. A reader may round to milliseconds.
 """
 import bisect
 import collections
@@ -49,7 +50,6 @@ def numbers_in(keys, statuses, rows):
 class Life:
     """A topic of a name, from its making to its end; the next of that name is another one."""
     begun: float
-    known: float  # from then on a reader must know that it is another one, or that somebody has told it to go on
     ended: float = math.inf
 
 
@@ -80,15 +80,11 @@ class History:
         self.lives = collections.defaultdict(list)  # by topic
         self.floors = collections.defaultdict(list)  # by topic, partition: from then on what was before may be missing
 
-    def make(self, topic, at, grace):
-        self.lives[topic].append(Life(at, at if not self.lives[topic] else at + grace))
+    def make(self, topic, at):
+        self.lives[topic].append(Life(at))
 
     def unmake(self, topic, at):
         self.lives[topic][-1].ended = at
-
-    def adopt(self, topic, at):
-        """The reader was told to go on with the topic as it is now."""
-        self.lives[topic][-1].known = min(self.lives[topic][-1].known, at)
 
     def accept(self, topic, partition, at):
         """The reader was told to go on with what it has."""
@@ -102,18 +98,18 @@ class History:
             self.of[model, table, key].append(one)
         return one
 
-    def counts(self, one, begun, ended):
-        """Whether a reader that made a claim in that time must have had it, if it was early enough."""
-        if one.life.ended <= ended or one.life.known > begun:
+    def counts(self, one, ended):
+        """Whether a reader that made a claim until then must have had it, if it was early enough."""
+        if one.life.ended <= ended:
             return False
         floors = self.floors.get(one.place)
         n = bisect.bisect_right(floors, ended) if floors else 0
         return n == 0 or one.acked > floors[n - 1]
 
-    def newest(self, model, table, key, cutoff, begun, ended):
+    def newest(self, model, table, key, cutoff, ended):
         """The last update that everybody must have who has all from before `cutoff`; None: there is none."""
         for one in reversed(self.of.get((model, table, key), ())):
-            if one.acked <= cutoff and self.counts(one, begun, ended):
+            if one.acked <= cutoff and self.counts(one, ended):
                 return one
         return None
 
@@ -248,7 +244,7 @@ class Judge:
         found, history = [], self.history
         for table, rows in sight.rows.items():
             for key, number in rows.items():
-                one = history.newest(sight.model, table, key, cutoff, sight.begun, sight.ended)
+                one = history.newest(sight.model, table, key, cutoff, sight.ended)
                 if one is None or (place is not None and one.place != place):
                     continue
                 if not history.has(number, one, sight.ended):
@@ -275,10 +271,12 @@ class Judge:
         return not lacking
 
     def known(self, kind, sight, cutoff, at, what, place=None):
-        """The same, where nothing can be known of what is newer than a fact, either."""
+        """The same, where nothing can be known of what is newer than a fact, either. A reader may act on a fact a bit
+        later than it began, a partition even later; until then it applies updates."""
+        late_s = self.margin_s if place is None else self.bound_s
         if self.complete(kind, sight, cutoff, at, what, place):
             for fact in self.during(sight.model, sight.version, place, at, sight.ended):
-                if cutoff > fact.begun:
+                if cutoff > fact.begun + late_s:
                     self.lie(kind, sight.model, at, f"{what}: {sight.model}/{sight.version} is {fact.what} for "
                              f"{at - fact.begun:.3f} s, and this is as of {cutoff - fact.begun:.3f} s later")
 
@@ -310,7 +308,7 @@ class Judge:
     def as_of(self, sight, at, begun, place=None, more=""):
         """`hpsctl updates`: of the version, or a partition of it, of which it says `more`."""
         whose = "" if place is None else f"{place[0]}:{place[1]} {more} "
-        self.known("as_of", sight, at - self.margin_s, begun, f"updates: {whose}as of {begun - at:.3f} s ago", place)
+        self.known("as_of", sight, at - ROUNDED_S, begun, f"updates: {whose}as of {begun - at:.3f} s ago", place)
 
     def state(self, model, version, place, state, begun, ended, where):
         """That of a partition. A topic that was made anew may still pass for the old one where it cannot be asked."""
