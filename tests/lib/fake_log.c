@@ -751,7 +751,7 @@ static bool topics_same(struct fake_consumer *c, int64_t now_ms)
         n += reported;
         same = same && reported == (topic != NULL) &&
                (topic == NULL || was->n_partitions == topic->n_partitions);
-        if (reported && topic != NULL && topic->id[0] != '\0') {
+        if (reported && topic != NULL && topic->id[0] != '\0' && !c->log->set[HPS_FAKE_IDS_MUTE]) {
             was->id = topic->id;
             was->id_asked_unix_ms = now_ms;
         }

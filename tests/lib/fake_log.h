@@ -28,8 +28,9 @@ struct hps_fake_record {
 
 /* Settings of the log. Each is 0, or HPS_OK, at first. */
 enum hps_fake_setting {
-    HPS_FAKE_AWAY,  /* hps_status: the log does not respond, UNAVAILABLE or UNAUTHENTICATED */
-    HPS_FAKE_IDS,   /* topics that are created from now on have ids */
+    HPS_FAKE_AWAY,     /* hps_status: the log does not respond, UNAVAILABLE or UNAUTHENTICATED */
+    HPS_FAKE_IDS,      /* topics that are created from now on have ids */
+    HPS_FAKE_IDS_MUTE, /* requests for ids are not answered: known ids stay */
     HPS_FAKE_LISTS, /* hps_status: requests for topics are not answered, as by brokers that hang */
     HPS_FAKE_LISTS_TAKE_US, /* each request for topics takes this time by the fake clock */
     /* hps_status: DEADLINE: dead letters stay in flight; UNAVAILABLE: the first one does;

@@ -38,8 +38,9 @@
  * witness at intervals. If another record is at its offset, the topic was recreated. If retention
  * or compaction has removed the witness, the topic counts as the same. A leader serves one topic of
  * that name at a time. So a proof for one partition holds for all partitions that have the same
- * leader, and were proved to be of that topic before. Records of a recreated topic may have been
- * applied before the stream noticed; as-of does not count them.
+ * leader, if these were proved to be of the topic since it had the witness. Otherwise they may have
+ * been read from an earlier topic. Records of a recreated topic may have been applied before the
+ * stream noticed; as-of does not count them.
  *
  * Examples:
  *
@@ -198,7 +199,8 @@ struct update_event {
      * request for the newest end that was read was sent. Otherwise: when the request was sent. */
     int64_t time_ms;
     int64_t at_time; /* ON_OFFSETS: the offset of time_ms */
-    int64_t sure_ms; /* ON_ENDS: as time_ms, of the newest end that was requested before same_ms */
+    int64_t sure_ms; /* ON_ENDS: as time_ms, of the newest end whose records were read before
+                        same_ms, and that the topic of the witness had */
     bool matches;    /* it is the record, or the id, that was read before */
     bool silent;     /* ON_RESPONSE: the leader was silent before */
     bool keeps_gap;  /* ON_ABANDONED: a gap stays, since a command is about to end it */

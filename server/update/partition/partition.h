@@ -21,6 +21,7 @@ struct update_end {
     int64_t high;
     int64_t asked_ms; /* when the request was sent: hps_clock_forward_ms, as all times of proofs and
                          identities */
+    int64_t read_ms;  /* all records before `high` had been read at this time; 0: not yet */
 };
 enum { UPDATE_ENDS_MAX = 16 };
 
@@ -62,6 +63,7 @@ struct update_proof {
     int64_t response_asked_ms;
     struct update_end ends[UPDATE_ENDS_MAX]; /* not reached by reads yet, oldest first */
     uint32_t n_ends;
+    int64_t read_ms;   /* when `read.next` advanced last */
     int64_t as_of_ms;  /* every update logged before is published; 0: not known */
     int64_t seen_ms;   /* every update logged before was read, applied or not; 0: not known */
     int64_t seen_next; /* `read.next` at the time when seen_ms advanced */
@@ -70,6 +72,8 @@ struct update_proof {
 /* Whether the topic is the one that was read: source/identity.c. */
 struct update_identity {
     int64_t at_ms; /* the topic was the same at this time; 0: not known */
+    int64_t
+        since_ms; /* the topic had the witness, or an earlier one, at this time; 0: a stored one */
     /* The proof that is missing. OWN: the partition's own witness. ANY: its own witness, the
      * topic's id, or the witness of another partition with the same leader. */
     enum { UPDATE_IDENTITY_PROVED, UPDATE_IDENTITY_ANY, UPDATE_IDENTITY_OWN } needs;
@@ -77,6 +81,7 @@ struct update_identity {
      * topic is proved to be the same at candidate_ms or later. */
     struct hps_witness candidate;
     int64_t candidate_ms;
+    bool alone; /* its last proof did not hold for others: it is not requested in their place */
     bool asked; /* the record at asked_offset was requested at asked_ms, and is not compared yet */
     int64_t asked_ms;
     int64_t asked_offset;

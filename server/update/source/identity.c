@@ -72,14 +72,19 @@ static void ask(struct hps_update_stream *stream, struct update_partition *parti
     identity->asked_ms = hps_clock_forward_ms();
     identity->asked_offset = witness_offset(partition);
     identity->asked = true;
-    memcpy(identity->asked_id, partition->listed->topic_id, sizeof(identity->asked_id));
+    /* An id that was known before the witness may be the id of an earlier topic. */
+    bool its_id = partition->listed->id_asked_ms >= identity->since_ms;
+    memcpy(identity->asked_id, its_id ? partition->listed->topic_id : partition->read->topic_id,
+           sizeof(identity->asked_id));
     HPS_ASSERT(identity->asked_offset >= 0);
     update_ops(stream)->recall(partition->proof->watch, identity->asked_offset);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* A record from `broker` proved the topic of `by`: also for other partitions of this leader. */
+/* A record from `broker` proved the topic of `by`: also for other partitions of this leader.
+ * Another partition may have been read from an earlier topic. So its own topic must have been
+ * proved while the topic of `by` had the witness of `by`. */
 static void prove_others(struct hps_update_stream *stream, const struct update_partition *by,
                          int32_t broker)
 {
@@ -89,8 +94,13 @@ static void prove_others(struct hps_update_stream *stream, const struct update_p
         if (broker >= 0 && other->identity->needs == UPDATE_IDENTITY_ANY &&
             other->proof->response.broker == broker && pauses_or_runs(other) &&
             strcmp(other->topic, by->topic) == 0) {
-            (void)update_step(stream, other, &event, NULL);
-            other->identity->needs = UPDATE_IDENTITY_PROVED;
+            const struct update_identity *its = other->identity;
+            bool was_same = its->at_ms > 0 && its->at_ms >= by->identity->since_ms &&
+                            its->at_ms >= its->since_ms;
+            if (was_same) {
+                (void)update_step(stream, other, &event, NULL);
+            }
+            other->identity->needs = was_same ? UPDATE_IDENTITY_PROVED : UPDATE_IDENTITY_OWN;
         }
     }
 }
@@ -124,6 +134,7 @@ static void judge(struct hps_update_stream *stream, struct update_partition *par
                    found.hash == read->witness.hash && found.time_ms == read->witness.time_ms,
         .settled = !found.known && now_us - identity->none_us > NONE_US,
         .time_ms = identity->asked_ms};
+    bool was_same = identity->at_ms >= identity->since_ms;
     unsigned actions = update_step(stream, partition, &event, NULL).actions;
     if (partition->phase == UPDATE_REPLACED) {
         doubt_others(stream, partition);
@@ -136,12 +147,16 @@ static void judge(struct hps_update_stream *stream, struct update_partition *par
     }
     identity->needs = UPDATE_IDENTITY_PROVED;
     identity->none_us = 0;
+    identity->alone = !event.matches || !was_same;
     if ((actions & UPDATE_DO_LEARN) != 0 && found.known) {
         read->witness = found;
+        identity->since_ms = identity->asked_ms;
         partition->pending.dirty = partition->pending.dirty || update_is_published(partition);
     }
     if (event.matches) {
         memcpy(read->topic_id, identity->asked_id, sizeof(read->topic_id));
+    }
+    if (!identity->alone) {
         prove_others(stream, partition, now->broker);
     }
 }
@@ -188,7 +203,8 @@ static bool leader_is_asked(const struct hps_update_stream *stream,
         return false;
     }
     UPDATE_EACH (stream, other) {
-        if (other->identity->asked && other->proof->response.broker == broker &&
+        if (other->identity->asked && !other->identity->alone &&
+            other->proof->response.broker == broker &&
             strcmp(other->topic, partition->topic) == 0) {
             return true;
         }
@@ -200,7 +216,7 @@ void update_identity_turn(struct hps_update_stream *stream)
 {
     UPDATE_EACH (stream, partition) {
         if (!partition->identity->asked && is_wanted(partition) &&
-            (partition->identity->needs == UPDATE_IDENTITY_OWN ||
+            (partition->identity->needs == UPDATE_IDENTITY_OWN || partition->identity->alone ||
              !leader_is_asked(stream, partition))) {
             ask(stream, partition);
         }

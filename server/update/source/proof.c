@@ -26,7 +26,8 @@ static void add_end(struct update_proof *proof, const struct hps_leader_response
             proof->ends[proof->n_ends++] = proof->ends[i];
         }
     }
-    proof->ends[proof->n_ends++] = (struct update_end){response->high, response->asked_unix_ms};
+    proof->ends[proof->n_ends++] =
+        (struct update_end){.high = response->high, .asked_ms = response->asked_unix_ms};
 }
 
 static void take_response(struct hps_update_stream *stream, struct update_partition *partition)
@@ -93,11 +94,17 @@ void update_take_responses(struct hps_update_stream *stream)
 
 static void prove(struct hps_update_stream *stream, struct update_partition *partition)
 {
-    const struct update_proof *proof = partition->proof;
+    struct update_proof *proof = partition->proof;
+    const struct update_identity *identity = partition->identity;
     struct update_event event = {.kind = UPDATE_ON_ENDS};
     for (uint32_t i = 0; i < proof->n_ends && proof->ends[i].high <= partition->read->next; i++) {
-        event.time_ms = proof->ends[i].asked_ms;
-        event.sure_ms = event.time_ms <= partition->identity->at_ms ? event.time_ms : event.sure_ms;
+        struct update_end *end = &proof->ends[i];
+        int64_t read_ms = end->asked_ms > proof->read_ms ? end->asked_ms : proof->read_ms;
+        end->read_ms = end->read_ms > 0 ? end->read_ms : read_ms;
+        event.time_ms = end->asked_ms;
+        /* The end, the records before it and the witness are of one topic. */
+        bool sure = end->asked_ms >= identity->since_ms && end->read_ms <= identity->at_ms;
+        event.sure_ms = sure ? event.time_ms : event.sure_ms;
     }
     if (event.time_ms > 0 || partition->listed->compaction == HPS_COMPACTION_YES) {
         event.high = proof->n_ends > 0 ? proof->ends[proof->n_ends - 1].high : 0;

@@ -78,6 +78,14 @@ static void hash_last(struct update_partition *partition)
     partition->unhashed = NULL;
 }
 
+/* All records before `next` were read, or are not readable. */
+static void read_to(struct update_partition *partition, int64_t next)
+{
+    partition->read->next = next;
+    partition->proof->read_ms = hps_clock_forward_ms();
+    partition->pending.dirty = true;
+}
+
 static void advance(struct update_partition *partition, const struct hps_consumer_record *record,
                     const struct hps_update_outcome *outcome)
 {
@@ -86,13 +94,14 @@ static void advance(struct update_partition *partition, const struct hps_consume
     int64_t event_ms = outcome->event_time_ms != 0 ? outcome->event_time_ms : record->time_unix_ms;
     int64_t now_ms = (int64_t)hps_clock_wall_ms();
     event_ms = event_ms < now_ms ? event_ms : now_ms; /* the producer's clock may be ahead */
-    read->next = record->offset + 1;
+    read_to(partition, record->offset + 1);
     read->last = (struct hps_witness){
         .known = true, .offset = record->offset, .time_ms = record->time_unix_ms};
     partition->unhashed = record;
     if (!read->witness.known) {
         hash_last(partition);
         read->witness = read->last;
+        partition->identity->since_ms = partition->proof->read_ms;
     }
     if (is_skipped(outcome)) {
         partition->pending.skipped = true;
@@ -104,7 +113,6 @@ static void advance(struct update_partition *partition, const struct hps_consume
         read->event_time_ms = event_ms;
     }
     partition->n_records++;
-    partition->pending.dirty = true;
 }
 
 /* Warns once per topic of records that are not keyed on a compacted topic: compaction keeps the
@@ -192,8 +200,7 @@ static bool take_record(struct hps_update_stream *stream, const struct hps_consu
 static void skip_to(struct update_partition *partition, int64_t offset)
 {
     if (offset > partition->read->next) {
-        partition->read->next = offset;
-        partition->pending.dirty = true;
+        read_to(partition, offset);
     }
 }
 

@@ -469,9 +469,33 @@ static const struct row RECREATED[] = {
          TOPIC(OFFSETS, HPS_OK), WAIT(10), IS(GAP, NULL)),
 };
 
+/* A topic of two partitions. After the rest, which is about partition 0: partition 1 */
+#define TWO(...) PARTITIONS(2), ON(ITEMS, 1), PUTS(1, 2, 10), __VA_ARGS__, ON(ITEMS, 1)
+
+static const struct row RECREATED_IN_PART[] = {
+    CASE("the first record of a partition that was empty proves nothing for the other",
+         TWO(START(3), FRESH, RECREATE, PUTS(3, 6, 10), ON(ITEMS, 0), PUT(9, 90), WAIT(3)),
+         IS(GAP, "recreated"), ROW(3, NONE)),
+    CASE("retention removed the witness of one: the other is still proved",
+         TWO(ON(ITEMS, 0), PUT(9, 90), START(3), FRESH, TRIM(1), WAIT(10)), IS(RUNNING, ""), FRESH),
+    /* Its record 1, which was logged 3 s ago, was never read. */
+    CASE("records of the new topic lead to the end of the old one", PUT(1, 10), START(3),
+         TOPIC(SLOW, true), PUT(2, 20), WAIT(2), AGE(2000), LOG(RECALLS_MUTE, true), RECREATE,
+         PUTS(3, 4, 10), TOPIC(SLOW, false), WAIT(1), ROW(4, 40), AGE(3000),
+         LOG(RECALLS_MUTE, false), WAIT(1), IS(GAP, "recreated"), AGE(4000)),
+    CASE("paused after a gap, and the other goes on in the new one: a gap after a restart",
+         TWO(ON(ITEMS, 0), PUT(9, 90), START(3), PAUSE(OK), RECREATE, PUT(3, 30), ON(ITEMS, 1),
+             PUTS(4, 7, 10), WAIT(2), SEEK_ITEMS(1), WAIT(2), START(3), WAIT(2)),
+         IS(GAP, "recreated"), ON(ITEMS, 0), IS(PAUSED, "")),
+    CASE("empty, and the id of the old one is known longer", TOPIC(DELETED, true), LOG(IDS, true),
+         PARTITIONS(1), START(3), LATER(100), LOG(IDS_MUTE, true), RECREATE, PUT(1, 10), WAIT(1),
+         ROW(1, 10), LOG(IDS_MUTE, false), WAIT(2), IS(RUNNING, ""), FRESH),
+};
+
 static void test_topic_when_recreated_then_a_gap_and_not_fresh(void **state)
 {
     RUN(RECREATED);
+    RUN(RECREATED_IN_PART);
 }
 
 /* ---- the witness ----------------------------------------------------------------------------- */
