@@ -109,7 +109,9 @@ static void run(const struct update_facts *facts, struct update_step *step, enum
     step->actions |= facts->paused ? UPDATE_DO_UNASSIGN : UPDATE_DO_ASSIGN | UPDATE_DO_FORGET_ENDS;
 }
 
-static struct update_step move(const struct update_facts *facts, int64_t offset)
+/* same: the position moves in the topic that was read. It may have been recreated since: its
+ * witness is compared. */
+static struct update_step move(const struct update_facts *facts, int64_t offset, bool same)
 {
     struct update_step step = stay(facts);
     HPS_ASSERT(offset >= 0);
@@ -117,10 +119,15 @@ static struct update_step move(const struct update_facts *facts, int64_t offset)
     step.as_of_ms = 0;
     step.seen_ms = 0;
     run(facts, &step, UPDATE_RUNNING, offset);
-    /* During a gap of deletes the topic may have been recreated. */
-    bool stays = facts->phase == UPDATE_GAP && offset == facts->next && !facts->other_cluster;
-    identify(facts, &step, stays ? facts->witness : -1, offset);
+    identify(facts, &step, same ? facts->witness : -1, offset);
     return step;
+}
+
+/* A command moves the position: at a gap of deletes, accept-gap stays in the same topic. */
+static struct update_step move_to(const struct update_facts *facts, int64_t offset)
+{
+    bool stays = facts->phase == UPDATE_GAP && offset == facts->next && !facts->other_cluster;
+    return move(facts, offset, stays);
 }
 
 /* ---- where a partition starts ---------------------------------------------------------------- */
@@ -152,7 +159,7 @@ static struct update_step start_known(const struct update_facts *facts,
     } else if (lost_deletes(&at, event->high)) {
         step = stop(&at, UPDATE_GAP, UPDATE_BECAUSE_TOMBSTONES);
     } else if (!at.frozen && at.skipped >= 0) {
-        step = move(&at, at.skipped);
+        step = move(&at, at.skipped, true);
     } else {
         step = stay(&at);
         run(&at, &step, checks ? UPDATE_CHECKING : UPDATE_RUNNING, checks ? at.last : at.next);
@@ -352,7 +359,7 @@ static struct update_step on_accept(const struct update_facts *facts,
 {
     bool stays = facts->phase == UPDATE_GAP && facts->reason == UPDATE_BECAUSE_TOMBSTONES &&
                  facts->read >= event->low && facts->read <= event->high;
-    return move(facts, stays ? facts->read : event->low);
+    return move_to(facts, stays ? facts->read : event->low);
 }
 
 static struct update_step on_thaw(const struct update_facts *facts)
@@ -411,7 +418,7 @@ static struct update_step decide(const struct update_facts *facts, const struct 
     case UPDATE_ON_RESUME:
         return on_resume(facts);
     case UPDATE_ON_MOVE:
-        return move(facts, event->offset);
+        return move_to(facts, event->offset);
     case UPDATE_ON_ACCEPT:
         return on_accept(facts, event);
     case UPDATE_ON_THAW:

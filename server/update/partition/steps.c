@@ -208,9 +208,10 @@ static void move(struct stepping *at)
                               .before_start = partition->basis == UPDATE_NOWHERE,
                               .frozen = HPS_POSITION_WHOLE,
                               .base_ms = at->facts->now_ms};
-    if (same && partition->phase == UPDATE_GAP && offset == applied->next) {
-        /* The topic may have been recreated during the gap: its witness is compared. */
-        read->last = applied->last;
+    bool thaws = at->event->kind == UPDATE_ON_OFFSETS;
+    if (same && (thaws || (partition->phase == UPDATE_GAP && offset == applied->next))) {
+        /* The topic may have been recreated meanwhile: its witness is compared. */
+        read->last = thaws ? read->last : applied->last;
         read->witness = applied->witness;
         memcpy(read->topic_id, applied->topic_id, sizeof(read->topic_id));
     }

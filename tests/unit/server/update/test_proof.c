@@ -472,6 +472,12 @@ static const struct row RECREATED[] = {
 /* A topic of two partitions. After the rest, which is about partition 0: partition 1 */
 #define TWO(...) PARTITIONS(2), ON(ITEMS, 1), PUTS(1, 2, 10), __VA_ARGS__, ON(ITEMS, 1)
 
+/* Both are frozen after two records of partition 1; then there is another topic, and records of it
+ * are not recalled. */
+#define FROZEN_THEN_RECREATED                                                                   \
+    PARTITIONS(2), ON(ITEMS, 1), PUTS(1, 2, 10), START(3), FREEZE(1), PUTS(3, 4, 10), TURNS(2), \
+        LOG(RECALLS_MUTE, true), RECREATE, PUTS(5, 8, 10)
+
 static const struct row RECREATED_IN_PART[] = {
     CASE("the first record of a partition that was empty proves nothing for the other",
          TWO(START(3), FRESH, RECREATE, PUTS(3, 6, 10), ON(ITEMS, 0), PUT(9, 90), WAIT(3)),
@@ -483,6 +489,8 @@ static const struct row RECREATED_IN_PART[] = {
          TOPIC(SLOW, true), PUT(2, 20), WAIT(2), AGE(2000), LOG(RECALLS_MUTE, true), RECREATE,
          PUTS(3, 4, 10), TOPIC(SLOW, false), WAIT(1), ROW(4, 40), AGE(3000),
          LOG(RECALLS_MUTE, false), WAIT(1), IS(GAP, "recreated"), AGE(4000)),
+    CASE("frozen, and continued by a seek of the other", FROZEN_THEN_RECREATED, SEEK_ITEMS(0),
+         TURNS(3), LOG(RECALLS_MUTE, false), WAIT(2), IS(GAP, "recreated")),
     CASE("paused after a gap, and the other goes on in the new one: a gap after a restart",
          TWO(ON(ITEMS, 0), PUT(9, 90), START(3), PAUSE(OK), RECREATE, PUT(3, 30), ON(ITEMS, 1),
              PUTS(4, 7, 10), WAIT(2), SEEK_ITEMS(1), WAIT(2), START(3), WAIT(2)),
