@@ -75,13 +75,13 @@ static hps_status check_move(const struct hps_update_stream *stream,
 
 /* The version is not frozen any more: partitions that the command did not move continue with the
  * first record that was skipped. */
-static void thaw(struct hps_update_stream *stream, const struct hps_update_command *command)
+static void thaw(struct hps_update_stream *stream)
 {
     const struct update_event event = {.kind = UPDATE_ON_THAW};
     stream->frozen = false;
     stream->freeze.unstored = true;
     UPDATE_EACH (stream, partition) {
-        if (!is_named(command, partition)) {
+        if (!partition->pending.moved) {
             (void)update_step(stream, partition, &event, NULL);
         }
     }
@@ -148,7 +148,7 @@ static hps_status move_all(struct hps_update_stream *stream, struct update_call 
     if (status == HPS_OK && named && missing && call->n_changed == 0) {
         status = hps_error_set(&call->error, HPS_NOT_FOUND, "no such partition exists in the log");
     } else if (status == HPS_OK && seeks && stream->frozen && call->n_changed > 0) {
-        thaw(stream, command);
+        thaw(stream);
     }
     hps_free(offsets);
     return status;

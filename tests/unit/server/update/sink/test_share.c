@@ -317,6 +317,10 @@ static const struct row ONLY_COPY[] = {
          SETTLE, ROWS_LOST(false), MOVE(0, 4), TRIM(6), SETTLE, ROWS_LOST(true), MOVE(0, 10),
          SETTLE, ROWS_LOST(false)),
     /* Otherwise daemons that still apply records would find the tier ahead of them. */
+    CASE("frozen, and the partition does not exist any more: a seek leaves it", PARTITIONS(2),
+         TEN_READ, FREEZE(1), ON(ITEMS, 1), TEN(200), TURNS(1), IS(FROZEN, NULL),
+         TOPIC(DELETED, true), PARTITIONS(1), ON(ITEMS, 0), TEN(300), TEN(400), SEEK_TO(LATEST, OK),
+         TURNS(3), SHOWS(frozen, false)),
     CASE("frozen: stops at the first record that it would skip", PARTITIONS(2), TEN_READ, FREEZE(1),
          TURNS(1), TEN(200), ON(ITEMS, 1), PUT(20, 5), ON(ITEMS, 0), SETTLE, SHARD_AT(0, 10),
          IS(FROZEN, NULL), NEXT(10), SEEK_FIRST(10), SETTLE, SHARED_TEN(200), SHARED(20, 5)),
