@@ -136,7 +136,7 @@ static struct update_step move_to(const struct update_facts *facts, int64_t offs
  * log. */
 static bool lost_deletes(const struct update_facts *facts, int64_t high)
 {
-    int64_t seen_ms = facts->seen_ms > 0 ? facts->seen_ms : facts->base_ms;
+    int64_t seen_ms = max(facts->seen_ms, facts->base_ms);
     bool logged = max(high, facts->read) > facts->seen_next;
     return facts->compaction == HPS_COMPACTION_YES && facts->delete_retention_ms >= 0 &&
            seen_ms > 0 && logged && facts->now_ms - seen_ms > facts->delete_retention_ms;

@@ -197,6 +197,18 @@ void update_stream_abandon(struct hps_update_stream *stream, bool keeps_gaps)
     }
 }
 
+/* The latest as-of that may be stored. After a restart, a partition without a stored position is
+ * not known, and the version would claim an as-of without it. */
+static int64_t storable_ms(const struct hps_update_stream *stream)
+{
+    bool all = true;
+    UPDATE_EACH (stream, partition) {
+        all =
+            all && (update_is_published(partition) || partition->pending.dirty || partition->other);
+    }
+    return all ? stream->topics->listed_ms : 0;
+}
+
 /* Memory for the key and the value of a stored record. */
 struct stored {
     char key[HPS_POSITION_KEY_BYTES_MAX];
@@ -209,15 +221,18 @@ static uint32_t make_positions(struct hps_update_stream *stream, struct stored *
                                struct hps_record *out_records)
 {
     uint32_t n = 0;
+    int64_t most_ms = storable_ms(stream);
     UPDATE_EACH (stream, partition) {
         if (update_unstored(partition)) {
             struct stored *to = &stored[n];
             partition->read->paused = partition->paused;
             struct hps_position position = *partition->read;
-            int64_t listed_ms = stream->topics->listed_ms;
-            int64_t as_of_ms = position.as_of_ms < listed_ms ? position.as_of_ms : listed_ms;
+            int64_t as_of_ms = position.as_of_ms < most_ms ? position.as_of_ms : most_ms;
+            /* Its own deletes are applied up to its own as-of. */
+            int64_t base_ms =
+                position.base_ms > position.as_of_ms ? position.base_ms : position.as_of_ms;
             position.as_of_ms = hps_clock_wall_of(as_of_ms);
-            position.base_ms = hps_clock_wall_of(position.base_ms);
+            position.base_ms = hps_clock_wall_of(base_ms);
             size_t key_size = hps_position_key(partition->topic, partition->number, to->key);
             size_t value_size = hps_position_encode(&position, to->value);
             out_records[n++] = (struct hps_record){to->key, key_size, to->value, value_size};
