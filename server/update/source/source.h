@@ -25,6 +25,7 @@ struct update_topics {
     bool listed;              /* a list has arrived */
     bool started;             /* the log has an info that topics of the model are listed */
     bool failed;              /* the last request failed: it is repeated after a pause */
+    bool partial;             /* there was no memory for all partitions of the last list */
     bool fresh;               /* no position was stored when the version was added */
     int64_t listed_ms;        /* when the newest list without a change was requested
                                  (hps_clock_forward_ms); 0: not known */

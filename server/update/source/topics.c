@@ -143,7 +143,8 @@ void update_list_topics(struct hps_update_stream *stream)
     if (topics.cluster_id[0] != '\0') { /* otherwise this list does not name its cluster */
         snprintf(stream->cluster, sizeof(stream->cluster), "%s", topics.cluster_id);
     }
-    if (!take_topics(stream, &topics)) {
+    stream->topics->partial = !take_topics(stream, &topics);
+    if (stream->topics->partial) {
         UPDATE_LOG(stream, ERROR, "partitions missing: no memory for all partitions; retried");
         stream->topics->due_us = update_backoff_until(stream);
         return;
@@ -164,7 +165,7 @@ static bool take_listing(struct hps_update_stream *stream)
     struct update_topics *topics = stream->topics;
     struct hps_consumer_listing listing = {0};
     update_ops(stream)->listing(stream->consumer, &listing);
-    if (listing.asked_us <= topics->listing_us) {
+    if (listing.asked_us <= topics->listing_us || topics->partial) {
         return false;
     }
     topics->listing_us = listing.asked_us;

@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "tests/lib/fault_heap.h"
 #include "tests/lib/stream_script.h"
 
 enum { S = 1000 * 1000, HOUR_MS = 3600 * 1000 };
@@ -271,6 +272,14 @@ static void test_as_of_when_a_leader_is_silent_then_it_does_not_advance(void **s
     RUN(LEADERS);
 }
 
+/* The first allocation is the log's own. */
+static void no_memory_for_a_partition(struct rig *rig)
+{
+    hps_fault_heap_install(2);
+    update_list_topics(rig->stream);
+    hps_fault_heap_remove();
+}
+
 /* ---- claims --------------------------------------------------------------------------------- */
 
 static const struct row CLAIMS[] = {
@@ -283,6 +292,9 @@ static const struct row CLAIMS[] = {
          FRESH, PAUSE(OK), WAIT(5), AGE(5000), RESUME(OK), AGE_AT_MOST(5000)),
     CASE("the model has no topic", TOPIC(DELETED, true), START(3), N_PARTITIONS(0), AGE(UNKNOWN),
          PARTITIONS(1), PUT(1, 10), WAIT(31), FRESH),
+    CASE("there is no memory for a new partition", PUT(1, 10), START(3), FRESH, PARTITIONS(2),
+         LATER(40), DO(no_memory_for_a_partition), TURNS(1), N_PARTITIONS(1), AGE(40), WAIT(1),
+         N_PARTITIONS(2), TURNS(2), FRESH),
     CASE("a batch cannot be applied", PUT(1, 10), START(3), DISK_FAILS(EXHAUSTED, 0, 1000),
          PUT(1, 11), TURNS(1), PUT(1, 12), WAIT(5), IS(HELD, "a batch cannot be applied"), LAG(2),
          OLDER(5000), GAUGES),
