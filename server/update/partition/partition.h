@@ -81,6 +81,7 @@ struct update_identity {
      * topic is proved to be the same at candidate_ms or later. */
     struct hps_witness candidate;
     int64_t candidate_ms;
+    int64_t removed_ms; /* its witness was found to be removed, last at this time; 0: never */
     bool alone; /* its last proof did not hold for others: it is not requested in their place */
     bool asked; /* the record at asked_offset was requested at asked_ms, and is not compared yet */
     int64_t asked_ms;

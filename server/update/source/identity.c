@@ -96,7 +96,7 @@ static void prove_others(struct hps_update_stream *stream, const struct update_p
             strcmp(other->topic, by->topic) == 0) {
             const struct update_identity *its = other->identity;
             bool was_same = its->at_ms > 0 && its->at_ms >= by->identity->since_ms &&
-                            its->at_ms >= its->since_ms;
+                            its->at_ms >= by->identity->removed_ms && its->at_ms >= its->since_ms;
             if (was_same) {
                 (void)update_step(stream, other, &event, NULL);
             }
@@ -148,6 +148,7 @@ static void judge(struct hps_update_stream *stream, struct update_partition *par
     identity->needs = UPDATE_IDENTITY_PROVED;
     identity->none_us = 0;
     identity->alone = !event.matches || !was_same;
+    identity->removed_ms = event.matches ? identity->removed_ms : identity->asked_ms;
     if ((actions & UPDATE_DO_LEARN) != 0 && found.known) {
         read->witness = found;
         identity->since_ms = identity->asked_ms;
