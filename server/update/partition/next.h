@@ -22,7 +22,8 @@
  *     MISSING          a list of topics has the partition: STARTING
  *     FAILED           resume: STARTING; seek: RUNNING
  *
- * A partition that an operator paused in another phase is PAUSED where it would run.
+ * If an operator pauses a partition in another phase, it becomes PAUSED instead of CHECKING or
+ * RUNNING. A partition becomes MISSING by ON_OFFSETS, after ON_LOST.
  *
  * Claims. A version's *as-of* is a time: every update that was logged before it is applied, or is
  * known to be lost (a gap that was accepted). A partition's as-of may advance to time t only if all
@@ -38,9 +39,10 @@
  * witness at intervals. If another record is at its offset, the topic was recreated. If retention
  * or compaction has removed the witness, the topic counts as the same. A leader serves one topic of
  * that name at a time. So a proof for one partition holds for all partitions that have the same
- * leader, if these were proved to be of the topic since it had the witness. Otherwise they may have
- * been read from an earlier topic. Records of a recreated topic may have been applied before the
- * stream noticed; as-of does not count them.
+ * leader. There is one condition: each of these partitions was proved to be of this topic at a time
+ * when the topic already had the witness. Otherwise it may have been read from an earlier topic.
+ * Records of a recreated topic may have been applied before the stream noticed; as-of does not
+ * count them.
  *
  * Examples:
  *
@@ -48,7 +50,7 @@
  *                          responds again, the stream asks for a list of topics, and as-of waits
  *                          for a new proof of the topic.
  *     broker restarted     ON_LOST: STARTING; CHECKING reads the last applied record again;
- *                          RUNNING. Nothing is lost. As-of stays until an end is named again.
+ *                          RUNNING. Nothing is lost. As-of waits for a new proof and a new end.
  *     topic recreated      REPLACED, by its id, the witness, the last applied record, or an end
  *                          before the position. MISSING while no such topic is listed. What was
  *                          not read of the old topic is lost. accept-gap continues with the first
@@ -68,7 +70,8 @@
  *     deletes compacted    For longer than delete.retention.ms nothing was read up to an end, and
  *                          records were logged since: GAP. Deletes may be lost, no other record
  *                          is. accept-gap continues at the position.
- *     clock set back       No effect: the times here are of a clock that never goes back.
+ *     clock set back       No effect: the times here are of a clock that runs on. After a restart,
+ *                          a stored time that is later than now counts as not known.
  */
 #ifndef HPS_SERVER_UPDATE_PARTITION_NEXT_H
 #define HPS_SERVER_UPDATE_PARTITION_NEXT_H
@@ -114,7 +117,8 @@ enum update_reason {
     UPDATE_BECAUSE_NO_OFFSET,    /* GAP or REPLACED: the log does not have the offset */
     UPDATE_BECAUSE_CLUSTER,      /* REPLACED: the position is of another cluster */
     UPDATE_BECAUSE_PAST_END,     /* REPLACED: the position is past the end of the log */
-    UPDATE_BECAUSE_LAST_MISSING, /* REPLACED: the last applied record is not in the log */
+    UPDATE_BECAUSE_LAST_MISSING, /* REPLACED: the last applied record is not in the log, and neither
+                                    retention nor compaction can have removed it */
     UPDATE_BECAUSE_LAST_OTHER,   /* REPLACED: another record is at its offset */
     UPDATE_BECAUSE_WITNESS,      /* REPLACED: another record is at the offset of the witness */
     UPDATE_BECAUSE_TOPIC_ID,     /* REPLACED: the topic has another id */
