@@ -78,14 +78,6 @@ static void hash_last(struct update_partition *partition)
     partition->unhashed = NULL;
 }
 
-/* All records before `next` were read, or are not readable. */
-static void read_to(struct update_partition *partition, int64_t next)
-{
-    partition->read->next = next;
-    partition->proof->read_ms = hps_clock_forward_ms();
-    partition->pending.dirty = true;
-}
-
 static void advance(struct update_partition *partition, const struct hps_consumer_record *record,
                     const struct hps_update_outcome *outcome)
 {
@@ -94,14 +86,15 @@ static void advance(struct update_partition *partition, const struct hps_consume
     int64_t event_ms = outcome->event_time_ms != 0 ? outcome->event_time_ms : record->time_unix_ms;
     int64_t now_ms = (int64_t)hps_clock_wall_ms();
     event_ms = event_ms < now_ms ? event_ms : now_ms; /* the producer's clock may be ahead */
-    read_to(partition, record->offset + 1);
+    read->next = record->offset + 1;
+    partition->pending.dirty = true;
     read->last = (struct hps_witness){
         .known = true, .offset = record->offset, .time_ms = record->time_unix_ms};
     partition->unhashed = record;
     if (!read->witness.known) {
         hash_last(partition);
         read->witness = read->last;
-        partition->identity->since_ms = partition->proof->read_ms;
+        partition->identity->since_ms = hps_clock_forward_ms();
     }
     if (is_skipped(outcome)) {
         partition->pending.skipped = true;
@@ -200,7 +193,9 @@ static bool take_record(struct hps_update_stream *stream, const struct hps_consu
 static void skip_to(struct update_partition *partition, int64_t offset)
 {
     if (offset > partition->read->next) {
-        read_to(partition, offset);
+        partition->read->next = offset;
+        partition->proof->read_ms = hps_clock_forward_ms();
+        partition->pending.dirty = true;
     }
 }
 
@@ -352,8 +347,10 @@ static bool gather_once(struct hps_update_stream *stream, uint32_t poll_ms)
     for (uint32_t i = 0; i < poll.n_records && taken; i++) {
         taken = take_record(stream, &poll.records[i]);
     }
+    int64_t now_ms = poll.n_records > 0 ? hps_clock_forward_ms() : 0;
     for (uint32_t i = 0; i < poll.n_records; i++) {
         struct update_partition *partition = &stream->partitions[poll.records[i].tag];
+        partition->proof->read_ms = now_ms;
         if (partition->unhashed == &poll.records[i]) {
             hash_last(partition);
         }
