@@ -183,7 +183,21 @@ class Writer(Actor):
             self.put(topic)
         for name in list(self.producers):
             with self.locks[name]:
+                self.serve(name)
+
+    def serve(self, name):
+        """Replace the producer after a fatal error: librdkafka ends an idempotent producer if a new leader lacks its last
+        records. Kafka may have the messages in flight."""
+        try:
+            self.producers[name].poll(0)
+        except self.stage.cluster.kafka().KafkaException as error:
+            if not error.args[0].fatal():
+                raise
+            self.stage.counts["producers given up"] += 1
+            self.producers[name].purge()
+            with contextlib.suppress(self.stage.cluster.kafka().KafkaException):
                 self.producers[name].poll(0)
+            self.renew(BY_NAME[name])
 
     def put(self, topic):
         with self.locks[topic.name]:
