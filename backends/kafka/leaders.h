@@ -32,7 +32,7 @@ hps_status hps_kafka_watched_add(struct hps_kafka_leaders *leaders, const char *
     HPS_MUST_CHECK;
 void hps_kafka_watched_release(struct hps_kafka_watched *watched);
 
-/* What is known from the newest list that proves something: see hps_consumer_listing. */
+/* A topic in the newest list that proves something: see hps_consumer_listing. */
 struct hps_kafka_listed {
     const char *topic; /* lives as long as the reference */
     uint64_t asked_us; /* hps_clock_us when the request was sent; 0: no such list yet */

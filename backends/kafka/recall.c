@@ -29,8 +29,8 @@
 
 enum {
     REQUESTS_OF_LEADER_MAX = 64,
-    WAIT_MS = 1000, /* for a response; then the request is sent again, and waits ... */
-    WAIT_MORE = 4,  /* ... so many times longer, if the leader sends other responses */
+    WAIT_MS = 1000, /* for a response; then the request is sent again */
+    WAIT_MORE = 4,  /* factor of the wait for the next one, if the leader sends other responses */
     WAIT_MAX_MS = 60000,
     SOCKET_MS = 3000, /* for a response, before the quick handle closes the connection */
     RETRY_US = 500000,

@@ -283,7 +283,7 @@ hps_status hps_kafka_topics_list(struct hps_kafka_topics *t, uint32_t timeout_ms
     }
     report(t);
     describe(t, end_us);
-    report(t); /* with what was learned */
+    report(t); /* with the new ids and settings */
     *out_topics = (struct hps_consumer_topics){t->cluster_id, t->reported, t->n_reported};
     return HPS_OK;
 }

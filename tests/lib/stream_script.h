@@ -81,12 +81,11 @@ struct row {
 #define AWAY              LOG(AWAY, HPS_UNAVAILABLE)
 #define BACK              LOG(AWAY, HPS_OK)
 /* The leader does not answer; it answers again. */
-#define SILENT         STEP(LEADER, .a = HPS_UNAVAILABLE)
-#define ANSWERS        STEP(LEADER, .a = HPS_OK)
-#define TRIM(low)      STEP(AT, .at = hps_fake_log_trim, .a = (low))
-#define COMPACT(at_)   STEP(AT, .at = hps_fake_log_compact, .a = (at_))
-#define SPOIL(at_)     STEP(AT, .at = hps_fake_log_spoil, .a = (at_))
-#define RECALL_END(at) STEP(AT, .at = hps_fake_log_recall_end, .a = (at))
+#define SILENT       STEP(LEADER, .a = HPS_UNAVAILABLE)
+#define ANSWERS      STEP(LEADER, .a = HPS_OK)
+#define TRIM(low)    STEP(AT, .at = hps_fake_log_trim, .a = (low))
+#define COMPACT(at_) STEP(AT, .at = hps_fake_log_compact, .a = (at_))
+#define SPOIL(at_)   STEP(AT, .at = hps_fake_log_spoil, .a = (at_))
 /* Create the topic, also after TOPIC(DELETED, true), or let it grow. */
 #define PARTITIONS(n) STEP(PARTITIONS, .a = (n))
 /* The topic is compacted, and keeps tombstones for this time. */

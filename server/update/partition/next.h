@@ -15,7 +15,7 @@
  * The consumer reads a partition only in the phases CHECKING and RUNNING. A partition without a
  * last applied record starts without CHECKING. These events end the other phases:
  *
- *     STARTING         ON_OFFSETS: next is CHECKING or RUNNING, or one of the phases on the right
+ *     STARTING         ON_OFFSETS: CHECKING, RUNNING, PAUSED, GAP, REPLACED, MISSING or FAILED
  *     PAUSED           resume: STARTING
  *     BLOCKED          resume, or the version is no longer frozen: STARTING; seek: RUNNING
  *     GAP, REPLACED    seek, accept-gap: RUNNING
@@ -203,8 +203,8 @@ struct update_event {
      * request for the newest end that was read was sent. Otherwise: when the request was sent. */
     int64_t time_ms;
     int64_t at_time; /* ON_OFFSETS: the offset of time_ms */
-    int64_t sure_ms; /* ON_ENDS: as time_ms, of the newest end whose records were read before
-                        same_ms, and that the topic of the witness had */
+    int64_t sure_ms; /* ON_ENDS: when the request for another end was sent. It is the newest end
+                        before which all records were read by same_ms, in the witness's topic */
     bool matches;    /* it is the record, or the id, that was read before */
     bool silent;     /* ON_RESPONSE: the leader was silent before */
     bool keeps_gap;  /* ON_ABANDONED: a gap stays, since a command is about to end it */

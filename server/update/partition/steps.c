@@ -210,7 +210,7 @@ static void move(struct stepping *at)
                               .base_ms = at->facts->now_ms};
     bool thaws = at->event->kind == UPDATE_ON_OFFSETS;
     if (same && (thaws || (partition->phase == UPDATE_GAP && offset == applied->next))) {
-        /* The topic may have been recreated meanwhile: its witness is compared. */
+        /* The witness will show whether the topic was recreated meanwhile. */
         read->last = thaws ? read->last : applied->last;
         read->witness = applied->witness;
         memcpy(read->topic_id, applied->topic_id, sizeof(read->topic_id));

@@ -192,10 +192,12 @@ static bool is_wanted(const struct update_partition *partition)
 {
     const struct update_identity *identity = partition->identity;
     return identity->needs != UPDATE_IDENTITY_PROVED && partition->proof->watch != NULL &&
-           is_checked(partition) && hps_clock_us() >= identity->again_us;
+           is_checked(partition) && hps_clock_us() >= identity->again_us &&
+           (identity->needs == UPDATE_IDENTITY_OWN || !update_leader_silent(partition));
 }
 
-/* Whether a record of the same topic was requested from the same leader. */
+/* Whether a record of the same topic was requested from the same leader. A request for a partition
+ * whose leader is silent gets no answer: it does not count. */
 static bool leader_is_asked(const struct hps_update_stream *stream,
                             const struct update_partition *partition)
 {
@@ -204,7 +206,7 @@ static bool leader_is_asked(const struct hps_update_stream *stream,
         return false;
     }
     UPDATE_EACH (stream, other) {
-        if (other->identity->asked && !other->identity->alone &&
+        if (other->identity->asked && !update_leader_silent(other) && !other->identity->alone &&
             other->proof->response.broker == broker &&
             strcmp(other->topic, partition->topic) == 0) {
             return true;

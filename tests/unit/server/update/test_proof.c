@@ -248,7 +248,19 @@ static double own_result(struct rig *rig, const struct step *step)
 
 /* ---- leaders --------------------------------------------------------------------------------- */
 
+static void second_broker(struct rig *rig)
+{
+    hps_fake_log_broker(rig->log, ITEMS, 1, 2);
+}
+
+#define TWO_PARTITIONS PARTITIONS(2), ON(ITEMS, 1), PUT(2, 20), ON(ITEMS, 0), PUT(1, 10)
+/* The leader of partition 0 is silent; that of partition 1 proves the topic each second. */
+#define PROVES_FOR(is) \
+    START(3), WAIT(5), PROVED_WITHIN(1000), SILENT, WAIT(5), OWN(PROVED, .a = 1000, .want = (is))
+
 static const struct row LEADERS[] = {
+    CASE("a proof holds for partitions of the same leader", TWO_PARTITIONS, PROVES_FOR(true)),
+    CASE("... and for no others", TWO_PARTITIONS, DO(second_broker), PROVES_FOR(false)),
     CASE("one of two leaders is silent", ON(USERS, 0), PARTITIONS(1), ON(ITEMS, 0), PUT(1, 10),
          START(3), FRESH, SHOWS(leaders_up, true), SILENT, PUT(1, 11), ON(USERS, 0), PUT(5, 50),
          WAIT(40), ROW(5, 50), LAG_MS(0), ON(ITEMS, 0), LAG_MS(40000), LAG(UNKNOWN), AGE(40000),
