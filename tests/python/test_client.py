@@ -11,7 +11,7 @@ import pytest
 import hpsd
 import hpsd.aio
 import made_up
-from hpsd import _flat, _lookup, _messages, _model, _query, _wire
+from hpsd import _flat, _lookup, _messages, _model, _query, _wait, _wire
 from rig import UNLIMITED, kserve_pb, pb, pb_grpc
 from served import DEFAULT, DIMS, MODEL, N_ROWS, Sync, pooled, rows_of
 
@@ -414,7 +414,45 @@ def test_copies_when_of_a_client_then_they_connect_by_themselves(daemon):
             assert other.timeout == 7
 
 
+def a_token():
+    return "secret"
+
+
+@pytest.mark.parametrize("secret", [{"token": "secret"}, {"tls": hpsd.TLS(ca="ca.pem", cert="a.pem", key=b"secret")}])
+def test_pickle_when_it_would_contain_a_secret_then_refused_and_copies_have_it(secret):
+    client = hpsd.connect("127.0.0.1:1", MODEL, **secret)
+    with pytest.raises(hpsd.InvalidArgument, match="cannot be pickled"):
+        pickle.dumps(client)
+    assert copy.copy(client)._how == copy.deepcopy(client.version(1))._how == client._how
+    assert "secret" not in repr(secret.get("tls"))
+
+
+def test_pickle_when_the_token_is_a_function_then_the_copy_calls_it():
+    data = pickle.dumps(hpsd.connect("127.0.0.1:1", MODEL, token=a_token))
+    assert b"secret" not in data and pickle.loads(data)._transport._token is a_token
+
+
 # ---- the wire ----------------------------------------------------------------------------------------
+
+def lookup_of(keys):
+    return _lookup.Lookup("items", keys, None, False).begin()
+
+
+def flat_of_one():
+    return _flat.Flat([1], [1], None, None, None, False)
+
+
+@pytest.mark.parametrize("read, words", [
+    (lambda: _model.read(b"\xff"), ""), (lambda: _wait.read("a:1", b"\xff"), ""),
+    (lambda: lookup_of([1]).add(pb.LookupResponse(results=[pb.TableResult(dim=65537)]).SerializeToString()), "65537 values"),
+    (lambda: lookup_of([1]).add(b"\x22\x00" * 2), "more than 1 values"),
+    (lambda: flat_of_one().read(b"\x32\x00" * 3), "more than 2 outputs"),
+    (lambda: flat_of_one().read(b"\x12\x151" + b"0" * 20), "version that is too long")])
+def test_reply_when_malformed_then_an_error_of_hpsd_and_no_memory_for_it(read, words):
+    with pytest.raises(hpsd.Error, match=f"the reply is malformed.*{words}"):
+        read()
+
+
 
 def test_wire_when_read_then_as_protobuf_reads_it(daemon):
     stub = pb_grpc.ParameterServerStub(grpc.insecure_channel(daemon.grpc[0], options=UNLIMITED))
@@ -422,7 +460,7 @@ def test_wire_when_read_then_as_protobuf_reads_it(daemon):
     reply = stub.Lookup(pb.LookupRequest(model=MODEL, queries=queries, explain=True), timeout=30)
     reply.update_sequence, reply.event_time_unix_ms, reply.label = 2**63 + 5, -7, "ü"
     data = reply.SerializeToString()
-    read = _wire.read(data)
+    read = _wire.read(data, 3)
     assert (read.model, read.version, read.label) == (reply.model, reply.version, reply.label)
     assert (read.update_sequence, read.event_time_unix_ms) == (2**63 + 5, -7)
     for ours, theirs in zip(read.results, reply.results):
@@ -431,12 +469,12 @@ def test_wire_when_read_then_as_protobuf_reads_it(daemon):
         assert data[slice(*ours.rows)] == theirs.rows and data[slice(*ours.status)] == theirs.key_status
     for cut in range(1, len(data), 7):
         try:
-            _wire.read(data[:cut])  # a message, by chance
+            _wire.read(data[:cut], 3)  # a message, by chance
         except _wire.Malformed:
             pass
     for bad in (b"\x0b", b"\x22\x05\x78", b"\x22\x02\x12\x80", b"\xff" * 11, b"\x08\x01", b"\x12\x01a"):
         with pytest.raises(_wire.Malformed):
-            _wire.read(bad)
+            _wire.read(bad, 3)
 
 
 def test_wire_when_written_then_protobuf_reads_what_was_asked():

@@ -6,7 +6,7 @@ import ipaddress
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
 
 import grpc
@@ -23,7 +23,7 @@ CONNECT_MS_MAX = 1000  # timeout of one connection attempt
 RECONNECT_MS_MIN, RECONNECT_MS_MAX = 100, 1000
 
 _OPTIONS: List[Tuple[str, Any]] = [
-    ("grpc.max_receive_message_length", -1),  # the default of 4 MB is too small for rows; the server has its own limit
+    ("grpc.max_receive_message_length", 2**31 - 1),  # the default of 4 MB is too small for rows
     ("grpc.max_send_message_length", -1),
     ("grpc.service_config", json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})),  # for names with several addresses
     ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MIN),
@@ -48,7 +48,7 @@ class TLS:
 
     ca: PEM = None
     cert: PEM = None
-    key: PEM = None
+    key: PEM = field(default=None, repr=False)
     name: Optional[str] = None
 
     def credentials(self) -> grpc.ChannelCredentials:

@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from . import _wire
 from ._query import Query
-from .errors import Error
+from .errors import Error, malformed
 
 FP32, FP16, BF16 = 1, 2, 3
+DIM_MAX = 65536  # values per row of any table; bounds the memory for rows that a reply announces
 ALIGNMENT = 64  # of arrays, in bytes
 _INT8_BYTES_MORE = {4: 8, 5: 4}  # bytes after the values, by type: scale and bias in fp32 or fp16
 VALUES: Dict[int, "np.dtype[Any]"] = {FP32: np.dtype("<f4"), FP16: np.dtype("<f2"), BF16: np.dtype("<u2")}
@@ -46,6 +47,8 @@ class Answer:
 
 def _layout(result: _wire.Result) -> Tuple[int, "np.dtype[Any]"]:
     """The number and type of the elements of a row. INT8 rows are bytes: the values, then scale and bias."""
+    if result.dim > DIM_MAX:
+        raise _wire.Malformed(f"table {result.table!r} has rows of {result.dim} values, expected at most {DIM_MAX}")
     if result.data_type in _INT8_BYTES_MORE:
         return result.dim + _INT8_BYTES_MORE[result.data_type], np.dtype(np.uint8)
     values = VALUES.get(result.data_type or FP32)
@@ -146,7 +149,7 @@ class Reading:
     def add(self, data: bytes) -> None:
         """Add the next message."""
         try:
-            response = _wire.read(data)
+            response = _wire.read(data, len(self.asked))
             memory = Memory(len(data), len(response.results))
             if self._concat:
                 self._add_matrix(response, memory)
@@ -154,7 +157,7 @@ class Reading:
                 for result in response.results:
                     self._add_result(data, result, memory)
         except _wire.Malformed as error:
-            raise Error(f"the reply is malformed: {error}", grpc.StatusCode.INTERNAL) from None
+            raise malformed(error) from None
         if self.head is None:
             self.head = response
 

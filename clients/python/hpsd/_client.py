@@ -17,7 +17,7 @@ from ._lookup import Answer, Defaults, Dims, Keys, Lookup, Options, Pooling, Rea
 from ._model import Model
 from ._servers import Attempts, Server, Servers
 from ._wait import Records
-from .errors import SECONDS_MIN, NotFound, error
+from .errors import SECONDS_MIN, InvalidArgument, NotFound, error
 
 Result = TypeVar("Result")
 
@@ -327,8 +327,22 @@ class Client:
                  trace: Optional[TracebackType]) -> None:
         self.close()
 
+    def __copy__(self) -> "Client":
+        """A copy makes its own connections."""
+        return _connect_again(*self._how, self._version, self._pins)
+
+    def __deepcopy__(self, memo: Dict[int, Any]) -> "Client":
+        return self.__copy__()
+
     def __reduce__(self) -> Tuple[Any, ...]:
-        """Copies and unpickled clients make their own connections."""
+        """An unpickled client makes its own connections. A pickle contains no secret."""
+        _, _, tls, token, *_ = self._how
+        if token is not None and not callable(token):
+            raise InvalidArgument("token: a client with a token as text cannot be pickled, because the pickle would contain the "
+                                  "token; pass a function that returns the token")
+        if isinstance(tls, _address.TLS) and isinstance(tls.key, bytes):
+            raise InvalidArgument("tls.key: a client with a private key as bytes cannot be pickled, because the pickle would "
+                                  "contain the key; pass the path of a file")
         return _connect_again, (*self._how, self._version, self._pins)
 
 

@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, List, Optional, Tuple
 
-import grpc
 import numpy as np
 import numpy.typing as npt
 
@@ -15,7 +14,7 @@ from . import _wire
 from ._answer import BF16, FP16, FP32, VALUES, as_tensor
 from ._lookup import Dims, Lookup
 from ._query import MISS_POLICIES, Options, integers, is_tensor, key_bytes, number_of, output_number, whole
-from .errors import Error, InvalidArgument
+from .errors import InvalidArgument, malformed
 
 _DATATYPES = {FP32: "FP32", FP16: "FP16", BF16: "BF16"}
 
@@ -70,9 +69,9 @@ class Flat:
         try:
             version, self._tensors = _wire.read_infer(data)
         except _wire.Malformed as error:
-            raise _malformed(error) from None
+            raise malformed(error) from None
         if len(self._tensors) != 1 + self.full:
-            raise _malformed(f"got {len(self._tensors)} outputs, expected {1 + self.full}")
+            raise malformed(f"got {len(self._tensors)} outputs, expected {1 + self.full}")
         self._data = data
         return version
 
@@ -93,7 +92,7 @@ class Flat:
         n_keys, shape = len(self.keys), self._shape(dims)
         begin, end = self._tensors[0]
         if not self.fits(dims):
-            raise _malformed(f"got {end - begin} bytes for rows of shape {shape}")
+            raise malformed(f"got {end - begin} bytes for rows of shape {shape}")
         rows: Any = np.ndarray(shape, VALUES[self._values], self._data, begin).copy()
         if self._like is not None:
             rows = as_tensor(rows).to(self._like.device)
@@ -101,9 +100,5 @@ class Flat:
             return rows
         begin, end = self._tensors[1]
         if end - begin != n_keys:
-            raise _malformed(f"got {end - begin} statuses for {n_keys} keys")
+            raise malformed(f"got {end - begin} statuses for {n_keys} keys")
         return FlatAnswer(rows, np.frombuffer(self._data, np.uint8, n_keys, begin).copy(), dims.of_tables, version)
-
-
-def _malformed(error: Any) -> Error:
-    return Error(f"the reply is malformed: {error}", grpc.StatusCode.INTERNAL)

@@ -7,6 +7,9 @@ import pkgutil
 from typing import Any, Dict
 
 from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from .errors import malformed
 
 _PACKAGE = "hps.v1"
 _pool = descriptor_pool.DescriptorPool()
@@ -24,6 +27,14 @@ def words(enum: str, prefix: str) -> Dict[str, int]:
     """The short names of the values of an enum, and their numbers: "exact" for MISS_POLICY_EXACT."""
     values = _pool.FindEnumTypeByName(f"{_PACKAGE}.{enum}").values
     return {value.name[len(prefix):].lower(): value.number for value in values if value.number != 0}
+
+
+def read(message: Any, data: bytes) -> Any:
+    """Parse a reply as a message of the class `message`."""
+    try:
+        return message.FromString(data)
+    except DecodeError as failure:
+        raise malformed(failure) from None
 
 
 GetModelRequest = class_of("GetModelRequest")

@@ -94,6 +94,6 @@ def request(model: str, version: int) -> bytes:
 
 def read(data: bytes) -> Model:
     """The model in a serialised hps.v1.GetModelResponse."""
-    reply = _messages.GetModelResponse.FromString(data)
+    reply = _messages.read(_messages.GetModelResponse, data)
     versions = {of.version: _version(of) for of in reply.versions}
     return Model(reply.model, reply.active_version or None, versions)

@@ -44,7 +44,7 @@ def within(made: Any, left_s: float) -> bytes:
 
 def read(target: str, data: bytes) -> None:
     """Read hps.v1.WaitForUpdatesResponse. Raises DeadlineExceeded or NotVisible unless all updates are visible."""
-    reply = _messages.WaitForUpdatesResponse.FromString(data)
+    reply = _messages.read(_messages.WaitForUpdatesResponse, data)
     outcome = _WORDS.get(reply.outcome, str(reply.outcome))
     if outcome == "not_yet":
         raise DeadlineExceeded(f"{target}: not visible in time: {reply.text}", grpc.StatusCode.DEADLINE_EXCEEDED)

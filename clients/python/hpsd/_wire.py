@@ -8,6 +8,8 @@ from typing import Any, Dict, List, Tuple
 
 Span = Tuple[int, int]  # byte positions in the message: begin, end
 NOTHING: Span = (0, 0)
+OUTPUTS_MAX = 2  # rows and statuses
+VERSION_DIGITS_MAX = 20
 
 
 # ---- LookupRequest -----------------------------------------------------------------------------------
@@ -91,9 +93,11 @@ def read_infer(data: bytes) -> Tuple[int, List[Span]]:
                 version = data[at:at + size]
             elif tag == 0x32:
                 spans.append((at, at + size))
+                if len(spans) > OUTPUTS_MAX:
+                    raise Malformed(f"got more than {OUTPUTS_MAX} outputs")
             at += size
-        if at > end:
-            raise Malformed("got a field that is longer than its message")
+        if at > end or len(version) > VERSION_DIGITS_MAX:
+            raise Malformed("got a field that is longer than its message, or a version that is too long")
         return int(version), spans
     except (IndexError, ValueError) as error:
         raise Malformed(str(error)) from None
@@ -128,8 +132,8 @@ class Response:
 
     __slots__ = ("data", "version", "results", "update_sequence", "event_time_unix_ms", "matrix", "_model", "_label")
 
-    def __init__(self, data: bytes) -> None:
-        field = _fields(data, 0, len(data), 4).get
+    def __init__(self, data: bytes, results_max: int) -> None:
+        field = _fields(data, 0, len(data), 4, results_max).get
         self.data: bytes = data
         self._model, self._label = field(1, NOTHING), field(3, NOTHING)
         self.version, self.update_sequence, self.event_time_unix_ms = field(2, 0), field(5, 0), field(6, 0)
@@ -174,10 +178,10 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
-def _fields(data: bytes, at: int, end: int, repeated: int = 0) -> Dict[int, Any]:
-    """The fields of the message in data[at:end], by number: the last value of each field, and a list of all values of the
-    field `repeated`. A value is a number or the position of its bytes. Every lookup runs this code, so numbers below 128
-    are decoded inline."""
+def _fields(data: bytes, at: int, end: int, repeated: int = 0, repeated_max: int = 0) -> Dict[int, Any]:
+    """The fields 1 to 15 of the message in data[at:end], by number: the last value of each field, and a list of all values
+    of the field `repeated`, at most repeated_max. A value is a number or the position of its bytes. Every lookup runs this
+    code, so numbers below 128 are decoded inline."""
     found: Dict[int, Any] = {}
     many: List[Any] = []
     while at < end:
@@ -201,8 +205,10 @@ def _fields(data: bytes, at: int, end: int, repeated: int = 0) -> Dict[int, Any]
         else:
             raise Malformed(f"got a field of wire type {kind}")
         if tag >> 3 == repeated:
+            if len(many) == repeated_max:
+                raise Malformed(f"got more than {repeated_max} values of field {repeated}")
             many.append(value)
-        else:
+        elif tag < 128:
             found[tag >> 3] = value
     if at > end:
         raise Malformed("got a field that is longer than its message")
@@ -215,9 +221,9 @@ def _text(data: bytes, span: Span) -> str:
     return data[span[0]:span[1]].decode("utf-8", "replace")
 
 
-def read(data: bytes) -> Response:
-    """Parse a LookupResponse. Raises Malformed."""
+def read(data: bytes, results_max: int) -> Response:
+    """Parse a LookupResponse with at most results_max results. Raises Malformed."""
     try:
-        return Response(data)
+        return Response(data, results_max)
     except IndexError:
         raise Malformed("the message ends within a field") from None

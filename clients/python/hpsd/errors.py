@@ -101,6 +101,11 @@ _CLASSES: Dict[grpc.StatusCode, Type[Error]] = {
 }
 
 
+def malformed(reason: object) -> Error:
+    """The error for a reply that cannot be read."""
+    return Error(f"the reply is malformed: {reason}", grpc.StatusCode.INTERNAL)
+
+
 def error(code: grpc.StatusCode, details: str) -> Error:
     """The exception for a gRPC status code."""
     return _CLASSES.get(code, Error)(details, code)
