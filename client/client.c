@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 #include "client/wire.h"
+#include "net/addr.h"
 #include "net/loop.h"
 #include "net/tls.h"
 
@@ -295,6 +296,23 @@ static hps_status tls_open(const struct hps_client_options *options, struct hps_
     return status;
 }
 
+/* Rejects a token that would go to another host in clear text. tls: NULL if TLS is not used. */
+static hps_status token_check(const struct hps_client_options *options, const struct hps_tls *tls,
+                              struct hps_error *err)
+{
+    struct hps_addr addr;
+
+    if (options->token_file == NULL || options->plaintext || tls != NULL ||
+        hps_addr_parse_peer(options->address, &addr, NULL) != HPS_OK || addr.is_unix ||
+        hps_addr_is_loopback(&addr)) {
+        return HPS_OK; /* a malformed address is rejected later */
+    }
+    return hps_error_set(err, HPS_INVALID,
+                         "token: %s is another host, and others on the network could read the "
+                         "token without TLS; use TLS, or --plaintext",
+                         options->address);
+}
+
 hps_status hps_client_open(const struct hps_client_options *options, struct hps_client **out_client,
                            struct hps_error *err)
 {
@@ -313,6 +331,9 @@ hps_status hps_client_open(const struct hps_client_options *options, struct hps_
     }
     if (status == HPS_OK) {
         status = tls_open(options, &client->tls, err);
+    }
+    if (status == HPS_OK) {
+        status = token_check(options, client->tls, err);
     }
     if (status != HPS_OK) {
         goto fail;

@@ -24,6 +24,7 @@
 struct hps_client_options {
     const char *address;         /* "host:port", or "unix:PATH" (TLS options are ignored) */
     const char *token_file;      /* file with the bearer token in its first line; NULL: no token */
+    bool plaintext;              /* send the token to other hosts also without TLS */
     bool tls;                    /* use TLS; implied by tls_ca, tls_cert and tls_key */
     const char *tls_ca;          /* PEM file; NULL: the system's CAs */
     const char *tls_cert;        /* PEM file: this client's certificate; NULL: no certificate */
@@ -40,8 +41,9 @@ struct hps_client;
 /* Connects and waits until the server has answered a health check with any status.
  *
  * error   UNAVAILABLE: no server was reached; DEADLINE: no answer in time; INVALID: a malformed
- *         address, token or TLS option; NOT_FOUND, PERMISSION, IO: the token or TLS files cannot be
- *         read; UNAUTHENTICATED: a certificate is missing or rejected; NO_MEMORY, EXHAUSTED
+ *         address, token or TLS option, or a token that would go to another host in clear text;
+ *         NOT_FOUND, PERMISSION, IO: the token or TLS files cannot be read; UNAUTHENTICATED: a
+ *         certificate is missing or rejected; NO_MEMORY, EXHAUSTED
  */
 hps_status hps_client_open(const struct hps_client_options *options, struct hps_client **out_client,
                            struct hps_error *err) HPS_MUST_CHECK;

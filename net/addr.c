@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/assert.h"
 
@@ -136,6 +137,14 @@ bool hps_addr_is_name(const struct hps_addr *addr)
     struct in6_addr v6;
     return !addr->is_unix && inet_pton(AF_INET, addr->host, &v4) != 1 &&
            inet_pton(AF_INET6, addr->host, &v6) != 1;
+}
+
+bool hps_addr_is_loopback(const struct hps_addr *addr)
+{
+    struct in_addr v4;
+    return !addr->is_unix &&
+           (strcasecmp(addr->host, "localhost") == 0 || strcmp(addr->host, "::1") == 0 ||
+            (inet_pton(AF_INET, addr->host, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127));
 }
 
 static void put_unix(const char *path, struct hps_sockaddr *out_sockaddr)

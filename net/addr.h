@@ -49,6 +49,9 @@ hps_status hps_addr_parse_peer(const char *text, struct hps_addr *out_addr, stru
 char *hps_addr_print(const struct hps_addr *addr, char *text, size_t capacity);
 /* Whether the host is a name that must be resolved: neither a numeric address nor a Unix socket. */
 bool hps_addr_is_name(const struct hps_addr *addr);
+/* Whether the host is "localhost", ::1 or an IPv4 address that begins with 127. False for a Unix
+ * socket. */
+bool hps_addr_is_loopback(const struct hps_addr *addr);
 /* Resolves the address. This may block if the host is a name. `listening`: the places are for
  * bind() instead of connect(). OK: *out_places has at least one place, and n_tried is 0.
  * UNAVAILABLE: the name cannot be resolved. */

@@ -44,6 +44,8 @@ struct hps_client_options tool_connect;
 const struct hps_arg tool_connect_args[] = {
     {"token-file", 0, HPS_ARG_TEXT, "FILE", &tool_connect.token_file,
      "file whose first line is the bearer token"},
+    {"plaintext", 0, HPS_ARG_FLAG, NULL, &tool_connect.plaintext,
+     "send the token without TLS also to other hosts"},
     {"tls", 0, HPS_ARG_FLAG, NULL, &tool_connect.tls,
      "use TLS with the CA certificates of the system"},
     {"tls-ca", 0, HPS_ARG_TEXT, "FILE", &tool_connect.tls_ca,

@@ -209,3 +209,19 @@ def test_program_when_certificates_were_bytes_then_says_that_it_has_none_of_them
     del layer
     with pytest.raises(hpsd.InvalidArgument, match="certificates as bytes"):
         _program.client_of(text)
+
+
+@pytest.mark.parametrize("token, plaintext, allowed", [(None, False, True), ("secret", False, False), ("secret", True, True)])
+def test_program_when_its_server_is_another_host_without_tls_then_connected_unless_a_token_would_go_there(
+        monkeypatch, token, plaintext, allowed):
+    monkeypatch.setattr(_program, "_token", None)
+    client = hpsd.connect("hpsd.example", "shop", plaintext=plaintext)
+    text = layers.Embedding(client, "items", 4)._program
+    _program._transports.clear()  # as in another process
+    hpsd.torch.set_token(token)
+    if allowed:
+        _program.client_of(text)
+    else:
+        with pytest.raises(hpsd.InvalidArgument, match="without TLS"):
+            _program.client_of(text)
+    _program._connected.clear()

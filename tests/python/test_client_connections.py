@@ -84,6 +84,33 @@ def test_tls_and_tokens_when_they_are_needed_then_they_are_shown(work):
             client.lookup("items", [1])
 
 
+@pytest.mark.parametrize("connect", [hpsd.connect, hpsd.aio.connect])
+@pytest.mark.parametrize("address", [
+    "hpsd.example", "10.0.0.1:1", "127.0.0.1.example", "[fe80::1]:1", "dns:///hpsd.example:1", "dns://127.0.0.1/hpsd.example",
+    "ipv4:127.0.0.1:1,10.0.0.1:1", ["127.0.0.1", "hpsd.example"]])
+def test_token_when_it_would_leave_the_host_without_tls_then_refused_unless_plaintext(connect, address):
+    for token in ("secret", lambda: "secret"):
+        with pytest.raises(hpsd.InvalidArgument, match="token: got an address on another host without TLS"):
+            connect(address, token=token)
+    for how in ({}, {"token": "secret", "tls": True}, {"token": "secret", "plaintext": True}):
+        connect(address, **how)
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.8.8.8:1", "[::1]", "unix:/a", "dns:///LOCALHOST:1",
+                                     "ipv4:127.0.0.1:1,127.0.0.2:2", "ipv6:[::1]:1"])
+def test_token_when_it_stays_on_the_host_then_no_tls_is_needed(address):
+    hpsd.connect(address, token="secret")
+
+
+def test_token_when_there_is_a_proxy_then_calls_on_this_host_avoid_it(daemon, monkeypatch):
+    held, proxy = closed_port()
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", f"http://{proxy}")
+    with held, hpsd.connect(daemon.grpc[0], MODEL, token="secret", timeout=PATIENCE_S) as client:
+        assert client.lookup("items", [1]).shape == (1, 4)
+
+
 # ---- who is asked next -------------------------------------------------------------------------------
 
 def servers_of(n, watch=None):

@@ -114,10 +114,36 @@ def as_targets(addresses: Addresses) -> List[str]:
     return [as_target(address) for address in given]
 
 
+def _is_local(target: str) -> bool:
+    """Whether calls to the target stay on this host: it is a Unix socket, or has only loopback addresses."""
+    def is_loopback(one: str) -> bool:
+        parts = _PARTS.fullmatch(one)
+        host = parts["host"].strip("[]").lower() if parts else ""
+        try:
+            return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return False
+
+    if target.startswith("unix:"):
+        return True
+    addresses = re.sub("^(dns|ipv4|ipv6):", "", target).rpartition("/")[2]
+    return all(is_loopback(one) for one in addresses.split(","))
+
+
+def check_token(targets: List[str], tls: Optional[TLS], token: Token, plaintext: bool) -> None:
+    """Raise InvalidArgument if the token would leave this host in clear text."""
+    far = [target for target in targets if not _is_local(target)]
+    if token is not None and tls is None and not plaintext and far:
+        raise InvalidArgument(f"token: got an address on another host without TLS, {far[0]!r}, so others on the network could "
+                              "read the token; expected tls=, or plaintext=True")
+
+
 def open_channel(module: Any, target: str, tls: Optional[TLS]) -> Any:
     """A channel of `module`: grpc or grpc.aio. It connects on first use."""
     options = list(_OPTIONS)
     if tls is None:
+        if _is_local(target):
+            options.append(("grpc.enable_http_proxy", 0))  # a proxy of another host would get the token
         return module.insecure_channel(target, options=options)
     if tls.name is not None:
         options.append(("grpc.ssl_target_name_override", tls.name))

@@ -347,7 +347,7 @@ class Client:
 
 
 def connect(addresses: Addresses, model: str = "default", *, tls: Any = None, token: Token = None,
-            timeout: float = 5.0, hedge_ms: Optional[float] = None) -> Client:
+            timeout: float = 5.0, hedge_ms: Optional[float] = None, plaintext: bool = False) -> Client:
     """A client of the servers at `addresses`: "HOST:PORT", "unix:PATH", or a list of them, which it uses in turn.
     It connects on first use.
 
@@ -356,14 +356,17 @@ def connect(addresses: Addresses, model: str = "default", *, tls: Any = None, to
     token: a bearer token, or a function that returns one.
     timeout: default timeout of a call with all its attempts, in seconds.
     hedge_ms: after this many milliseconds without a reply, send the request to another server as well.
+    plaintext: send the token without TLS also to other hosts.
     """
     targets = _address.as_targets(addresses)
+    _address.check_token(targets, _address.as_tls(tls), token, plaintext)
     transport = Transport(targets, _address.as_tls(tls), token)
-    return Client(transport, Defaults(model, timeout, hedge_ms), how=(addresses, model, tls, token, timeout, hedge_ms))
+    return Client(transport, Defaults(model, timeout, hedge_ms),
+                  how=(addresses, model, tls, token, timeout, hedge_ms, plaintext))
 
 
 def _connect_again(addresses: Addresses, model: str, tls: Any, token: Token, timeout: float, hedge_ms: Optional[float],
-                   version: int, pins: bool) -> Client:
-    client = connect(addresses, model, tls=tls, token=token, timeout=timeout, hedge_ms=hedge_ms)
+                   plaintext: bool, version: int, pins: bool) -> Client:
+    client = connect(addresses, model, tls=tls, token=token, timeout=timeout, hedge_ms=hedge_ms, plaintext=plaintext)
     client._version, client._pins = version, pins
     return client

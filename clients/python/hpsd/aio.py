@@ -263,7 +263,9 @@ class Client:
 
 
 def connect(addresses: Addresses, model: str = "default", *, tls: Any = None, token: Token = None,
-            timeout: float = 5.0, hedge_ms: Optional[float] = None) -> Client:
+            timeout: float = 5.0, hedge_ms: Optional[float] = None, plaintext: bool = False) -> Client:
     """Like hpsd.connect."""
-    transport = Transport(_address.as_targets(addresses), _address.as_tls(tls), token)
+    targets = _address.as_targets(addresses)
+    _address.check_token(targets, _address.as_tls(tls), token, plaintext)
+    transport = Transport(targets, _address.as_tls(tls), token)
     return Client(transport, Defaults(model, timeout, hedge_ms))

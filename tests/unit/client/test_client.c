@@ -443,6 +443,27 @@ static void test_open_when_files_are_bad_then_error_names_them(void **state)
     assert_null(client);
 }
 
+static void test_open_when_token_would_leave_host_in_clear_text_then_only_with_plaintext(
+    void **state)
+{
+    struct hps_client_options options = {.address = "no-such-host.invalid:1"};
+    struct hps_client *client = NULL;
+    struct hps_error err = {0};
+
+    (void)state;
+    hps_tmpdir_write(&server.dir, "token", "secret\n", 7);
+    options.token_file = hps_tmpdir_join(&server.dir, "token");
+    assert_int_equal(hps_client_open(&options, &client, &err), HPS_INVALID);
+    assert_non_null(strstr(err.text, "without TLS"));
+    assert_non_null(strstr(err.text, "no-such-host.invalid:1"));
+    options.plaintext = true;
+    assert_int_equal(hps_client_open(&options, &client, &err), HPS_UNAVAILABLE);
+    options.plaintext = false;
+    options.address = server.address;
+    assert_int_equal(hps_client_open(&options, &client, &err), HPS_OK);
+    hps_client_close(client);
+}
+
 static void test_open_when_loop_is_shared_then_both_work(void **state)
 {
     struct hps_loop *loop = NULL;
@@ -494,6 +515,8 @@ int main(void)
         cmocka_unit_test(test_message_when_called_then_decoded_or_data_loss),
         cmocka_unit_test(test_open_when_nobody_is_there_then_unavailable_names_address),
         cmocka_unit_test(test_open_when_files_are_bad_then_error_names_them),
+        cmocka_unit_test(
+            test_open_when_token_would_leave_host_in_clear_text_then_only_with_plaintext),
         cmocka_unit_test(test_open_when_loop_is_shared_then_both_work),
         cmocka_unit_test(test_status_when_code_is_any_then_inverse_of_grpc_code),
     };

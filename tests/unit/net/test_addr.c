@@ -21,18 +21,19 @@ static void test_parse_when_good_then_prints_the_same(void **state)
     static const struct {
         const char *text, *host, *path;
         unsigned port;
-        bool is_unix, name;
+        bool is_unix, name, loopback;
     } cases[] = {
-        {"127.0.0.1:8601", "127.0.0.1", "", 8601, false, false},
-        {"127.3.2.1:0", "127.3.2.1", "", 0, false, false},
-        {"0.0.0.0:65535", "0.0.0.0", "", 65535, false, false},
-        {"[::1]:80", "::1", "", 80, false, false},
-        {"[::]:80", "::", "", 80, false, false},
-        {"[::ffff:127.0.0.1]:80", "::ffff:127.0.0.1", "", 80, false, false},
-        {"localhost:1", "localhost", "", 1, false, true},
-        {"ps-0.train_net.example:8601", "ps-0.train_net.example", "", 8601, false, true},
-        {"unix:/run/hpsd/admin.sock", "", "/run/hpsd/admin.sock", 0, true, false},
-        {"unix:rel/a:b", "", "rel/a:b", 0, true, false},
+        {"127.0.0.1:8601", "127.0.0.1", "", 8601, false, false, true},
+        {"127.3.2.1:0", "127.3.2.1", "", 0, false, false, true},
+        {"0.0.0.0:65535", "0.0.0.0", "", 65535, false, false, false},
+        {"[::1]:80", "::1", "", 80, false, false, true},
+        {"[::]:80", "::", "", 80, false, false, false},
+        {"[::ffff:127.0.0.1]:80", "::ffff:127.0.0.1", "", 80, false, false, false},
+        {"localhost:1", "localhost", "", 1, false, true, true},
+        {"127.0.0.1.example:1", "127.0.0.1.example", "", 1, false, true, false},
+        {"ps-0.train_net.example:8601", "ps-0.train_net.example", "", 8601, false, true, false},
+        {"unix:/run/hpsd/admin.sock", "", "/run/hpsd/admin.sock", 0, true, false, false},
+        {"unix:rel/a:b", "", "rel/a:b", 0, true, false, false},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct hps_addr addr;
@@ -44,6 +45,7 @@ static void test_parse_when_good_then_prints_the_same(void **state)
         assert_int_equal(addr.port, cases[i].port);
         assert_int_equal(addr.is_unix, cases[i].is_unix);
         assert_int_equal(hps_addr_is_name(&addr), cases[i].name);
+        assert_int_equal(hps_addr_is_loopback(&addr), cases[i].loopback);
         assert_string_equal(hps_addr_print(&addr, text, sizeof(text)), cases[i].text);
     }
 }

@@ -24,8 +24,8 @@ _connected: Dict[str, Client] = {}  # clients that programs made
 
 
 def set_token(token: Token) -> None:
-    """Set the bearer token, or a function that returns one, for connections that loaded programs make. Programs do not
-    contain tokens."""
+    """Set the bearer token, or a function that returns one, for connections that loaded programs make from now on. Programs
+    do not contain tokens."""
     global _token
     _token = token
 
@@ -41,9 +41,9 @@ def _path(pem: PEM) -> Any:
 
 def _connection(client: Client) -> str:
     """The arguments of `connect` without the token, and a number that tells clients with equal arguments apart."""
-    addresses, model, given, _, timeout, hedge_ms = client._how
+    addresses, model, given, _, timeout, hedge_ms, plaintext = client._how
     tls = as_tls(given)
-    how = {"addresses": as_targets(addresses), "model": model, "timeout": timeout, "hedge_ms": hedge_ms,
+    how = {"addresses": as_targets(addresses), "model": model, "timeout": timeout, "hedge_ms": hedge_ms, "plaintext": plaintext,
            "tls": tls and {"ca": _path(tls.ca), "cert": _path(tls.cert), "key": _path(tls.key), "name": tls.name}}
     number = 0
     with _lock:
@@ -91,6 +91,7 @@ def _connect(connection: str, how: Dict[str, Any]) -> Transport:
                               "paths of files")
     with _lock:
         if connection not in _connected:
-            _connected[connection] = connect(how["addresses"], how["model"], tls=tls and TLS(**tls), token=_current_token,
-                                             timeout=how["timeout"], hedge_ms=how["hedge_ms"])
+            _connected[connection] = connect(how["addresses"], how["model"], tls=tls and TLS(**tls),
+                                             token=None if _token is None else _current_token,
+                                             timeout=how["timeout"], hedge_ms=how["hedge_ms"], plaintext=how["plaintext"])
         return _transports.setdefault(connection, _connected[connection]._transport)
