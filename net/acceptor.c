@@ -27,6 +27,7 @@ struct listener {
     int fd;
     struct hps_tls *tls;
     unsigned cookie;
+    bool loopback;
     struct stat file; /* of a Unix socket, to be removed; st_ino 0: none */
 };
 
@@ -127,6 +128,7 @@ static void take(struct listener *listener, int fd)
         return;
     }
     hps_conn_slot_give(conn, slot);
+    hps_conn_loopback_set(conn, listener->loopback);
     acceptor->options.on_accept(acceptor->options.ctx, conn, listener->cookie);
 }
 
@@ -189,9 +191,11 @@ hps_status hps_acceptor_add(struct hps_acceptor *acceptor, int listen_fd, struct
     listener->fd = listen_fd;
     listener->cookie = cookie;
     struct hps_addr addr;
-    if (unlink_file && hps_sock_local(listen_fd, &addr) == HPS_OK && addr.is_unix &&
-        lstat(addr.path, &listener->file) != 0) {
-        listener->file.st_ino = 0;
+    if (hps_sock_local(listen_fd, &addr) == HPS_OK) {
+        listener->loopback = hps_addr_is_loopback(&addr);
+        if (unlink_file && addr.is_unix && lstat(addr.path, &listener->file) != 0) {
+            listener->file.st_ino = 0;
+        }
     }
     hps_status status = hps_loop_fd_add(acceptor->loop, &listener->handle, listen_fd, HPS_LOOP_READ,
                                         on_listener, listener);

@@ -55,6 +55,7 @@ struct hps_conn {
     bool read_waits_write; /* TLS: reading continues when the socket is writable */
     bool write_waits_read;
     bool is_unix;
+    bool is_loopback;
     struct hps_sock_cred cred; /* is_unix */
     uint8_t *record;           /* TLS: bytes gathered for one record */
     size_t record_size;        /* > 0: a begun record, to be written first */
@@ -627,6 +628,16 @@ bool hps_conn_is_gone(const struct hps_conn *conn)
 bool hps_conn_received(const struct hps_conn *conn)
 {
     return conn->received || (conn->session && hps_tls_session_received(conn->session));
+}
+
+bool hps_conn_is_loopback(const struct hps_conn *conn)
+{
+    return conn->is_loopback;
+}
+
+void hps_conn_loopback_set(struct hps_conn *conn, bool loopback)
+{
+    conn->is_loopback = loopback;
 }
 
 void hps_conn_slot_give(struct hps_conn *conn, struct hps_peer_slot *slot)

@@ -82,6 +82,10 @@ void hps_conn_shutdown_write(struct hps_conn *conn);
 
 bool hps_conn_is_tls(const struct hps_conn *conn);
 bool hps_conn_is_unix(const struct hps_conn *conn);
+/* Whether a listener on a loopback address accepted the connection. Its acceptor sets this before
+ * it passes the connection on. */
+bool hps_conn_is_loopback(const struct hps_conn *conn);
+void hps_conn_loopback_set(struct hps_conn *conn, bool loopback);
 /* The peer of an accepted connection: "127.0.0.1:40112", "[::1]:40112" or
  * "unix:pid=12,uid=1000,gid=1000". For an outgoing connection, the `address` given to
  * hps_conn_connect. */

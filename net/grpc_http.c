@@ -17,6 +17,7 @@
 #include "base/block.h"
 #include "base/clock.h"
 #include "base/text.h"
+#include "net/addr.h"
 
 enum {
     BODY_FIRST_BYTES = 64 * 1024, /* of one whose size is not known; then it doubles */
@@ -92,8 +93,34 @@ static void judge_body(struct hps_grpc_call *call)
     }
 }
 
+/* Whether a Host field has a loopback address or "localhost", with or without a port. */
+static bool names_loopback(const char *host)
+{
+    struct hps_addr addr = {0};
+    bool bracket = host[0] == '[';
+    const char *name = host + bracket;
+    size_t size = strcspn(name, bracket ? "]" : ":");
+    const char *rest = name + size + (name[size] == ']');
+
+    if (size >= sizeof addr.host || (rest[0] != '\0' && rest[0] != ':')) {
+        return false;
+    }
+    memcpy(addr.host, name, size);
+    return hps_addr_is_loopback(&addr);
+}
+
+/* Whether a browser on this host may have sent the request for a page of another site. The DNS
+ * server of that site then resolves its name to a loopback address (DNS rebinding), and the Host
+ * field has this name. */
+static bool is_rebound(const struct hps_grpc_call *call, const char *host)
+{
+    return host != NULL && host[0] != '\0' &&
+           hps_conn_is_loopback(hps_http_conn(call->conn->http)) && !names_loopback(host);
+}
+
 void grpc_http_headers_done(struct hps_grpc_call *call)
 {
+    const char *host = grpc_fields_get(&call->headers.fields, "host", NULL);
     enum grpc_route_found found = GRPC_ROUTE_NO_PATH;
     const char *why = NULL;
     struct hps_error err;
@@ -101,6 +128,11 @@ void grpc_http_headers_done(struct hps_grpc_call *call)
 
     if (call->headers.bad_fields || grpc_route_find(call, &found, &why) != HPS_OK) {
         grpc_call_refuse(call, HPS_NO_MEMORY, "no memory for the headers of a request");
+    } else if (is_rebound(call, host)) {
+        grpc_http_refuse(call, 421, HPS_PERMISSION,
+                         "Host %.200s: this listener is on loopback, and accepts only localhost "
+                         "and loopback addresses",
+                         host);
     } else if ((entered = grpc_call_enter(call, &err)) != HPS_OK) {
         grpc_call_refuse(call, entered, "%s", err.text);
     } else if (found == GRPC_ROUTE_BAD_PATH) {

@@ -9,7 +9,7 @@ CLOSED = (ConnectionError, ssl.SSLError)  # how a server that ends the connectio
 
 def request(body=b"", headers=(), path="/v2/models/m/infer", method="POST", length=True):
     """Bytes of a request; nothing is checked."""
-    lines = [f"{method} {path} HTTP/1.1", "Host: attack"]
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
     lines += [f"Content-Length: {len(body)}"] if length else []
     lines += [f"{name}: {value}" for name, value in dict(headers).items()]
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body

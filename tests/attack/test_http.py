@@ -26,20 +26,20 @@ def http(target, bytes_, patience_s=wire.PATIENCE_S):
 
 
 BAD = {
-    "a method that is none": b"BREW /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-    "POST with a body": b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
-    "a body that never comes": b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n",
-    "chunks": b"PUT /readyz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
+    "a method that is none": b"BREW /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    "POST with a body": b"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello",
+    "a body that never comes": b"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n",
+    "chunks": b"PUT /readyz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
     "a head of 100 KB": b"GET /metrics HTTP/1.1\r\n" + b"X-More: " + b"x" * 100000 + b"\r\n\r\n",
     "10,000 fields": b"GET /metrics HTTP/1.1\r\n" + b"a: b\r\n" * 10000 + b"\r\n",
     "no version": b"GET /metrics\r\n\r\n",
-    "a version that is none": b"GET /metrics HTTP/9.9\r\nHost: x\r\n\r\n",
-    "a NUL in the path": b"GET /met\0rics HTTP/1.1\r\nHost: x\r\n\r\n",
-    "a path of two words": b"GET /metrics /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
-    "a path outside": b"GET /../../../../etc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-    "an encoded path outside": b"GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-    "an absolute address": b"GET http://169.254.169.254/metrics HTTP/1.1\r\nHost: x\r\n\r\n",
-    "a tunnel": b"CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a version that is none": b"GET /metrics HTTP/9.9\r\nHost: localhost\r\n\r\n",
+    "a NUL in the path": b"GET /met\0rics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a path of two words": b"GET /metrics /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a path outside": b"GET /../../../../etc/passwd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    "an encoded path outside": b"GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    "an absolute address": b"GET http://169.254.169.254/metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a tunnel": b"CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "HTTP/2": wire.PREFACE + wire.settings(),
     "TLS": bytes.fromhex("16030100c8010000c40303") + b"x" * 200,
     "noise": random.Random(5).randbytes(20000),
@@ -54,14 +54,14 @@ def test_request_when_it_is_none_then_refused_or_closed(target, name):
 
 
 def test_requests_when_pipelined_then_each_is_answered(target):
-    answer = http(target, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 999
-                  + b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    answer = http(target, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 999
+                  + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert answer.count(b"HTTP/1.1 200") == 1000
 
 
 def test_request_when_smuggled_behind_another_then_not_answered(target):
-    answer = http(target, b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 36\r\nTransfer-Encoding: chunked\r\n\r\n"
-                          b"0\r\n\r\nGET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    answer = http(target, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 36\r\nTransfer-Encoding: chunked\r\n\r\n"
+                          b"0\r\n\r\nGET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert b"hpsd_build_info" not in answer
 
 
@@ -84,7 +84,7 @@ def test_bodies_when_they_never_come_then_refused_and_probes_are_answered(target
     with contextlib.ExitStack() as stack:
         for _ in range(64):  # as many as there are places
             sock = stack.enter_context(wire.connect(target.daemon.http))
-            sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + body + b"\r\n\r\n")
+            sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + body + b"\r\n\r\n")
         assert sock.recv(4096).startswith(b"HTTP/1.1 413 ")
         assert target.daemon.get("/readyz") == (200, "ready\n")
 
@@ -95,7 +95,7 @@ def test_answers_when_not_read_then_probes_are_answered_and_they_are_closed(targ
             sock = stack.enter_context(wire.connect(target.daemon.http))
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             with contextlib.suppress(OSError):
-                sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+                sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert target.daemon.get("/readyz") == (200, "ready\n")
         assert target.daemon.get("/metrics")[0] == 200
 

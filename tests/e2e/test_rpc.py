@@ -534,6 +534,14 @@ def page(daemon, path, authority=None, pair=None, headers=(), alpn=("http/1.1",)
         return reply.status, reply.read().decode()
 
 
+@pytest.mark.parametrize("listen, status", [("127.0.0.1:0", 421), ("0.0.0.0:0", 200)])
+def test_http_when_a_browser_sends_the_name_of_another_site_then_refused_on_loopback(work, listen, status):
+    with Small(work, server={"plaintext": True}, flags=["--http-listen", listen]).daemon as daemon:
+        for path in ("/healthz", "/metrics"):
+            assert page(daemon, path, headers=[("Host", "site.example:8602")])[0] == status
+            assert page(daemon, path)[0] == page(daemon, path, headers=[("Host", "localhost")])[0] == 200
+
+
 def test_http_when_beyond_loopback_then_it_speaks_the_tls_of_the_others_and_renews_it(work):
     authority = Authority(work, "ca")
     certificate, key = authority.issue("server")

@@ -502,6 +502,7 @@ static void adopt(struct rig *rig, int fd)
         }
     }
     assert_int_equal(hps_conn_new(fd, rig->tls, &conn, NULL), HPS_OK);
+    hps_conn_loopback_set(conn, rig->loopback);
     if (slot != NULL) {
         hps_conn_slot_give(conn, slot);
     }

@@ -27,6 +27,7 @@ struct rig {
     uint64_t client;         /* the same: whose slots they are */
     bool refused;            /* the last one got none */
     bool http;               /* the same: they speak HTTP/1.1 */
+    bool loopback;           /* the same: their listener is on loopback */
     struct hps_grpc_service service;
     /* what the methods saw */
     unsigned n_messages;

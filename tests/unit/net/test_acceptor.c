@@ -134,11 +134,13 @@ static void test_accept_when_two_listeners_then_cookie_tells_which(void **state)
     rig_add(&rig, "127.0.0.1:0", 7);
     rig_connect(&rig, NULL);
     turn_until(&rig, 1, 0);
-    rig_add(&rig, "127.0.0.1:0", 8);
+    rig_add(&rig, "0.0.0.0:0", 8);
     rig_connect(&rig, NULL);
     turn_until(&rig, 2, 0);
     assert_int_equal(rig.cookies[0], 7);
     assert_int_equal(rig.cookies[1], 8);
+    assert_true(hps_conn_is_loopback(rig.conns[0]));
+    assert_false(hps_conn_is_loopback(rig.conns[1])); /* of a listener on all addresses */
     assert_int_equal(hps_acceptor_connections(rig.acceptor), 2);
     end(&rig, 0);
     assert_int_equal(hps_acceptor_connections(rig.acceptor), 1);

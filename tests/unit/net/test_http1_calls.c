@@ -455,6 +455,42 @@ static void test_guard_when_set_then_asked_for_every_route_that_is_not_open(void
     assert_int_equal(f->rig.n_messages, 1);
 }
 
+static void test_host_when_listener_is_on_loopback_then_only_names_of_loopback(void **state)
+{
+    static const struct {
+        const char *host;
+        unsigned status;
+    } cases[] = {
+        {"localhost", 200},
+        {"LocalHost:8602", 200},
+        {"127.0.0.1:8602", 200},
+        {"127.8.9.10", 200},
+        {"[::1]:8602", 200},
+        {"[::1]", 200},
+        {"", 200},
+        {"evil.example", 421},
+        {"127.0.0.1.evil.example:8602", 421},
+        {"localhost.evil.example", 421},
+        {"10.0.0.1", 421},
+        {"[::2]:8602", 421},
+    };
+    struct fixture *f = *state;
+    char request[128];
+
+    set_guard(f); /* an open route has the check, too */
+    f->rig.loopback = true;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(request, sizeof request, "GET /open HTTP/1.1\r\nHost: %s\r\n\r\n", cases[i].host);
+        peer_say(&f->peer, request);
+        expect_answer(&f->peer, cases[i].status, cases[i].status == 200 ? "stats" : NULL);
+    }
+    peer_say(&f->peer, "GET /names/x/y HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+    expect_head(&f->peer, 421, "HTTP/1.1 421 Misdirected Request\r\n");
+    assert_int_equal(guard.n_visitors, 0);
+    peer_say(&f->peer, "GET /open HTTP/1.0\r\n\r\n");
+    expect_answer(&f->peer, 200, "stats");
+}
+
 static void test_guard_when_it_knows_nobody_again_and_again_then_the_connection_ends(void **state)
 {
     struct fixture *f = *state;
@@ -596,6 +632,7 @@ int main(void)
         TEST(test_drain_when_connections_are_kept_then_the_next_answer_says_that_it_is_the_last),
         TEST(test_connection_when_aged_then_the_next_answer_is_its_last),
         TEST(test_guard_when_set_then_asked_for_every_route_that_is_not_open),
+        TEST(test_host_when_listener_is_on_loopback_then_only_names_of_loopback),
         TEST(test_guard_when_it_knows_nobody_again_and_again_then_the_connection_ends),
         TEST(test_guard_when_rules_change_then_calls_that_lose_by_it_end),
         TEST(test_tls_when_spoken_then_large_bodies_both_ways),
