@@ -153,24 +153,55 @@ static int open_below(int root_fd, const char *below, int flags)
     return unknown ? walk(root_fd, below, flags) : fd;
 }
 
+/* The text is the same whether or not `path` exists, so that a client cannot find out which files
+ * there are outside the roots. */
 static hps_status fail_outside(const struct hps_roots *roots, const char *path,
-                               const char *resolved, struct hps_error *err)
+                               struct hps_error *err)
 {
     return hps_error_set(err, HPS_PERMISSION,
-                         "%.200s resolves to %.100s, which is not below any of %s; put it below "
-                         "one of them, or add its directory",
-                         path, resolved, roots->option);
+                         "%.200s does not lead to a place below any of %s; put it below one of "
+                         "them, replace links that lead elsewhere, or add its directory",
+                         path, roots->option);
+}
+
+/* Whether the part of a path that can be resolved is below a root. False if the next name is a
+ * link, which could lead anywhere. */
+static bool is_missing_below(const struct hps_roots *roots, const char *path)
+{
+    char part[PATH_MAX], resolved[PATH_MAX];
+    struct stat info;
+    size_t least = path[0] == '/' ? 1 : 0;
+    size_t size = strlen(path);
+    if (size >= sizeof(part)) {
+        return false;
+    }
+    memcpy(part, path, size + 1);
+    for (;;) {
+        while (size > least && part[size - 1] == '/') {
+            part[--size] = '\0';
+        }
+        if (realpath(size > 0 ? part : ".", resolved) != NULL) {
+            return find_root(roots, resolved) != NULL;
+        }
+        if (size == least || (lstat(part, &info) == 0 && S_ISLNK(info.st_mode))) {
+            return false;
+        }
+        while (size > least && part[size - 1] != '/') {
+            part[--size] = '\0';
+        }
+    }
 }
 
 hps_status hps_roots_resolve(const struct hps_roots *roots, const char *path,
                              char out_resolved[PATH_MAX], struct hps_error *err)
 {
-    if (realpath(path, out_resolved) == NULL) {
-        return hps_file_error(err, errno, "cannot open", path);
+    bool found = realpath(path, out_resolved) != NULL;
+    int error = errno;
+    if (roots != NULL &&
+        !(found ? find_root(roots, out_resolved) != NULL : is_missing_below(roots, path))) {
+        return fail_outside(roots, path, err);
     }
-    return roots == NULL || find_root(roots, out_resolved) != NULL
-               ? HPS_OK
-               : fail_outside(roots, path, out_resolved, err);
+    return found ? HPS_OK : hps_file_error(err, error, "cannot open", path);
 }
 
 hps_status hps_roots_open_path(const struct hps_roots *roots, const char *path, int flags,
@@ -191,7 +222,7 @@ hps_status hps_roots_open_path(const struct hps_roots *roots, const char *path, 
         fd = open_below(root->fd, below[0] != '\0' && below[1] != '\0' ? below + 1 : ".", flags);
     }
     if (fd < 0 && (errno == EXDEV || errno == ELOOP) && roots != NULL) {
-        return fail_outside(roots, path, "a path that changed during the check", err);
+        return fail_outside(roots, path, err); /* it changed during the check */
     }
     if (fd < 0) {
         return hps_file_error(err, errno, "cannot open", path);

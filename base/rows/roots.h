@@ -35,7 +35,8 @@ void hps_roots_close(struct hps_roots *roots); /* no effect if NULL */
 
 /* Resolve all links of a path.
  *
- * error   PERMISSION: the result is not below a root, or the kernel refused; NOT_FOUND; IO
+ * error   PERMISSION: the result is not below a root, or would not be if it existed; or the kernel
+ *         refused; NOT_FOUND and IO: below a root
  */
 hps_status hps_roots_resolve(const struct hps_roots *roots, const char *path,
                              char out_resolved[PATH_MAX], struct hps_error *err) HPS_MUST_CHECK;

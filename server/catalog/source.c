@@ -5,8 +5,8 @@
  */
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/heap.h"
 #include "server/catalog/internal.h"
@@ -32,14 +32,15 @@ static hps_status check_path(const struct hps_strings *names, const struct hps_r
     if (status == HPS_OK) {
         return HPS_OK;
     }
-    if (status != HPS_PERMISSION || realpath(path, out_resolved) == NULL) {
-        return hps_error_set(err, HPS_NOT_FOUND,
-                             "%s \"%s\" does not exist, or hpsd may not read it", what, path);
+    if (status != HPS_PERMISSION) {
+        return hps_error_set(err, HPS_NOT_FOUND, "%s \"%s\" does not exist", what, path);
     }
     return hps_error_set(
         err, HPS_PERMISSION,
-        "%s \"%s\" is not below any of server.model_roots (%zu; first \"%s\"); put it below "
-        "one of them, or add its parent to server.model_roots and reload hpsd (SIGHUP)",
+        "%s \"%s\" is not below any of server.model_roots (%zu; first \"%s\"), or hpsd may not "
+        "read "
+        "it; put it below one of them, or add its parent to server.model_roots and reload hpsd "
+        "(SIGHUP)",
         what, path, names->n, names->n > 0 ? names->items[0] : "");
 }
 
@@ -50,11 +51,12 @@ static hps_status check_table(const struct hps_strings *names, const struct hps_
                               struct hps_error *err)
 {
     char resolved[PATH_MAX];
+    struct stat info;
     hps_status status = check_path(names, roots, "path", table->path, resolved, err);
     if (status == HPS_NOT_FOUND) {
         char rows[PATH_MAX];
         int n = snprintf(rows, sizeof(rows), "%s.rows.npy", table->path);
-        if (n > 0 && n < PATH_MAX && realpath(rows, resolved) != NULL) {
+        if (n > 0 && n < PATH_MAX && lstat(rows, &info) == 0) {
             status = check_path(names, roots, "path", rows, resolved, err);
         }
     }

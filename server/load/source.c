@@ -4,6 +4,7 @@
  */
 #include "server/load/source.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -218,13 +219,19 @@ static hps_status source_finish(struct hps_source *source, hps_status status,
     return HPS_OK;
 }
 
-/* Add the directory that contains the target of `path`. A path without target adds nothing; the
- * open then reports it. */
-static hps_status add_root_of(struct hps_roots *roots, const char *path, struct hps_error *err)
+/* Add the directory that contains the target of a configured path. */
+static hps_status add_root_of(struct hps_roots *roots, const struct hps_config_table *table,
+                              struct hps_error *err)
 {
     char resolved[PATH_MAX];
-    if (realpath(path, resolved) == NULL && !hps_source_canonical(path, resolved)) {
-        return HPS_OK; /* not the common prefix of a pair either */
+    struct stat info;
+    if (realpath(table->path, resolved) == NULL) {
+        int error = errno;
+        /* A link without target, or not the common prefix of a pair either. */
+        if (lstat(table->path, &info) == 0 || !hps_source_canonical(table->path, resolved)) {
+            hps_status status = hps_file_error(err, error, "cannot open", table->path);
+            return hps_error_prefix(err, status, "table \"%s\"", table->name);
+        }
     }
     char *slash = strrchr(resolved, '/');
     HPS_ASSERT(slash != NULL);
@@ -241,7 +248,7 @@ hps_status hps_source_open_config(const struct hps_strings *model_roots,
         hps_roots_open("server.model_roots", (const char *const *)model_roots->items,
                        model_roots->n, &source.roots, err);
     for (size_t i = 0; status == HPS_OK && i < model->n_tables; i++) {
-        status = add_root_of(source.roots, model->tables[i].path, err);
+        status = add_root_of(source.roots, &model->tables[i], err);
     }
     if (status != HPS_OK) {
         return source_finish(&source, status, out_source, err);

@@ -29,7 +29,7 @@ METHODS = {  # what each needs
     admin("ListModels"): ("read", admin_pb.ListModelsRequest()),
     admin("GetStats"): ("read", admin_pb.GetStatsRequest()),
     admin("ExplainKey"): ("read", admin_pb.ExplainKeyRequest(model="m", table="a", key=1)),
-    admin("LoadModel"): ("load", admin_pb.LoadModelRequest(model="m", directory="/nowhere")),
+    admin("LoadModel"): ("load", admin_pb.LoadModelRequest(model="m")),  # invalid
     admin("ActivateVersion"): ("load", admin_pb.ActivateVersionRequest(model="m", version=77)),
     admin("UnloadVersion"): ("load", admin_pb.UnloadVersionRequest(model="m", version=77)),
     admin("GetConfig"): ("admin", admin_pb.GetConfigRequest()),

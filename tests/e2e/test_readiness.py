@@ -132,7 +132,7 @@ def test_model_when_its_load_fails_then_the_reason_is_told_and_it_can_be_tried_a
     one = daemon(config, ready=False)
     until(lambda: "failed to load" in one.get("/readyz")[1], "the failure")
     why = one.get("/readyz")[1].strip()
-    assert f"{work}/m/a.keys.npy" in why and "SIGHUP" in why
+    assert f"{work}/m/a.rows.npy" in why and "SIGHUP" in why
     assert stages(one) == (False, False, False, False) and silent(one)
     assert one.ctl("-o", "json", "status")[0]["not_ready_reasons"] == [why]
     assert one.metrics()[FAILURES] == 1

@@ -68,6 +68,8 @@ static int setup(void **state)
     link_to("/proc/self/root", "models/magic");
     link_to("models", "way-in");
     link_to("loop", "models/loop");
+    link_to("../absent", "models/dangling");
+    link_to("1/rows", "models/file");
     char models[HPS_TMPDIR_PATH_MAX], more[HPS_TMPDIR_PATH_MAX], absent[HPS_TMPDIR_PATH_MAX];
     (void)snprintf(models, sizeof(models), "%s", at("way-in"));
     (void)snprintf(more, sizeof(more), "%s", at("more"));
@@ -103,8 +105,11 @@ static void expect_inside_is_read_and_outside_refused(void)
         "models/1/../1/rows",  "models/other-root",       "way-in/1/rows",
         "models/current/rows", "models/up/models/1/rows", "more/rows"};
     static const char *const outside[] = {
-        "secret",           "models/out",       "models/out-absolute",
-        "models/../secret", "models/up/secret", "models-of-others/rows"};
+        "secret", "models/out", "models/out-absolute", "models/../secret", "models/up/secret",
+        "models-of-others/rows",
+        /* A client cannot tell these from those above. */
+        "absent", "absent/rows", "secret/rows", "models/../absent", "models/up/absent",
+        "models/dangling", "models/dangling/", "models/dangling/rows", "models/loop"};
     char through[2 * HPS_TMPDIR_PATH_MAX];
     struct stat info;
     for (unsigned i = 0; i < sizeof(inside) / sizeof(inside[0]); i++) {
@@ -121,7 +126,9 @@ static void expect_inside_is_read_and_outside_refused(void)
     (void)snprintf(through, sizeof(through), "%s%s", at("models/magic"), at("secret"));
     assert_int_equal(open_it(through), HPS_PERMISSION);
     assert_int_equal(open_it(at("models/1/absent")), HPS_NOT_FOUND);
-    assert_int_equal(open_it(at("models/loop")), HPS_IO);
+    assert_int_equal(open_it(at("models/absent/")), HPS_NOT_FOUND);
+    assert_int_equal(open_it(at("models/1/absent/rows")), HPS_NOT_FOUND);
+    assert_int_equal(open_it(at("models/file/rows")), HPS_NOT_FOUND);
     assert_int_equal(open_it(at("models")), HPS_INVALID); /* no file */
     assert_int_equal(mkfifo(at("models/fifo"), 0600), 0);
     assert_int_equal(open_it(at("models/fifo")), HPS_INVALID); /* and nobody waits for a writer */
