@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "backends/host/map.h"
@@ -492,6 +493,8 @@ int main(int argc, char **argv)
         return hps_args_answer(hps_options_program(), &options.args);
     }
     block_signals();
+    /* No other user may read rows. The group administers hpsd. Sockets set their own modes. */
+    (void)umask(umask(0) | 0027);
     hps_notes_init(&notes);
     int code;
     if (read_config(&options, &config, &notes, &err) != HPS_OK) {

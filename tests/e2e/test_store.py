@@ -55,6 +55,16 @@ def test_start_when_rocksdb_cannot_start_a_thread_then_exit_code_4_and_the_limit
     assert "store failed: RocksDB could not start a thread" in err and "processes_max=3" in err, err
 
 
+def test_files_when_the_umask_is_open_then_other_users_can_read_none(work):
+    _, config = model(work)
+    with Daemon(work, config, wrapper=["sh", "-c", 'umask 0; exec "$@"', "sh"]) as one:
+        one.ctl("snapshot", "create", f"{work}/snapshot")
+    for top in (one.state, f"{work}/snapshot"):
+        for path, _, names in os.walk(top):
+            for name in (path, *(os.path.join(path, name) for name in names)):
+                assert os.lstat(name).st_mode & 0o027 == 0, name
+
+
 # ---- whose database, of which format ------------------------------------------------------------------
 
 class Database:
