@@ -33,6 +33,8 @@ enum { N_ROLES = sizeof(role_words) / sizeof(role_words[0]) };
 struct access_reader {
     struct parse_reader base;
     struct hps_access_file *file;
+    json_t *names;   /* the names of the tokens */
+    json_t *digests; /* the name of the token by its digest */
 };
 
 /* ---- keys ------------------------------------------------------------------------------------ */
@@ -203,19 +205,25 @@ static hps_status check_token_again(const struct access_reader *reader,
                                     const struct hps_text_path *path,
                                     const struct hps_access_token *token)
 {
-    for (const struct hps_access_token *other = reader->file->tokens; other < token; other++) {
-        if (strcmp(other->name, token->name) == 0) {
-            return parse_fail(&reader->base, path, HPS_INVALID,
-                              "got the name \"%s\" a second time, expected different ones",
-                              token->name);
-        }
-        if (memcmp(other->sha256, token->sha256, 32) == 0) {
-            return parse_fail(&reader->base, path, HPS_INVALID,
-                              "got the digest of token \"%s\" again, expected different ones",
-                              other->name);
-        }
+    char digest[65];
+    for (size_t i = 0; i < 32; i++) {
+        (void)snprintf(digest + 2 * i, 3, "%02x", token->sha256[i]);
     }
-    return HPS_OK;
+    if (json_object_get(reader->names, token->name) != NULL) {
+        return parse_fail(&reader->base, path, HPS_INVALID,
+                          "got the name \"%s\" a second time, expected different ones",
+                          token->name);
+    }
+    const json_t *other = json_object_get(reader->digests, digest);
+    if (other != NULL) {
+        return parse_fail(&reader->base, path, HPS_INVALID,
+                          "got the digest of token \"%s\" again, expected different ones",
+                          json_string_value(other));
+    }
+    return json_object_set_new(reader->names, token->name, json_true()) == 0 &&
+                   json_object_set_new(reader->digests, digest, json_string(token->name)) == 0
+               ? HPS_OK
+               : parse_no_memory(&reader->base);
 }
 
 static hps_status read_token(struct access_reader *reader, const struct hps_text_path *path,
@@ -302,10 +310,10 @@ static hps_status check_token_known(const struct access_reader *reader,
                                     const struct hps_text_path *path, const char *name)
 {
     struct hps_suggestion best = {0};
+    if (json_object_get(reader->names, name) != NULL) {
+        return HPS_OK;
+    }
     for (size_t i = 0; i < reader->file->n_tokens; i++) {
-        if (strcmp(reader->file->tokens[i].name, name) == 0) {
-            return HPS_OK;
-        }
         hps_suggest(&best, name, reader->file->tokens[i].name);
     }
     return parse_fail(&reader->base, path, HPS_INVALID,
@@ -456,7 +464,11 @@ hps_status hps_access_file_parse(const char *text, size_t size, const char *file
     }
     json_t *root = parse_json(&reader.base, 0, &status);
     if (root != NULL) {
+        reader.names = json_object();
+        reader.digests = json_object();
         status = read_root(&reader, root);
+        json_decref(reader.names);
+        json_decref(reader.digests);
         json_decref(root);
     }
     hps_text_fini(&reader.base.source);

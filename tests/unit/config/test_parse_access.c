@@ -8,10 +8,13 @@
 
 #include <cmocka.h>
 
+#include "base/buf.h"
 #include "config/access.h"
 #include "tests/lib/fault_heap.h"
 
 #define DIGEST "9F86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+
+#define OTHER  "0000000000000000000000000000000000000000000000000000000000000001"
 
 static const char whole[] =
     "{ // who may do what\n"
@@ -125,6 +128,9 @@ static void test_file_when_wrong_then_error_names_the_place(void **state)
         {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\"},{\"name\":\"b\",\"sha256\":\"" DIGEST
                "\""),
          "tokens[1]", "of token \"a\" again"},
+        {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\"},{\"name\":\"a\",\"sha256\":\"" OTHER
+               "\""),
+         "tokens[1]", "the name \"a\" a second time"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -142,6 +148,42 @@ static void test_file_when_wrong_then_error_names_the_place(void **state)
         assert_null(strstr(err.text, "secret")); /* what stands there may be the token itself */
         assert_null(file.rules);
     }
+}
+
+/* If each name were compared with each token, this would take minutes. */
+static void test_file_when_large_then_no_name_is_compared_with_all_tokens(void **state)
+{
+    enum { N_TOKENS = 4000, N_RULES = 15 };
+    struct hps_access_file file = {0};
+    struct hps_error err = {0};
+    struct hps_buf text;
+
+    (void)state;
+    hps_buf_init(&text, 4 << 20);
+    for (unsigned rule = 0; rule < N_RULES; rule++) {
+        assert_int_equal(hps_buf_printf(&text, "%s{\"may\":[\"read\"],\"who\":[\"any\"",
+                                        rule == 0 ? "{\"rules\":[" : ","),
+                         HPS_OK);
+        for (unsigned i = 0; i < N_TOKENS; i++) {
+            assert_int_equal(hps_buf_printf(&text, ",\"token:a-service-with-a-long-name-%u\"", i),
+                             HPS_OK);
+        }
+        assert_int_equal(hps_buf_printf(&text, "]}"), HPS_OK);
+    }
+    for (unsigned i = 0; i < N_TOKENS; i++) {
+        assert_int_equal(
+            hps_buf_printf(
+                &text, "%s{\"name\":\"a-service-with-a-long-name-%u\",\"sha256\":\"%064x\"}",
+                i == 0 ? "],\"tokens\":[" : ",", i, i),
+            HPS_OK);
+    }
+    assert_int_equal(hps_buf_printf(&text, "]}"), HPS_OK);
+    assert_int_equal(
+        hps_access_file_parse((const char *)text.data, text.size, "f", &file, &err), HPS_OK);
+    assert_int_equal(file.n_tokens, N_TOKENS);
+    assert_int_equal(file.rules[N_RULES - 1].n_who, N_TOKENS + 1);
+    hps_access_file_fini(&file);
+    hps_buf_fini(&text);
 }
 
 static void parse_whole(void *ctx)
@@ -167,6 +209,7 @@ int main(void)
         cmocka_unit_test(test_file_when_whole_then_every_field_is_read),
         cmocka_unit_test(test_sample_when_read_then_good),
         cmocka_unit_test(test_file_when_wrong_then_error_names_the_place),
+        cmocka_unit_test(test_file_when_large_then_no_name_is_compared_with_all_tokens),
         cmocka_unit_test(test_file_when_memory_fails_anywhere_then_error_and_no_leak),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
