@@ -13,7 +13,6 @@
 #include "tests/lib/fault_heap.h"
 
 #define DIGEST "9F86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
-
 #define OTHER  "0000000000000000000000000000000000000000000000000000000000000001"
 
 static const char whole[] =
@@ -73,76 +72,78 @@ static void test_sample_when_read_then_good(void **state)
     assert_int_equal(hps_access_file_read("/nonexistent/roles", &file, &err), HPS_NOT_FOUND);
 }
 
-static void test_file_when_wrong_then_error_names_the_place(void **state)
-{
 #define RULE(text) \
     "{\"rules\":[{" text "}],\"tokens\":[{\"name\":\"ci\",\"sha256\":\"" DIGEST "\"}]}"
 #define TOKEN(text) "{\"rules\":[{\"who\":[\"any\"],\"may\":[\"read\"]}],\"tokens\":[{" text "}]}"
-    static const struct {
-        const char *text, *place, *reason;
-    } cases[] = {
-        {"[]", "", "an object"},
-        {"{}", "", "got no \"rules\""},
-        {"{\"rules\":[]}", "rules", "1 to 4096"},
-        {"{\"rules\":{}}", "rules", "1 to 4096"},
-        {"{\"rulez\":[]}", "rulez", "did you mean \"rules\""},
-        {RULE("\"may\":[\"read\"]"), "rules[0]", "got no \"who\""},
-        {RULE("\"who\":[\"any\"]"), "rules[0]", "got no \"may\""},
-        {RULE("\"who\":[],\"may\":[\"read\"]"), "rules[0].who", "1 to 4096"},
-        {RULE("\"who\":[\"some\"],\"may\":[\"read\"]"), "rules[0].who[0]", "cert:NAME"},
-        {RULE("\"who\":[\"cert:\"],\"may\":[\"read\"]"), "rules[0].who[0]", "1 to 255"},
-        {RULE("\"who\":[\"user:no-such-user-here\"],\"may\":[\"read\"]"), "rules[0].who[0]",
-         "of this host"},
-        {RULE("\"who\":[\"user:4294967295\"],\"may\":[\"read\"]"), "rules[0].who[0]", "a user"},
-        {RULE("\"who\":[\"token:cj\"],\"may\":[\"read\"]"), "rules[0].who[0]",
-         "did you mean \"ci\""},
-        {RULE("\"who\":[\"any\"],\"may\":[\"write\"]"), "rules[0].may[0]", "\"lookup\""},
-        {RULE("\"who\":[\"any\"],\"may\":[\"read\"],\"models\":[]"), "rules[0].models", "1 to"},
-        {RULE("\"who\":[\"any\"],\"may\":[\"read\"],\"models\":[7]"), "rules[0].models[0]", "*"},
-        {RULE("\"who\":[\"any\"],\"may\":[\"read\"],\"model\":[\"m\"]"), "rules[0].model",
-         "\"models\""},
-        {RULE("\"who\":[\"any\"],\"may\":[\"read\"],\"requests_per_s\":-1"),
-         "rules[0].requests_per_s", "an integer"},
-        {RULE("\"who\":[\"any\"],\"may\":[\"read\"],\"reply_bytes\":\"much\""),
-         "rules[0].reply_bytes", "64MiB"},
-        {TOKEN("\"name\":\"a b\",\"sha256\":\"" DIGEST "\""), "tokens[0].name", "1 to 64"},
-        {TOKEN("\"name\":\"a\",\"sha256\":\"secret\""), "tokens[0].sha256", "64 hexadecimal"},
-        {TOKEN("\"name\":\"secret=\",\"sha256\":\"" DIGEST "\""), "tokens[0].name", "1 to 64"},
-        {"{\"rules\":[],\"tokens\":\"secret\"}", "tokens", "a list"},
-        {"{\"rules\":[],\"tokens\":[\"secret\"]}", "tokens[0]", "an object"},
-        {"{\"rules\":[],\"tokens\":[\"a\" \"secret\"]}", "tokens[0]", "']' expected"},
-        {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\",\"expires\":\"2027-02-30T00:00:00Z\""),
-         "tokens[0].expires", "UTC"},
-        {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\",\"expires\":\"tomorrow\""),
-         "tokens[0].expires", "UTC"},
-        {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\",\"expires\":\"+999-01-31T00:00:00Z\""),
-         "tokens[0].expires", "UTC"},
-        {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\",\"expires\":\"2027-+1-31T00:00:00Z\""),
-         "tokens[0].expires", "UTC"},
-        {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\",\"expires\":\"2027-01-31T-0:00:00Z\""),
-         "tokens[0].expires", "UTC"},
-        {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\",\"expires\":\"2027-01-31T00: 0:00Z\""),
-         "tokens[0].expires", "UTC"},
-        {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\",\"expires\":\"2027-01-31T00:00:00Zz\""),
-         "tokens[0].expires", "UTC"},
-        {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\"},{\"name\":\"b\",\"sha256\":\"" DIGEST
-               "\""),
-         "tokens[1]", "of token \"a\" again"},
-        {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\"},{\"name\":\"a\",\"sha256\":\"" OTHER
-               "\""),
-         "tokens[1]", "the name \"a\" a second time"},
-    };
+static const struct {
+    const char *text, *place, *reason;
+} wrong[] = {
+    {"[]", "", "an object"},
+    {"{}", "", "got no \"rules\""},
+    {"{\"rules\":[]}", "rules", "1 to 4096"},
+    {"{\"rules\":{}}", "rules", "1 to 4096"},
+    {"{\"rulez\":[]}", "rulez", "did you mean \"rules\""},
+    {RULE("\"may\":[\"read\"]"), "rules[0]", "got no \"who\""},
+    {RULE("\"who\":[\"any\"]"), "rules[0]", "got no \"may\""},
+    {RULE("\"who\":[],\"may\":[\"read\"]"), "rules[0].who", "1 to 4096"},
+    {RULE("\"who\":[\"some\"],\"may\":[\"read\"]"), "rules[0].who[0]", "cert:NAME"},
+    {RULE("\"who\":[\"cert:\"],\"may\":[\"read\"]"), "rules[0].who[0]", "1 to 255"},
+    {RULE("\"who\":[\"user:no-such-user-here\"],\"may\":[\"read\"]"), "rules[0].who[0]",
+     "of this host"},
+    {RULE("\"who\":[\"user:4294967295\"],\"may\":[\"read\"]"), "rules[0].who[0]", "a user"},
+    {RULE("\"who\":[\"token:cj\"],\"may\":[\"read\"]"), "rules[0].who[0]", "did you mean \"ci\""},
+    {RULE("\"who\":[\"any\"],\"may\":[\"write\"]"), "rules[0].may[0]", "\"lookup\""},
+    {RULE("\"who\":[\"any\"],\"may\":[\"read\"],\"models\":[]"), "rules[0].models", "1 to"},
+    {RULE("\"who\":[\"any\"],\"may\":[\"read\"],\"models\":[7]"), "rules[0].models[0]", "*"},
+    {RULE("\"who\":[\"any\"],\"may\":[\"read\"],\"model\":[\"m\"]"), "rules[0].model",
+     "\"models\""},
+    {RULE("\"who\":[\"any\"],\"may\":[\"read\"],\"requests_per_s\":-1"), "rules[0].requests_per_s",
+     "an integer"},
+    {RULE("\"who\":[\"any\"],\"may\":[\"read\"],\"reply_bytes\":\"much\""), "rules[0].reply_bytes",
+     "64MiB"},
+    {RULE("\"who\":[\"any\"],\"may\":[\"read\",\"load\"],\"requests_per_s\":1"),
+     "rules[0].requests_per_s", "has no effect"},
+    {RULE("\"who\":[\"any\"],\"may\":[\"admin\"],\"reply_bytes\":1"), "rules[0].reply_bytes",
+     "has no effect"},
+    {TOKEN("\"name\":\"a b\",\"sha256\":\"" DIGEST "\""), "tokens[0].name", "1 to 64"},
+    {TOKEN("\"name\":\"a\",\"sha256\":\"secret\""), "tokens[0].sha256", "64 hexadecimal"},
+    {TOKEN("\"name\":\"secret=\",\"sha256\":\"" DIGEST "\""), "tokens[0].name", "1 to 64"},
+    {"{\"rules\":[],\"tokens\":\"secret\"}", "tokens", "a list"},
+    {"{\"rules\":[],\"tokens\":[\"secret\"]}", "tokens[0]", "an object"},
+    {"{\"rules\":[],\"tokens\":[\"a\" \"secret\"]}", "tokens[0]", "']' expected"},
+    {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\",\"expires\":\"2027-02-30T00:00:00Z\""),
+     "tokens[0].expires", "UTC"},
+    {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\",\"expires\":\"tomorrow\""),
+     "tokens[0].expires", "UTC"},
+    {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\",\"expires\":\"+999-01-31T00:00:00Z\""),
+     "tokens[0].expires", "UTC"},
+    {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\",\"expires\":\"2027-+1-31T00:00:00Z\""),
+     "tokens[0].expires", "UTC"},
+    {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\",\"expires\":\"2027-01-31T-0:00:00Z\""),
+     "tokens[0].expires", "UTC"},
+    {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\",\"expires\":\"2027-01-31T00: 0:00Z\""),
+     "tokens[0].expires", "UTC"},
+    {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\",\"expires\":\"2027-01-31T00:00:00Zz\""),
+     "tokens[0].expires", "UTC"},
+    {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\"},{\"name\":\"b\",\"sha256\":\"" DIGEST "\""),
+     "tokens[1]", "of token \"a\" again"},
+    {TOKEN("\"name\":\"a\",\"sha256\":\"" DIGEST "\"},{\"name\":\"a\",\"sha256\":\"" OTHER "\""),
+     "tokens[1]", "the name \"a\" a second time"},
+};
+
+static void test_file_when_wrong_then_error_names_the_place(void **state)
+{
     (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         struct hps_access_file file = {0};
         struct hps_error err = {0};
         char place[64];
 
         assert_int_equal(
-            hps_access_file_parse(cases[i].text, strlen(cases[i].text), "f", &file, &err),
+            hps_access_file_parse(wrong[i].text, strlen(wrong[i].text), "f", &file, &err),
             HPS_INVALID);
-        snprintf(place, sizeof(place), "f:1: %s", cases[i].place);
-        if (strstr(err.text, place) == NULL || strstr(err.text, cases[i].reason) == NULL) {
+        snprintf(place, sizeof(place), "f:1: %s", wrong[i].place);
+        if (strstr(err.text, place) == NULL || strstr(err.text, wrong[i].reason) == NULL) {
             fail_msg("case %zu: %s", i, err.text);
         }
         assert_null(strstr(err.text, "secret")); /* what stands there may be the token itself */
@@ -172,14 +173,14 @@ static void test_file_when_large_then_no_name_is_compared_with_all_tokens(void *
     }
     for (unsigned i = 0; i < N_TOKENS; i++) {
         assert_int_equal(
-            hps_buf_printf(
-                &text, "%s{\"name\":\"a-service-with-a-long-name-%u\",\"sha256\":\"%064x\"}",
-                i == 0 ? "],\"tokens\":[" : ",", i, i),
+            hps_buf_printf(&text,
+                           "%s{\"name\":\"a-service-with-a-long-name-%u\",\"sha256\":\"%064x\"}",
+                           i == 0 ? "],\"tokens\":[" : ",", i, i),
             HPS_OK);
     }
     assert_int_equal(hps_buf_printf(&text, "]}"), HPS_OK);
-    assert_int_equal(
-        hps_access_file_parse((const char *)text.data, text.size, "f", &file, &err), HPS_OK);
+    assert_int_equal(hps_access_file_parse((const char *)text.data, text.size, "f", &file, &err),
+                     HPS_OK);
     assert_int_equal(file.n_tokens, N_TOKENS);
     assert_int_equal(file.rules[N_RULES - 1].n_who, N_TOKENS + 1);
     hps_access_file_fini(&file);
