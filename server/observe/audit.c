@@ -22,7 +22,7 @@ struct hps_audit {
     int fd; /* -1: no file; never changes */
     struct hps_metric *lost;
     struct hps_pool *pool;
-    struct hps_log_site refusals;
+    struct hps_log_site refusals, failures, reads;
     atomic_bool torn; /* the last line is incomplete: the disk was full */
 };
 
@@ -180,6 +180,14 @@ static void write_event(struct hps_audit *audit, const struct hps_audit_event *e
 void hps_audit_write(struct hps_audit *audit, const struct hps_audit_event *event)
 {
     write_event(audit, event, 0, write_line);
+}
+
+void hps_audit_limited(struct hps_audit *audit, const struct hps_audit_event *event)
+{
+    uint32_t suppressed = 0;
+    if (hps_log_site_admit(event->code != 0 ? &audit->failures : &audit->reads, &suppressed)) {
+        write_event(audit, event, suppressed, write_line);
+    }
 }
 
 void hps_audit_refused(struct hps_audit *audit, const struct hps_audit_event *event)

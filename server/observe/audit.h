@@ -53,6 +53,10 @@ void hps_audit_free(struct hps_audit *audit); /* no effect if NULL; no line may 
 /* Write the event at once, at every log level and without a rate limit. May wait for the disk of
  * the file. Any thread except loop threads. */
 void hps_audit_write(struct hps_audit *audit, const struct hps_audit_event *event);
+/* As hps_audit_write, for events that a client can cause without a change: failed calls, and calls
+ * that read. Writes at most 10 of each a second. The field `suppressed` of the next line counts the
+ * events that were not written. */
+void hps_audit_limited(struct hps_audit *audit, const struct hps_audit_event *event);
 /* As hps_audit_write, for events that any client can cause. Does not wait. Writes at most 10 events
  * a second. The field `suppressed` of the next line counts the events that were not written. Any
  * thread. */

@@ -17,7 +17,7 @@
 /* protobuf-c keeps arrays, sub-messages and values at offsets that its descriptors name. */
 #define MEMBER(message, field_offset) ((const void *)((const char *)(message) + (field_offset)))
 
-enum { ARENA_BYTES = 4 * 1024, FIELDS_MAX = 32, NAME_BYTES_MAX = 128 };
+enum { ARENA_BYTES = 4 * 1024, FIELDS_MAX = 32, NAME_BYTES_MAX = 128, VALUE_BYTES_MAX = 128 };
 
 struct hps_unary_service {
     struct hps_unary_options options;
@@ -117,10 +117,24 @@ static void add(struct listing *listing, const char *name, struct hps_log_field 
     }
 }
 
+/* A text of the request for the log. A longer text is cut and ends with "...". */
+static const char *value_of(struct hps_arena *arena, const char *text)
+{
+    if (strlen(text) <= VALUE_BYTES_MAX) {
+        return text;
+    }
+    char *copy = hps_arena_alloc(arena, VALUE_BYTES_MAX + 1);
+    if (copy == NULL) {
+        return "...";
+    }
+    (void)snprintf(copy, VALUE_BYTES_MAX + 1, "%.*s...", VALUE_BYTES_MAX - 3, text);
+    return copy;
+}
+
 static void add_text(struct listing *listing, const char *name, const char *text)
 {
     if (text != NULL && text[0] != '\0') {
-        add(listing, name, HPS_STR(NULL, text));
+        add(listing, name, HPS_STR(NULL, value_of(listing->arena, text)));
     }
 }
 
@@ -218,13 +232,17 @@ static void audit(const struct hps_unary *op)
         .method = name_of(op->method),
         .who = hps_access_grant_who(hps_access_grant_of(op->call)),
         .peer = hps_grpc_call_peer(op->call),
-        .model = op->model,
+        .model = value_of(op->arena, op->model),
         .version = op->version,
         .code = hps_status_grpc_code(op->error.status),
         .error = op->error.status != HPS_OK ? op->error.text : "",
         .request = listing.fields,
     };
-    hps_audit_write(op->service->options.audit, &event);
+    if (op->method->kind >= HPS_UNARY_CHANGES && event.code == 0) {
+        hps_audit_write(op->service->options.audit, &event);
+    } else {
+        hps_audit_limited(op->service->options.audit, &event);
+    }
 }
 
 /* A call that was rejected before its work. The access rules report their own rejections. */

@@ -43,10 +43,10 @@ enum hps_unary_scope {
 
 /* A call that the access rules reject is in the audit log, whatever its kind. */
 enum hps_unary_kind {
-    HPS_UNARY_READS,   /* not in the audit log; the work is skipped if the call has ended */
-    HPS_UNARY_WAITS,   /* as READS, but the reply is sent only after hps_unary_finish */
-    HPS_UNARY_TELLS,   /* as READS, but each call is in the audit log: the data is confidential */
-    HPS_UNARY_CHANGES, /* as TELLS, but the work runs even if the call has ended */
+    HPS_UNARY_READS,        /* not in the audit log; the work is skipped if the call has ended */
+    HPS_UNARY_WAITS,        /* as READS, but the reply is sent only after hps_unary_finish */
+    HPS_UNARY_TELLS,        /* as READS, but calls are in the audit log: the data is confidential */
+    HPS_UNARY_CHANGES,      /* as TELLS, but the work runs even if the call has ended */
     HPS_UNARY_CHANGES_LATER /* as CHANGES, but the reply is sent only after hps_unary_finish */
 };
 

@@ -391,7 +391,7 @@ def test_audit_log_when_calls_come_then_it_says_who_did_what_and_a_hup_opens_the
     admin.GetConfig(admin_pb.GetConfigRequest(), timeout=PATIENCE_S)
     admin.ListModels(admin_pb.ListModelsRequest(), timeout=PATIENCE_S)  # everybody may know that
     with refused(grpc.StatusCode.INVALID_ARGUMENT):
-        admin.CreateSnapshot(admin_pb.CreateSnapshotRequest(directory="here"), timeout=PATIENCE_S)
+        admin.CreateSnapshot(admin_pb.CreateSnapshotRequest(directory="h" * 129), timeout=PATIENCE_S)
     start, load, config, snapshot = lines()
     assert start.startswith("method=start ")
     assert load.startswith(f'method=LoadModel model=m version=1 who=user:{os.getuid()} ') and me in load
@@ -399,7 +399,7 @@ def test_audit_log_when_calls_come_then_it_says_who_did_what_and_a_hup_opens_the
                          'request.lineage="a\\nb\\u202e"')
     assert config.startswith("method=GetConfig ") and "result=done code=0" in config and me in config
     assert "method=CreateSnapshot " in snapshot and "result=failed code=3" in snapshot
-    assert snapshot.endswith(" request.directory=here")
+    assert snapshot.endswith(" request.directory=" + "h" * 125 + "...")
     assert os.stat(path).st_mode & 0o777 == 0o600
     os.rename(path, path + ".1")
     with open(one.config_file, "a", encoding="utf-8") as f:

@@ -148,6 +148,29 @@ static void test_refused_when_many_at_once_then_ten_and_the_next_counts_the_rest
     assert_true(hps_metric_value(t.lost) == 0);
 }
 
+static void test_limited_when_many_at_once_then_ten_failures_and_ten_reads(void **state)
+{
+    (void)state;
+    struct hps_audit_event failure = event;
+    failure.code = 5;
+    for (unsigned i = 0; i < 25; i++) {
+        hps_audit_limited(t.audit, &failure);
+        hps_audit_limited(t.audit, &event);
+    }
+    hps_audit_write(t.audit, &event);
+    unsigned n = 0;
+    for (const char *at = content(t.path); (at = strchr(at, '\n')) != NULL; at++) {
+        n++;
+    }
+    assert_int_equal(n, 21);
+    hps_clock_fake(1700000001123456u);
+    hps_audit_limited(t.audit, &failure);
+    hps_audit_limited(t.audit, &event);
+    const char *first = strstr(content(t.path), "suppressed=15\n");
+    assert_non_null(first);
+    assert_non_null(strstr(first + 1, "suppressed=15\n"));
+}
+
 static void test_refused_when_nobody_may_wait_for_the_disk_then_counted_as_lost(void **state)
 {
     (void)state;
@@ -263,6 +286,7 @@ int main(void)
         T(test_write_when_called_then_one_line_with_who_what_and_result),
         T(test_write_when_many_at_once_then_none_is_held_back),
         T(test_refused_when_many_at_once_then_ten_and_the_next_counts_the_rest),
+        T(test_limited_when_many_at_once_then_ten_failures_and_ten_reads),
         T(test_refused_when_nobody_may_wait_for_the_disk_then_counted_as_lost),
         T(test_reopened_when_the_name_is_a_new_file_then_lines_go_there),
         T(test_reopened_when_lines_are_being_written_then_each_is_whole_and_none_is_lost),
