@@ -10,6 +10,7 @@
 #include "cache/lookup/explain.h"
 #include "cache/update/update.h"
 #include "hps/v1/admin.pb-c.h"
+#include "server/access/access.h"
 #include "server/admin/op.h"
 
 char *admin_dtype_text(enum hps_dtype dtype)
@@ -471,7 +472,8 @@ void admin_unload(struct hps_unary *op)
 /* ---- one key --------------------------------------------------------------------------------- */
 
 static void add_answer(struct hps_unary *op, const struct hps_table *table,
-                       const struct hps_key_answer *from, Hps__V1__ExplainKeyResponse *reply)
+                       const struct hps_key_answer *from, bool may_look_up,
+                       Hps__V1__ExplainKeyResponse *reply)
 {
     Hps__V1__TierAnswer *answer =
         hps_unary_add(op, &hps__v1__tier_answer__descriptor, &reply->tiers, &reply->n_tiers);
@@ -484,9 +486,11 @@ static void add_answer(struct hps_unary *op, const struct hps_table *table,
     if (from->error != NULL) {
         answer->error = hps_unary_text(op, from->error);
     }
-    if (from->found) {
+    if (from->found && may_look_up) {
         answer->row.data = from->row;
         answer->row.len = table->row_bytes;
+    }
+    if (from->found) {
         reply->state = HPS__V1__KEY_STATE__KEY_STATE_FOUND;
     }
 }
@@ -511,10 +515,11 @@ static void explain(struct hps_unary *op, struct hps_version *version,
             hps_error_set(&op->error, status, "no memory for the rows of %u tiers", HPS_TIERS_MAX));
         return;
     }
+    bool may_look_up = hps_access_sees(op->call, HPS_ROLE_LOOKUP, op->model);
     reply->version = version->number;
     reply->state = HPS__V1__KEY_STATE__KEY_STATE_UNKNOWN;
     for (uint32_t i = 0; i < n; i++) {
-        add_answer(op, table, &of_tiers[i], reply);
+        add_answer(op, table, &of_tiers[i], may_look_up, reply);
     }
     op->reply = &reply->base;
 }

@@ -41,8 +41,9 @@ class Served:
     def __init__(self, work, rules, tokens=(), **server):
         self.path = os.path.join(work, "roles.json")
         self.write(rules, tokens)
-        tables = [Table.random(name, 50, 4).save(f"{work}/{name}") for name in ("m", "other")]
-        models = [model_config(name, [path], [4], [name]) for name, path in zip(("m", "other"), tables)]
+        tables = [Table.random(name, 50, 4) for name in ("m", "other")]
+        self.key = int(tables[0].keys[0])
+        models = [model_config(one.name, [one.save(f"{work}/{one.name}")], [4], [one.name]) for one in tables]
         self.daemon = Daemon(work, default_config(models, server={"access": self.path, **server}, durable=False),
                              flags=["--admin-listen", "127.0.0.1:0"])
 
@@ -127,6 +128,16 @@ def test_tokens_when_of_different_roles_then_each_may_do_its_own_and_of_its_mode
         admin.GetStatus(admin_pb.GetStatusRequest(), **by("ops"))
         assert 'msg="call refused"' in daemon.log() and "who=token:app" in daemon.log()
         assert daemon.get("/readyz")[0] == 200
+
+
+def test_explain_when_the_caller_may_not_look_up_then_it_gets_no_row(work):
+    rules = [rule(["any"], ["read"]), rule(["token:app"], ["lookup"], models=["m"]), rule(["token:other"], ["lookup"], models=["other"])]
+    served = Served(work, rules, [token("app"), token("other")])
+    with served.daemon:
+        for name, row_bytes in (("app", 16), ("other", 0)):
+            reply = served.admin().ExplainKey(admin_pb.ExplainKeyRequest(model="m", table="m", key=served.key), **by(name))
+            assert reply.state == admin_pb.KEY_STATE_FOUND
+            assert [(tier.found, len(tier.row)) for tier in reply.tiers] == [(True, row_bytes)]
 
 
 def test_reload_when_a_token_is_taken_away_then_what_is_open_by_it_ends(work):
