@@ -21,13 +21,17 @@ static void read_content_type(struct hps_grpc_call *call, const char *value, siz
                              (size - n > 7 && memcmp(value + n, "+proto;", 7) == 0);
 }
 
-/* Keep a header for the service; -bin values decoded, one entry for each of a joined list. */
+/* Keep a header for the service; -bin values decoded, one entry for each of a joined list. Of two
+ * authorizations a proxy may have checked either, so the second one is an error. */
 static void keep_header(struct hps_grpc_call *call, const char *name, size_t name_size,
                         const char *value, size_t value_size)
 {
     hps_status status = HPS_OK;
 
-    if (name_size <= 4 || memcmp(name + name_size - 4, "-bin", 4) != 0) {
+    if (HPS_HTTP_IS(name, name_size, "authorization") &&
+        grpc_fields_get(&call->headers.fields, "authorization", NULL) != NULL) {
+        status = HPS_INVALID;
+    } else if (name_size <= 4 || memcmp(name + name_size - 4, "-bin", 4) != 0) {
         status = grpc_fields_add(&call->headers.fields, name, name_size, value, value_size);
     } else {
         while (status == HPS_OK) {
@@ -126,7 +130,8 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
         grpc_call_answer_http(call, "415", HPS_INVALID);
     } else if (call->headers.bad_fields) {
         const char *name = grpc_fields_get(&call->headers.fields, ":bad", NULL);
-        grpc_call_refuse(call, HPS_INTERNAL, "request metadata %.200s cannot be decoded: no base64",
+        grpc_call_refuse(call, HPS_INTERNAL,
+                         "request metadata %.200s cannot be decoded: no base64, or sent twice",
                          name != NULL ? name : "");
     } else if ((entered = grpc_call_enter(call, &err)) != HPS_OK) {
         grpc_call_refuse(call, entered, "%s", err.text);

@@ -293,7 +293,7 @@ struct hps_grpc_call {
         bool content_ok;
         bool codec_ok;
         bool bad_timeout;
-        bool bad_fields;
+        bool bad_fields; /* one cannot be decoded or kept, or there are two authorizations */
         enum grpc_encoding encoding;
         struct grpc_fields fields;
     } headers;
