@@ -195,6 +195,25 @@ def services():
             for block in blocks}
 
 
+@pytest.mark.skipif(redis.missing() is not None, reason="no redis-server")
+def test_fleet_when_no_passwords_were_made_then_redis_does_not_start(tmp_path):
+    done = run("redis-server", os.path.join(DEPLOY, "redis-hpsd.conf"), "--port", str(ports.take(BUS_ABOVE)), "--dir", str(tmp_path))
+    assert done.returncode != 0 and "HPSD_PASSWORD_SHA256" in done.stdout + done.stderr
+
+
+@pytest.fixture(name="fleet")
+def files_of_a_fleet_with_passwords(tmp_path, monkeypatch):
+    """A copy of deploy/ in which the commands of the compose file have made passwords."""
+    need("openssl")
+    copy = str(shutil.copytree(DEPLOY, tmp_path / "deploy"))
+    commands = re.findall(r"^#   ((?:hpsd=|sha\(|sed ).*)$", read("redis.compose.yml"), re.M)
+    assert len(commands) == 5
+    subprocess.run(["sh", "-ec", "\n".join(commands)], cwd=copy, check=True)
+    monkeypatch.setattr(sys.modules[__name__], "DEPLOY", copy)
+    return copy
+
+
+@pytest.mark.usefixtures("fleet")
 @pytest.mark.skipif(redis.missing() is not None or shutil.which("redis-cli") is None, reason="no redis-server")
 def test_fleet_when_its_commands_are_run_then_redis_is_a_cluster_and_hpsd_serves(tmp_path):
     commands = services()
