@@ -329,7 +329,7 @@ class Client:
 
     def __copy__(self) -> "Client":
         """A copy makes its own connections."""
-        return _connect_again(*self._how, self._version, self._pins)
+        return _connect_again(self._how, self._version, self._pins)
 
     def __deepcopy__(self, memo: Dict[int, Any]) -> "Client":
         return self.__copy__()
@@ -343,7 +343,7 @@ class Client:
         if isinstance(tls, _address.TLS) and isinstance(tls.key, bytes):
             raise InvalidArgument("tls.key: a client with a private key as bytes cannot be pickled, because the pickle would "
                                   "contain the key; pass the path of a file")
-        return _connect_again, (*self._how, self._version, self._pins)
+        return _connect_again, (self._how, self._version, self._pins)
 
 
 def connect(addresses: Addresses, model: str = "default", *, tls: Any = None, token: Token = None,
@@ -365,8 +365,8 @@ def connect(addresses: Addresses, model: str = "default", *, tls: Any = None, to
                   how=(addresses, model, tls, token, timeout, hedge_ms, plaintext))
 
 
-def _connect_again(addresses: Addresses, model: str, tls: Any, token: Token, timeout: float, hedge_ms: Optional[float],
-                   plaintext: bool, version: int, pins: bool) -> Client:
+def _connect_again(how: Tuple[Any, ...], version: int, pins: bool) -> Client:
+    addresses, model, tls, token, timeout, hedge_ms, plaintext = how
     client = connect(addresses, model, tls=tls, token=token, timeout=timeout, hedge_ms=hedge_ms, plaintext=plaintext)
     client._version, client._pins = version, pins
     return client
