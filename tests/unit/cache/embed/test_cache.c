@@ -71,7 +71,7 @@ static void test_check_when_the_device_is_lost_then_it_fails_and_says_why(void *
     struct hps_error err;
 
     while (!holds_on(*state, &config, &err)) {
-        config.fail_at += 1 + config.fail_at;
+        config.fail_at *= 4;
     }
     assert_true(config.fail_at > 1);
 }
@@ -82,7 +82,7 @@ static void test_check_when_memory_is_short_then_it_fails_and_says_why(void **st
     struct hps_error err;
 
     while (!holds_on(*state, &config, &err)) {
-        config.memory_bytes += config.memory_bytes / 2;
+        config.memory_bytes *= 2;
     }
     assert_true(config.memory_bytes > 64 << 10);
 }
@@ -94,7 +94,7 @@ static void test_check_when_the_heap_fails_then_it_says_why_and_frees_all(void *
     size_t n = 0, n_all = 1;
 
     while (n < n_all) {
-        n += 1 + n / 2;
+        n += 1 + n;
         hps_fault_heap_install(n);
         (void)holds_on(*state, &(struct hps_device_sim_config){0}, &err);
         n_all = hps_fault_heap_allocations();
