@@ -99,8 +99,10 @@ enum { HPS_HTTP_SEGMENTS_MAX = 8 }; /* segments of a pattern */
 
 struct hps_grpc_limits {
     size_t request_bytes_max; /* maximum size of one message after inflation */
-    /* Maximum bytes of requests in memory, on all connections. A message counts until it is
-     * delivered, or until hps_grpc_call_drop_message if the service keeps it. 0: no limit. */
+    /* Maximum bytes of requests in memory, on all connections. A call with its headers counts until
+     * its stream is closed. A message counts until it is delivered, or until
+     * hps_grpc_call_drop_message if the service keeps it. A call that begins, and a small message,
+     * may exceed the limit by an eighth. 0: no limit. */
     size_t request_bytes_all_max;
     /* How much of request_bytes_all_max one peer may use while requests of other peers lack memory;
      * 0: no limit per peer. */
@@ -209,6 +211,10 @@ hps_status hps_grpc_server_add_http(struct hps_grpc_server *server,
 /* Sets the guard (copied). Without a guard every client may call every method. Call it before the
  * first connection. */
 void hps_grpc_server_guard_set(struct hps_grpc_server *server, const struct hps_grpc_guard *guard);
+/* Sets the request headers that services and the guard read: names in lower case, ended by NULL.
+ * The array is borrowed for the life of the server. The server does not store other headers. Call
+ * it before the first connection. */
+void hps_grpc_server_keep(struct hps_grpc_server *server, const char *const *names);
 void hps_grpc_server_free(struct hps_grpc_server *server); /* all connections must have ended */
 
 /* The server connections of one event loop. Create all loops of a server before the first of them
@@ -275,8 +281,8 @@ bool hps_grpc_call_is_http(const struct hps_grpc_call *call);
  * owner   borrowed during the call's life
  */
 const char *hps_grpc_call_segment(const struct hps_grpc_call *call, unsigned i, size_t *out_size);
-/* The value of a request header; NULL if the request lacks the header. `name` is in lower case. The
- * values of headers whose names end in -bin are decoded from base64. */
+/* The value of a request header; NULL if the request lacks the header. `name` must be one of
+ * hps_grpc_server_keep. The values of headers whose names end in -bin are decoded from base64. */
 const char *hps_grpc_call_header(const struct hps_grpc_call *call, const char *name,
                                  size_t *out_size);
 void *hps_grpc_call_user(const struct hps_grpc_call *call);

@@ -74,6 +74,7 @@ struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http_stre
     hps_buf_init(&call->request.plain, 0);
     hps_buf_init(&call->request.stash, 2 * GRPC_WINDOW_BYTES); /* half of it delivered */
     hps_buf_init(&call->reply.status_text, 4096);
+    grpc_call_count_head(call, GRPC_CALL_BYTES);
     call->client = conn->client;
     memcpy(call->peer, conn->peer, sizeof call->peer);
     call->next = conn->calls;
@@ -161,6 +162,7 @@ void grpc_call_closed(struct hps_grpc_call *call, uint32_t error)
     }
     grpc_call_reply_set(call, GRPC_REPLY_CLOSED);
     unlink_from_conn(call);
+    grpc_call_count_head(call, 0);
     call->request.unconsumed = 0; /* goes back with the stream */
     call->stream = NULL;
     call->conn = NULL;
@@ -278,6 +280,7 @@ const char *hps_grpc_call_segment(const struct hps_grpc_call *call, unsigned i, 
 const char *hps_grpc_call_header(const struct hps_grpc_call *call, const char *name,
                                  size_t *out_size)
 {
+    HPS_ASSERT(grpc_server_keeps(call->grpc_loop->server, name, strlen(name)));
     return grpc_fields_get(&call->headers.fields, name, out_size);
 }
 

@@ -22,7 +22,8 @@ static void read_content_type(struct hps_grpc_call *call, const char *value, siz
 }
 
 /* Keep a header for the service; -bin values decoded, one entry for each of a joined list. Of two
- * authorizations a proxy may have checked either, so the second one is an error. */
+ * authorizations a proxy may have checked either, so the second one is an error. Its bytes count
+ * for the call. */
 static void keep_header(struct hps_grpc_call *call, const char *name, size_t name_size,
                         const char *value, size_t value_size)
 {
@@ -57,6 +58,7 @@ static void keep_header(struct hps_grpc_call *call, const char *name, size_t nam
         /* For the message; no client can send this name. */
         hps_ignore(grpc_fields_add(&call->headers.fields, ":bad", 4, name, name_size));
     }
+    grpc_call_count_head(call, GRPC_CALL_BYTES + call->headers.fields.bytes.capacity);
 }
 
 void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_size,
@@ -92,9 +94,8 @@ void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_
                                  : HPS_HTTP_IS(value, value_size, "deflate")
                                      ? GRPC_ZLIB
                                      : GRPC_UNKNOWN_ENCODING;
-        keep_header(call, name, name_size, value, value_size);
-    } else if (name[0] != ':' && !HPS_HTTP_IS(name, name_size, "te") &&
-               !HPS_HTTP_IS(name, name_size, "grpc-accept-encoding")) {
+    }
+    if (grpc_server_keeps(call->grpc_loop->server, name, name_size)) {
         keep_header(call, name, name_size, value, value_size);
     }
 }
@@ -117,7 +118,12 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
 
     call->conn->had_request = true;
     hps_peer_slot_busy(call->conn->seat);
-    if (call->is_http) {
+    if (!grpc_conn_has_room(call->conn, 1)) {
+        grpc_call_refuse(call, HPS_EXHAUSTED,
+                         "call rejected: calls and requests in flight hold all of the %zu bytes "
+                         "for them; retry later",
+                         call->grpc_loop->limits.request_bytes_all_max);
+    } else if (call->is_http) {
         grpc_http_headers_done(call);
     } else if (call->stream->too_large) {
         grpc_call_refuse(call, HPS_EXHAUSTED,
@@ -154,8 +160,7 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
     } else if (call->headers.encoding == GRPC_UNKNOWN_ENCODING) {
         call->reply.offer_encodings = true;
         grpc_call_refuse(call, HPS_UNIMPLEMENTED,
-                         "grpc-encoding %.40s is not known; identity, gzip and deflate are",
-                         grpc_fields_get(&call->headers.fields, "grpc-encoding", NULL));
+                         "grpc-encoding is not known; identity, gzip and deflate are");
     } else if (call->headers.encoding != GRPC_IDENTITY && !call->grpc_loop->limits.compression) {
         call->reply.offer_encodings = true;
         grpc_call_refuse(call, HPS_UNIMPLEMENTED,

@@ -55,6 +55,8 @@ void grpc_call_drop_request(struct hps_grpc_call *call)
     hps_buf_fini(&call->request.stash);
     call->request.stash_taken = 0;
     grpc_call_count_bytes(call, 0);
+    grpc_fields_fini(&call->headers.fields);
+    grpc_call_count_head(call, GRPC_CALL_BYTES);
 }
 
 void grpc_call_hold(struct hps_grpc_call *call)
@@ -109,6 +111,8 @@ static void request_sane(const struct hps_grpc_call *call)
     bool streaming = call->entry != NULL && call->entry->method->client_streaming;
 
     HPS_ASSERT((call->held_next == NULL) || call->request.phase == GRPC_REQUEST_HELD);
+    HPS_ASSERT(call->request.phase == GRPC_REQUEST_CLOSED ||
+               call->headers.counted >= GRPC_CALL_BYTES);
     HPS_ASSERT(call->request.stash_taken == 0 ||
                call->request.stash_taken < call->request.stash.size);
     switch (call->request.phase) {

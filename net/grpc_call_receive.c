@@ -12,7 +12,7 @@
 #include "base/heap.h"
 
 enum {
-    SMALL_REQUEST_BYTES = 64 * 1024,      /* goes on however much others have sent, */
+    SMALL_REQUEST_BYTES = 64 * 1024,      /* has an eighth more than others, */
     SMALL_CONNECTION_BYTES = 1024 * 1024, /* if its connection has no more than that */
     STREAMED_QUEUED_BYTES = 64 * 1024,    /* answers beyond which a client's messages wait */
     CROWDED_US = 10 * 1000 * 1000,        /* for which shares hold once somebody lacked room */
@@ -195,6 +195,25 @@ static size_t feed(struct hps_grpc_call *call, const uint8_t *data, size_t size)
     return grpc_call_is_finished(call) ? size : taken;
 }
 
+static size_t all_bytes(const struct hps_grpc_server *server)
+{
+    return atomic_load_explicit(&server->call_bytes, memory_order_relaxed) +
+           atomic_load_explicit(&server->request_bytes, memory_order_relaxed);
+}
+
+bool grpc_conn_has_room(const struct grpc_conn *conn, unsigned eighths)
+{
+    const struct hps_grpc_limits *limits = &conn->grpc_loop->limits;
+    size_t bytes_max = limits->request_bytes_all_max;
+    size_t share = limits->request_bytes_share;
+    size_t all = all_bytes(conn->grpc_loop->server);
+
+    bytes_max += bytes_max / 8 * eighths;
+    return bytes_max == 0 || all <= bytes_max ||
+           (conn->seat != NULL && all - bytes_max <= share &&
+            hps_peer_slot_peer_bytes(conn->seat) <= share);
+}
+
 static bool is_large(const struct hps_grpc_call *call)
 {
     return call->request.counted > SMALL_REQUEST_BYTES ||
@@ -216,11 +235,16 @@ static void check_room(struct hps_grpc_call *call)
     size_t all_max = call->grpc_loop->limits.request_bytes_all_max;
     size_t share = call->grpc_loop->limits.request_bytes_share;
     bool has_share = share > 0 && call->conn->seat != NULL;
-    size_t all = atomic_load_explicit(&server->request_bytes, memory_order_relaxed);
+    size_t all = all_bytes(server);
     size_t peer = hps_peer_slot_peer_bytes(call->conn->seat);
-    uint64_t now_us = hps_clock_us();
+    bool large = is_large(call);
+    uint64_t now_us;
 
-    if (has_share && peer > share && is_crowded(server, now_us)) {
+    if (!large && grpc_conn_has_room(call->conn, 1)) {
+        return;
+    }
+    now_us = hps_clock_us();
+    if (large && has_share && peer > share && is_crowded(server, now_us)) {
         grpc_call_refuse(call, HPS_EXHAUSTED,
                          "requests of %zu bytes of this client under way while others find no "
                          "room; its share is %zu (peer_share)",
@@ -234,7 +258,7 @@ static void check_room(struct hps_grpc_call *call)
     if (has_share && peer <= share) {
         atomic_store_explicit(&server->crowded_us, now_us, memory_order_relaxed);
     }
-    if (!has_share || peer > share || all - all_max > share) {
+    if (!grpc_conn_has_room(call->conn, large ? 0 : 1)) {
         grpc_call_refuse(call, HPS_EXHAUSTED, "requests of %zu bytes under way, the limit is %zu",
                          all, all_max);
     }
@@ -248,7 +272,7 @@ void grpc_call_check_bytes(struct hps_grpc_call *call)
     if (call->conn->request_bytes / 8 > limits->request_bytes_max) {
         grpc_call_refuse(call, HPS_EXHAUSTED, "requests of %zu bytes under way on one connection",
                          call->conn->request_bytes);
-    } else if (limits->request_bytes_all_max > 0 && is_large(call)) {
+    } else if (limits->request_bytes_all_max > 0) {
         check_room(call);
     }
 }

@@ -53,9 +53,12 @@ void grpc_http_header(struct hps_grpc_call *call, const char *name, size_t name_
     } else if (HPS_HTTP_IS(name, name_size, ":method")) {
         call->reply.head = HPS_HTTP_IS(value, value_size, "HEAD");
     }
-    if (grpc_fields_add(&call->headers.fields, name, name_size, value, value_size) != HPS_OK) {
+    if ((name[0] == ':' || HPS_HTTP_IS(name, name_size, "host") ||
+         grpc_server_keeps(call->grpc_loop->server, name, name_size)) &&
+        grpc_fields_add(&call->headers.fields, name, name_size, value, value_size) != HPS_OK) {
         call->headers.bad_fields = true;
     }
+    grpc_call_count_head(call, GRPC_CALL_BYTES + call->headers.fields.bytes.capacity);
 }
 
 static size_t size_max_of(const struct hps_grpc_call *call)

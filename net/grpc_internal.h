@@ -37,6 +37,7 @@
 enum {
     GRPC_METADATA_BYTES_MAX = 16 * 1024, /* of a request by HTTP/2: names + values + 32 each */
     GRPC_METADATA_FIELDS_MAX = 64,
+    GRPC_CALL_BYTES = 2 * 1024,      /* of a call and its streams, without headers and messages */
     GRPC_FIELD_BYTES_MAX = 8 * 1024, /* of what a service adds to headers or trailers */
     GRPC_FIELDS_MAX = 16,
     GRPC_PEER_BYTES = 80,
@@ -94,12 +95,14 @@ struct hps_grpc_server {
     unsigned n_entries;
     struct grpc_route *routes;
     unsigned n_routes;
-    atomic_size_t request_bytes; /* of requests that are being put together, all connections */
-    _Atomic uint64_t crowded_us; /* when there last was no room for them, of a peer with less than
-                                  * a share; 0: never */
-    atomic_size_t line_bytes;    /* that calls in the lines of their connections hold meanwhile */
-    struct hps_grpc_loop *loops; /* changed while none of them runs */
-    _Atomic uint64_t watched_us; /* when loops were last asked to note how far readers are */
+    const char *const *kept_names; /* NULL-ended: headers that are stored; NULL: none */
+    atomic_size_t call_bytes;      /* of calls and their headers, all connections */
+    atomic_size_t request_bytes;   /* of requests that are being put together, all connections */
+    _Atomic uint64_t crowded_us;   /* when there last was no room for them, of a peer with less than
+                                    * a share; 0: never */
+    atomic_size_t line_bytes;      /* that calls in the lines of their connections hold meanwhile */
+    struct hps_grpc_loop *loops;   /* changed while none of them runs */
+    _Atomic uint64_t watched_us;   /* when loops were last asked to note how far readers are */
     /* Goes from loop to loop to find the slowest client. All but the first two, as whose turn it
      * is, and who found the slowest so far, belongs to the loop that has it. */
     struct {
@@ -296,6 +299,7 @@ struct hps_grpc_call {
         bool bad_fields; /* one cannot be decoded or kept, or there are two authorizations */
         enum grpc_encoding encoding;
         struct grpc_fields fields;
+        size_t counted; /* in server->call_bytes */
     } headers;
 
     struct {
@@ -388,6 +392,20 @@ static inline void grpc_call_count_bytes(struct hps_grpc_call *call, size_t held
         hps_peer_slot_hold(call->conn->seat, more);
         call->conn->request_bytes += more;
         call->request.counted = held;
+    }
+}
+
+/* Bytes of a call and its headers count against the peer and the server, until the call is closed.
+ *
+ * unit    bytes that they take now
+ */
+static inline void grpc_call_count_head(struct hps_grpc_call *call, size_t bytes)
+{
+    size_t more = bytes - call->headers.counted; /* modulo 2^64: it may be less */
+    if (more != 0) {
+        atomic_fetch_add_explicit(&call->grpc_loop->server->call_bytes, more, memory_order_relaxed);
+        hps_peer_slot_hold(call->conn->seat, more);
+        call->headers.counted = bytes;
     }
 }
 
@@ -517,6 +535,9 @@ void grpc_call_data(struct hps_grpc_call *call, const uint8_t *data, size_t size
 void grpc_call_end(struct hps_grpc_call *call);
 /* What it takes to put the request together is counted; the call is refused if that is too much. */
 void grpc_call_check_bytes(struct hps_grpc_call *call);
+/* Whether calls and requests of all connections take at most request_bytes_all_max and `eighths` of
+ * it more. A peer that has less than its share may exceed that, all such peers by one share. */
+bool grpc_conn_has_room(const struct grpc_conn *conn, unsigned eighths);
 /* A unary request is whole: now, or when there is room and time. */
 void grpc_call_dispatch_or_hold(struct hps_grpc_call *call);
 void grpc_call_dispatch(struct hps_grpc_call *call); /* a held one, now that there is room */
@@ -664,6 +685,8 @@ void grpc_conn_drain(struct grpc_conn *conn, uint64_t now_us);
 /* The method of that path on those listeners; NULL: none. */
 const struct grpc_entry *grpc_server_find(const struct hps_grpc_server *server, const char *path,
                                           size_t path_size, uint32_t listener_mask);
+/* Whether services read request headers of that name. */
+bool grpc_server_keeps(const struct hps_grpc_server *server, const char *name, size_t name_size);
 /* Its replies take, or have queued, as much as they may: its requests wait. */
 bool grpc_conn_is_full(const struct grpc_conn *conn);
 

@@ -34,6 +34,7 @@ struct hps_grpc_server *hps_grpc_server_new(const struct hps_grpc_limits *limits
     HPS_ASSERT(limits->request_bytes_max > 0 && limits->streams_max > 0);
     if (server != NULL) {
         server->limits = *limits;
+        atomic_init(&server->call_bytes, 0);
         atomic_init(&server->request_bytes, 0);
         atomic_init(&server->crowded_us, 0);
         atomic_init(&server->line_bytes, 0);
@@ -75,6 +76,21 @@ void hps_grpc_server_guard_set(struct hps_grpc_server *server, const struct hps_
     HPS_ASSERT(guard->visitor_again != NULL && guard->enter != NULL);
     HPS_ASSERT(guard->again != NULL && guard->release != NULL);
     server->guard = *guard;
+}
+
+void hps_grpc_server_keep(struct hps_grpc_server *server, const char *const *names)
+{
+    server->kept_names = names;
+}
+
+bool grpc_server_keeps(const struct hps_grpc_server *server, const char *name, size_t name_size)
+{
+    for (const char *const *at = server->kept_names; at != NULL && *at != NULL; at++) {
+        if (strlen(*at) == name_size && memcmp(*at, name, name_size) == 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
 void hps_grpc_server_free(struct hps_grpc_server *server)
@@ -129,10 +145,12 @@ void grpc_conn_release_held(struct grpc_conn *conn)
 
 /* ---- events of a connection ------------------------------------------------------------------ */
 
+/* Refused calls count, too, until their answers are sent. Beyond two eighths not even a refusal
+ * gets memory. */
 static void on_stream(void *ctx, struct hps_http_stream *stream)
 {
     struct grpc_conn *conn = ctx;
-    struct hps_grpc_call *call = grpc_call_new(conn, stream);
+    struct hps_grpc_call *call = grpc_conn_has_room(conn, 2) ? grpc_call_new(conn, stream) : NULL;
 
     if (call == NULL) {
         hps_http_reset(stream, HPS_HTTP2_REFUSED_STREAM);

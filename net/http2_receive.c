@@ -33,7 +33,8 @@ enum {
     PING_IDLE_MAX = 200,
     PING_MAX = 20000,
     CONTROL_MAX = 10000,
-    ANSWERS_MAX = 10000, /* queued frames without body: the peer causes them and does not read */
+    ANSWERS_MAX = 100, /* queued frames without body, and three for each stream */
+    ANSWERS_PER_STREAM = 3,
     RATE_WINDOW_US = 60 * 1000 * 1000,
     LARGE_HEADERS_MAX = 16, /* times the limit: up to this a request is answered, not reset */
 };
@@ -337,13 +338,22 @@ void http2_receive_callbacks_set(nghttp2_session_callbacks *callbacks)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Each frame of the peer may cause one of ours (a refused stream, an acknowledgement), and the peer
- * may not read them. */
+static bool has_many_answers(const struct hps_http2 *h2)
+{
+    size_t n_max = ANSWERS_MAX + ANSWERS_PER_STREAM * (size_t)h2->options.streams_max;
+
+    return h2->options.server && http2_takes_in(h2) &&
+           nghttp2_session_get_outbound_queue_size(h2->session) > n_max;
+}
+
+/* Each frame of a client may cause one of ours (a refused stream, an acknowledgement), and the
+ * client may not read them. */
 static void check_answers(struct hps_http2 *h2)
 {
-    size_t n_max = ANSWERS_MAX + (size_t)h2->options.streams_max;
-
-    if (!http2_is_dead(h2) && nghttp2_session_get_outbound_queue_size(h2->session) > n_max) {
+    if (has_many_answers(h2) && !h2->base.blocked) {
+        http2_write_out(h2);
+    }
+    if (has_many_answers(h2)) {
         hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many replies wait to be sent");
     }
 }
@@ -373,7 +383,6 @@ static void take_in_run(struct hps_http2 *h2, const uint8_t *data, size_t size)
     if (used < 0) {
         abort_for(h2, (int)used);
     }
-    check_answers(h2);
 }
 
 static void take_in(struct hps_http2 *h2, const uint8_t *data, size_t size)
@@ -437,6 +446,7 @@ static hps_status read_once(struct hps_http2 *h2, bool *out_more)
     if (size > in_place && http2_takes_in(h2)) {
         take_in(h2, h2->shared->read, size - in_place);
     }
+    check_answers(h2);
     h2->in.work += size > READ_WORK_MIN ? size : READ_WORK_MIN;
     *out_more = size == size_max + buffer_bytes || hps_conn_is_tls(h2->conn);
     return HPS_OK;

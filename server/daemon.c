@@ -493,6 +493,10 @@ static hps_status add_kserve_routes(struct hps_daemon *daemon)
     return status == HPS_OK ? add_routes(daemon, daemon->kserve_routes, n, daemon->kserve) : status;
 }
 
+/* Request headers that the services and the rules of access read. */
+static const char *const headers_read[] = {"authorization", "inference-header-content-length",
+                                           "traceparent", "x-request-id", NULL};
+
 static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
 {
     struct hps_grpc_limits limits;
@@ -510,6 +514,7 @@ static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
     }
     const struct hps_grpc_guard guard = hps_access_guard(daemon->access);
     hps_grpc_server_guard_set(daemon->server, &guard);
+    hps_grpc_server_keep(daemon->server, headers_read);
     daemon->kserve_infer = hps_kserve_infer_grpc(daemon->lookup);
     const struct {
         const struct hps_grpc_service *service;

@@ -202,7 +202,11 @@ static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie)
 static hps_status make_server(struct hps_daemon *daemon, const struct hps_grpc_limits *limits)
 {
     const struct hps_grpc_observer observer = {.ctx = daemon, .on_no_start = on_no_start};
+    static const char *const headers_read[] = {"authorization", NULL};
     daemon->pages.server = hps_grpc_server_new(limits, &observer);
+    if (daemon->pages.server != NULL) {
+        hps_grpc_server_keep(daemon->pages.server, headers_read);
+    }
     hps_status status =
         daemon->pages.server != NULL
             ? hps_grpc_server_add_http(daemon->pages.server, routes,

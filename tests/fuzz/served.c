@@ -227,6 +227,7 @@ bool served_make(void)
         .keepalive_us = 20 * 1000 * 1000,
         .keepalive_timeout_us = 10 * 1000 * 1000,
     };
+    static const char *const headers[] = {"authorization", "x-raw-bin", NULL};
     const struct hps_grpc_observer observer = {.on_call_end = on_call_end,
                                                .on_connection = on_connection};
 
@@ -240,6 +241,7 @@ bool served_make(void)
     served.server = hps_grpc_server_new(&limits, &observer);
     HPS_ASSERT(served.blocks != NULL && served.server != NULL);
     hps_grpc_server_guard_set(served.server, &guard);
+    hps_grpc_server_keep(served.server, headers);
     return true;
 }
 

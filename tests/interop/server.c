@@ -354,6 +354,8 @@ int main(int argc, char **argv)
     struct hps_error err = {0};
     char text[HPS_ADDR_TEXT_MAX];
     int fd;
+    static const char *const headers[] = {"grpc-encoding", "x-grpc-test-echo-initial",
+                                          "x-grpc-test-echo-trailing-bin", NULL};
     struct hps_grpc_server *server = hps_grpc_server_new(&limits, NULL);
     if (!server || hps_grpc_server_add(server, &service, 1) != HPS_OK ||
         hps_loop_new(&loop, &err) != HPS_OK ||
@@ -361,6 +363,7 @@ int main(int argc, char **argv)
         hps_grpc_loop_new(server, loop, &grpc_loop) != HPS_OK) {
         return die("start", &err);
     }
+    hps_grpc_server_keep(server, headers);
     struct hps_acceptor_options options = {.on_accept = on_accept, .ctx = grpc_loop};
     if (hps_addr_parse(argc > 1 ? argv[1] : "127.0.0.1:0", &addr, &err) != HPS_OK ||
         hps_sock_listen(&addr, 0600, &fd, &err) != HPS_OK || hps_sock_local(fd, &addr) != HPS_OK ||

@@ -526,6 +526,13 @@ static void on_accept(void *ctx, unsigned events)
 
 void rig_open(struct rig *rig, const struct hps_grpc_limits *limits)
 {
+    static const char *const headers[] = {"authorization",
+                                          "inference-header-content-length",
+                                          "traceparent",
+                                          "x-raw-bin",
+                                          "x-request-id",
+                                          "x-test",
+                                          NULL};
     struct hps_addr addr;
 
     memset(rig, 0, sizeof *rig);
@@ -539,6 +546,7 @@ void rig_open(struct rig *rig, const struct hps_grpc_limits *limits)
     assert_non_null(rig->blocks);
     rig->server = hps_grpc_server_new(limits, &observer);
     assert_non_null(rig->server);
+    hps_grpc_server_keep(rig->server, headers);
     rig->service = (struct hps_grpc_service){"t.T", methods, sizeof methods / sizeof *methods, rig};
     assert_int_equal(hps_grpc_server_add(rig->server, &rig->service, 1), HPS_OK);
     assert_int_equal(

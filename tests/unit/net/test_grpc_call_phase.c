@@ -57,6 +57,7 @@ static void make(struct fixture *f)
     f->call.loop = loop;
     f->call.entry = &unary_entry;
     atomic_init(&f->call.refs, 1);
+    grpc_call_count_head(&f->call, GRPC_CALL_BYTES);
     hps_timer_init(&f->call.deadline.timer, do_nothing, NULL);
     hps_grpc_decoder_init(&f->call.request.decoder, 1000, false);
     hps_buf_init(&f->call.request.stash, 1000);

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "net/grpc_internal.h"
 #include "tests/lib/grpc_rig.h"
 
 enum {
@@ -247,7 +248,8 @@ static void test_request_when_there_is_no_memory_then_slow_ones_make_room_for_th
     assert_int_equal(f->rig.n_ended[EXHAUSTED], 3);
 }
 
-/* Small ones go on whatever others have sent, but for a connection that has many of them. */
+/* Small ones have an eighth of the memory for themselves, but not those of a connection that has
+ * many of them. */
 static void test_requests_when_small_ones_are_many_then_their_connection_is_refused(void **state)
 {
     enum { BYTES = 60 * 1024, MANY = 30 };
@@ -261,8 +263,8 @@ static void test_requests_when_small_ones_are_many_then_their_connection_is_refu
         wire_pump(many);
     }
     RIG_UNTIL(&f->rig, f->rig.n_ended[EXHAUSTED] >= MANY - (1 << 20) / BYTES - 1);
-    begin(few, 1, "/t.T/Echo", BYTES);
-    bring(few, 1, BYTES);
+    begin(few, 1, "/t.T/Echo", BYTES / 6);
+    bring(few, 1, BYTES / 6);
     end(few, 1);
     RIG_UNTIL(&f->rig, f->rig.n_messages == 1);
     assert_in_range(f->rig.n_ended[EXHAUSTED], MANY - (1 << 20) / BYTES - 1, MANY - 10);
@@ -352,6 +354,32 @@ static void test_requests_when_many_clients_go_beyond_the_memory_then_by_a_share
     close_shares(&f);
 }
 
+/* Calls without any message count, and those that are refused for it are gone at once. A client
+ * that has less than its share is not refused. */
+static void test_calls_when_of_headers_alone_then_limited_by_request_memory(void **state)
+{
+    enum { STREAMS = 256, CALLS = ALL_MAX / 8 * 9 / GRPC_CALL_BYTES };
+    static struct fixture f;
+
+    (void)state;
+    setup_shares(&f, (const uint64_t[SENDERS]){1, 1, 2});
+    for (uint32_t i = 0; i < STREAMS; i++) {
+        for (unsigned k = 0; k < 2; k++) {
+            assert_true(wire_request(&f.senders[k], 2 * i + 1, "/t.T/Echo", false, NULL));
+        }
+        wire_pump(&f.senders[0]);
+    }
+    RIG_UNTIL(&f.rig, f.rig.n_ended[EXHAUSTED] == 2 * STREAMS - CALLS);
+    assert_int_equal(atomic_load(&f.rig.server->call_bytes), CALLS * GRPC_CALL_BYTES);
+    wire_call(&f.senders[2], 1, "/t.T/Echo", NULL, "x", 1);
+    RIG_UNTIL(&f.rig, f.rig.n_ended[0] == 1);
+    for (unsigned k = 0; k < 2; k++) {
+        wire_close(&f.senders[k]);
+    }
+    RIG_UNTIL(&f.rig, atomic_load(&f.rig.server->call_bytes) == 0);
+    close_shares(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -369,6 +397,7 @@ int main(void)
         cmocka_unit_test(test_request_when_its_own_client_has_all_the_memory_then_refused_alone),
         cmocka_unit_test(
             test_requests_when_many_clients_go_beyond_the_memory_then_by_a_share_at_most),
+        cmocka_unit_test(test_calls_when_of_headers_alone_then_limited_by_request_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -321,7 +321,7 @@ static void test_request_when_its_metadata_cannot_be_taken_then_the_client_is_to
         const char *name, *value, *status, *message;
     } cases[] = {
         {"x-large", large, "grpc-status: 8\n", "16384 bytes"},
-        {"x-data-bin", "not*base64", "grpc-status: 13\n", "x-data-bin"},
+        {"x-raw-bin", "not*base64", "grpc-status: 13\n", "x-raw-bin"},
     };
     struct fixture *f = *state;
 
@@ -333,6 +333,58 @@ static void test_request_when_its_metadata_cannot_be_taken_then_the_client_is_to
         }
     }
     assert_int_equal(f->rig.n_messages, 0);
+}
+
+static void test_headers_when_no_service_reads_them_then_not_kept(void **state)
+{
+    static char value[4001];
+    const char *const unread[] = {"x-unread", value, NULL};
+    const char *const read[] = {"x-test", value, NULL};
+    struct fixture *f = *state;
+    atomic_size_t *bytes = &f->rig.server->call_bytes;
+
+    memset(value, 'v', sizeof value - 1);
+    wire_open(&f->wire, &f->rig);
+    assert_true(wire_request(&f->wire, 1, "/t.T/Echo", false, unread));
+    WIRE_UNTIL(&f->wire, atomic_load(bytes) > 0);
+    assert_int_equal(atomic_load(bytes), GRPC_CALL_BYTES);
+    assert_true(wire_request(&f->wire, 3, "/t.T/Echo", false, read));
+    WIRE_UNTIL(&f->wire, atomic_load(bytes) > GRPC_CALL_BYTES);
+    assert_in_range(atomic_load(bytes), 2 * GRPC_CALL_BYTES + sizeof value,
+                    2 * GRPC_CALL_BYTES + 3 * sizeof value);
+    wire_close(&f->wire);
+    RIG_UNTIL(&f->rig, atomic_load(bytes) == 0);
+}
+
+/* Calls that are answered and given up. A client that reads may send any number of them. */
+static void check_given_up(struct fixture *f, bool reads)
+{
+    enum { CALLS = 6000, RST_STREAM = 3, CANCEL = 8 };
+    static const uint8_t cancel[4] = {0, 0, 0, CANCEL};
+
+    wire_open(&f->wire, &f->rig);
+    wire_take_settings(&f->wire);
+    for (uint32_t i = 0; i < CALLS && !f->wire.closed; i++) {
+        bool gives_up = reads || f->rig.grpc_loop->conns->http->blocked;
+        bool sent =
+            wire_request(&f->wire, 2 * i + 1, "/t.T/Echo", true, NULL) &&
+            (!gives_up || wire_frame(&f->wire, RST_STREAM, 0, 2 * i + 1, cancel, sizeof cancel));
+        assert_true(sent || !reads);
+        if (!reads) {
+            rig_turn(&f->rig);
+        } else if (i % 100 == 0) {
+            wire_pump(&f->wire);
+            hps_buf_clear(&f->wire.in);
+        }
+    }
+    assert_int_equal(f->wire.closed, !reads);
+    wire_close(&f->wire);
+}
+
+static void test_answers_when_the_client_does_not_read_them_then_its_connection_ends(void **state)
+{
+    check_given_up(*state, true);
+    check_given_up(*state, false);
 }
 
 static void test_length_when_above_limit_then_refused_before_the_body_comes(void **state)
@@ -1122,6 +1174,8 @@ int main(void)
         TEST(test_request_when_framing_is_wrong_then_named),
         TEST(test_request_when_headers_are_wrong_then_refused),
         TEST(test_request_when_its_metadata_cannot_be_taken_then_the_client_is_told_why),
+        TEST(test_headers_when_no_service_reads_them_then_not_kept),
+        TEST(test_answers_when_the_client_does_not_read_them_then_its_connection_ends),
         TEST(test_length_when_above_limit_then_refused_before_the_body_comes),
         TEST(test_compressed_request_then_inflated_within_the_limit),
         TEST(test_compressed_request_when_compression_is_off_then_told_what_is_taken),
