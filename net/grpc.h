@@ -398,6 +398,11 @@ void hps_grpc_call_fail(struct hps_grpc_call *call, const struct hps_error *err)
  * status is 413, not 429, because a retry cannot succeed. */
 void hps_grpc_call_fail_too_large(struct hps_grpc_call *call, const struct hps_error *err);
 
+/* Ends a call at once, also one that is finished, and drops the queued part of its reply. HTTP/1.1:
+ * closes the connection. on_close follows later, not within this call. No effect on a call that has
+ * ended. Loop thread. */
+void hps_grpc_call_abort(struct hps_grpc_call *call);
+
 /* ---- client ---------------------------------------------------------------------------------- */
 
 struct hps_grpc_channel; /* one connection to one server, on one loop */

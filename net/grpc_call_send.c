@@ -59,6 +59,12 @@ void grpc_call_reset(struct hps_grpc_call *call, uint32_t error)
     }
 }
 
+void hps_grpc_call_abort(struct hps_grpc_call *call)
+{
+    HPS_ASSERT(hps_loop_is_mine(call->loop));
+    grpc_call_reset(call, HPS_HTTP2_CANCEL);
+}
+
 void grpc_call_trailers(struct hps_grpc_call *call)
 {
     struct hps_http_field fields[HPS_HTTP_FIELDS_MAX];

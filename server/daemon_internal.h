@@ -110,6 +110,10 @@ struct hps_daemon {
         struct hps_grpc_server *server;
         struct hps_grpc_loop *loop; /* the connections, on the main thread */
         struct hps_acceptor *acceptor;
+        struct hps_peers *readers; /* calls of /metrics in flight */
+        struct hps_block *page;    /* the last page of /metrics, while it has readers */
+        size_t page_bytes;
+        uint64_t printed_us;
     } pages; /* serves http_listen; all NULL if http_listen is not configured */
     struct hps_loop_signals *signals;
     struct hps_timer tick;        /* periodic work */

@@ -6,11 +6,14 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "server/daemon_internal.h"
 
 enum {
     CONNECTIONS_MAX = 64,
     METRICS_BYTES_MAX = 64 << 20,
+    METRICS_AGE_US = 1000 * 1000,
+    READERS_MAX = 16, /* of /metrics; the other connections are left to probes */
     METHOD_BYTES_MAX = 128,
 };
 
@@ -78,9 +81,9 @@ static hps_status check_reader(struct hps_daemon *daemon, const struct hps_grpc_
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-/* made: status of printing the page */
-static void answer(struct hps_grpc_call *call, unsigned http_status, const char *type,
-                   hps_status made, const struct hps_buf *page)
+/* Begins a reply. made: status of printing the page. False: the call has ended. */
+static bool open_reply(struct hps_grpc_call *call, unsigned http_status, const char *type,
+                       hps_status made)
 {
     hps_status status = made;
     if (status == HPS_OK) {
@@ -95,11 +98,19 @@ static void answer(struct hps_grpc_call *call, unsigned http_status, const char 
                 HPS_STR("path", hps_grpc_call_path(call)),
                 HPS_STR("reason", hps_status_text(status)));
         hps_grpc_call_finish(call, hps_status_grpc_code(HPS_INTERNAL), "no memory for the page");
-        return;
+        return false;
     }
     hps_grpc_call_answer_status(call, http_status);
-    hps_grpc_call_send_copy(call, page->data, page->size);
-    hps_grpc_call_finish(call, 0, NULL);
+    return true;
+}
+
+static void answer(struct hps_grpc_call *call, unsigned http_status, hps_status made,
+                   const struct hps_buf *page)
+{
+    if (open_reply(call, http_status, TEXT_TYPE, made)) {
+        hps_grpc_call_send_copy(call, page->data, page->size);
+        hps_grpc_call_finish(call, 0, NULL);
+    }
 }
 
 static void on_healthz(struct hps_grpc_call *call, const uint8_t *data, size_t size)
@@ -108,7 +119,7 @@ static void on_healthz(struct hps_grpc_call *call, const uint8_t *data, size_t s
     const struct hps_buf page = {.data = (uint8_t *)ok, .size = strlen(ok)};
     (void)data;
     (void)size;
-    answer(call, 200, TEXT_TYPE, HPS_OK, &page);
+    answer(call, 200, HPS_OK, &page);
 }
 
 static void append_reason(void *ctx, const char *reason)
@@ -131,46 +142,99 @@ static void on_readyz(struct hps_grpc_call *call, const uint8_t *data, size_t si
     if (ready || guarded) { /* otherwise the reasons are the page */
         status = hps_buf_printf(&page, ready ? "ready\n" : "not ready\n");
     }
-    answer(call, ready ? 200 : 503, TEXT_TYPE, status, &page);
+    answer(call, ready ? 200 : 503, status, &page);
     hps_buf_fini(&page);
+}
+
+/* ---- /metrics -------------------------------------------------------------------------------- */
+
+/* Prints the page, unless clients still read one that is new enough for all. */
+static hps_status refresh_page(struct hps_daemon *daemon)
+{
+    uint64_t now_us = hps_clock_us();
+    struct hps_buf text;
+    if (daemon->pages.page != NULL && now_us - daemon->pages.printed_us < METRICS_AGE_US) {
+        return HPS_OK;
+    }
+    hps_buf_init(&text, METRICS_BYTES_MAX);
+    hps_status status = hps_metrics_print(daemon->metrics, &text);
+    struct hps_block *page = NULL;
+    if (status == HPS_OK) {
+        page = hps_block_new(daemon->blocks, text.size);
+        status = page != NULL ? HPS_OK : HPS_NO_MEMORY;
+    }
+    if (page != NULL) {
+        memcpy(page->data, text.data, text.size);
+        hps_block_unref(daemon->pages.page);
+        daemon->pages.page = page;
+        daemon->pages.page_bytes = text.size;
+        daemon->pages.printed_us = now_us;
+    }
+    hps_buf_fini(&text);
+    return status;
+}
+
+/* A new reader takes the place of this one. */
+static void on_displaced(void *ctx)
+{
+    hps_grpc_call_abort(ctx);
 }
 
 static void on_metrics(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
     struct hps_daemon *daemon = hps_grpc_call_ctx(call);
     struct hps_error err = {0};
-    struct hps_buf page;
+    enum hps_peers_refusal why;
     (void)data;
     (void)size;
     if (check_reader(daemon, call, &err) != HPS_OK) {
         hps_grpc_call_fail(call, &err);
         return;
     }
-    hps_buf_init(&page, METRICS_BYTES_MAX);
-    answer(call, 200, METRICS_TYPE, hps_metrics_print(daemon->metrics, &page), &page);
-    hps_buf_fini(&page);
+    struct hps_peer_slot *slot = hps_peers_admit(daemon->pages.readers, hps_grpc_call_client(call),
+                                                 false, hps_clock_us(), &why);
+    hps_grpc_call_set_user(call, slot);
+    if (open_reply(call, 200, METRICS_TYPE, slot != NULL ? refresh_page(daemon) : HPS_NO_MEMORY)) {
+        struct hps_block *page = daemon->pages.page;
+        struct hps_slice slice = {page, page->data, daemon->pages.page_bytes};
+        hps_peer_slot_on_leave(slot, on_displaced, call);
+        hps_block_ref(page);
+        hps_grpc_call_send(call, &slice, 1);
+        hps_grpc_call_finish(call, 0, NULL);
+    }
 }
+
+static void on_metrics_close(struct hps_grpc_call *call)
+{
+    struct hps_daemon *daemon = hps_grpc_call_ctx(call);
+    hps_peer_slot_free(hps_grpc_call_user(call));
+    if (hps_peers_connections(daemon->pages.readers) == 0) {
+        hps_block_unref(daemon->pages.page);
+        daemon->pages.page = NULL;
+    }
+}
+
+/* ---- the listener ---------------------------------------------------------------------------- */
 
 /* `open`: every call passes the authorizer; on_metrics checks its caller with the rules of that
  * moment. A connection with an incomplete request keeps its slot. So requests with a body, which a
  * client could send slowly, are rejected. */
 static const struct hps_http_route routes[] = {
-#define PAGE(path_, answer)                          \
+#define PAGE(path_, answer, close)                   \
     {                                                \
         .verb = "GET", .pattern = path_, .method = { \
             .path = path_,                           \
             .open = true,                            \
             .no_body = true,                         \
-            .on_message = answer                     \
+            .on_message = answer,                    \
+            .on_close = close                        \
         }                                            \
     }
-    PAGE("/healthz", on_healthz),
-    PAGE("/readyz", on_readyz),
-    PAGE("/metrics", on_metrics),
+    PAGE("/healthz", on_healthz, NULL),
+    PAGE("/readyz", on_readyz, NULL),
+    PAGE("/metrics", on_metrics, on_metrics_close),
 #undef PAGE
 };
-
-/* ---- the listener ---------------------------------------------------------------------------- */
 
 /* Without TLS, failures do not slow a peer down: slow clients and probes may share an address. */
 static void limits_of(struct hps_daemon *daemon, struct hps_grpc_limits *out_limits,
@@ -226,7 +290,10 @@ hps_status daemon_pages_start(struct hps_daemon *daemon, struct hps_error *err)
         return HPS_OK;
     }
     limits_of(daemon, &limits, &options.limits);
-    if (make_server(daemon, &limits) != HPS_OK) {
+    const struct hps_peers_limits readers = {
+        .connections_max = READERS_MAX, .share = options.limits.share, .idle_at_once = true};
+    daemon->pages.readers = hps_peers_new(&readers, NULL);
+    if (daemon->pages.readers == NULL || make_server(daemon, &limits) != HPS_OK) {
         return hps_error_set(err, HPS_NO_MEMORY, "HTTP server: out of memory");
     }
     hps_status status = hps_acceptor_new(daemon->loop, &options, &daemon->pages.acceptor, err);
@@ -254,6 +321,8 @@ void daemon_pages_stop(struct hps_daemon *daemon)
 {
     hps_acceptor_free(daemon->pages.acceptor);
     hps_grpc_loop_free(daemon->pages.loop);
+    hps_peers_free(daemon->pages.readers);
     daemon->pages.acceptor = NULL;
     daemon->pages.loop = NULL;
+    daemon->pages.readers = NULL;
 }

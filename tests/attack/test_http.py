@@ -8,7 +8,7 @@ import socket
 
 import pytest
 import wire
-from target import many
+from target import ATTACKER, many, until
 
 SERVER = {"http_head_timeout_ms": 300, "reply_stall_timeout_ms": 300}
 
@@ -89,15 +89,46 @@ def test_bodies_when_they_never_come_then_refused_and_probes_are_answered(target
         assert target.daemon.get("/readyz") == (200, "ready\n")
 
 
-def test_answers_when_not_read_then_probes_are_answered_and_they_are_closed(target):
+METRICS = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def unread(target, source, sends):
+    """Its reply does not fit into the buffers of the sockets."""
+    sock = socket.socket()
+    sock.settimeout(wire.PATIENCE_S)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 256)
+    sock.bind((source, 0))
+    host, port = target.daemon.http.rsplit(":", 1)
+    sock.connect((host, int(port)))
+    with contextlib.suppress(OSError):
+        sock.sendall(sends)
+    return sock
+
+
+@pytest.mark.parametrize("source", ["127.0.0.1", ATTACKER])
+def test_metrics_when_many_do_not_read_them_then_probes_and_others_are_answered(other, source):
+    """Also from the address of the probes. Only after 10 s are readers too slow."""
+    target = other()
     with contextlib.ExitStack() as stack:
-        for _ in range(many(60, 600)):
-            sock = stack.enter_context(wire.connect(target.daemon.http))
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-            with contextlib.suppress(OSError):
-                sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert target.daemon.get("/readyz") == (200, "ready\n")
+        for i in range(many(100, 1000)):
+            stack.enter_context(unread(target, source, METRICS))
+            if i % 10 == 9:
+                assert target.daemon.get("/readyz") == (200, "ready\n"), i
         assert target.daemon.get("/metrics")[0] == 200
+
+
+def test_metrics_when_a_reader_holds_a_page_then_others_get_it_until_it_is_old(other):
+    target = other()
+
+    def page():
+        target.is_served()  # a lookup, so a page that is printed now differs
+        return target.daemon.get("/metrics")
+
+    with target.beside(), unread(target, ATTACKER, METRICS):
+        until(lambda: page() == page(), "a page that two clients get")
+        first = page()
+        until(lambda: page() != first, "a newer page")
 
 
 def test_connections_when_opened_and_dropped_then_probes_are_answered(target):
