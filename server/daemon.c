@@ -227,7 +227,7 @@ static void on_refusal(void *ctx, const struct hps_access_refusal *refusal) /* a
                                           .code = hps_status_grpc_code(refusal->error->status),
                                           .error = refusal->error->text,
                                           .refused = true};
-    hps_audit_refused(daemon->audit, &event);
+    hps_audit_limited(daemon->audit, &event);
 }
 
 static hps_status make_access(struct hps_daemon *daemon, struct hps_error *err)

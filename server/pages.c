@@ -59,7 +59,7 @@ static hps_status check_certificate(struct hps_daemon *daemon, const struct hps_
                                           .code = hps_status_grpc_code(status),
                                           .error = err->text,
                                           .refused = true};
-    hps_audit_refused(daemon->audit, &event);
+    hps_audit_limited(daemon->audit, &event);
     return status;
 }
 

@@ -14,16 +14,18 @@
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "base/hash.h"
 #include "base/heap.h"
 
-enum { FIELDS_MAX = 48, FIELDS_OWN = 10 };
+enum { FIELDS_MAX = 48, FIELDS_OWN = 10, SLOTS = 64 };
+enum kind { REFUSED, FAILED, DONE, KINDS };
 
 struct hps_audit {
     int fd; /* -1: no file; never changes */
     struct hps_metric *lost;
     struct hps_pool *pool;
-    struct hps_log_site refusals, failures, reads;
-    atomic_bool torn; /* the last line is incomplete: the disk was full */
+    struct hps_log_site sites[KINDS][SLOTS]; /* by the hash of the identity */
+    atomic_bool torn;                        /* the last line is incomplete: the disk was full */
 };
 
 /* A line, posted to a thread that may wait. */
@@ -104,7 +106,8 @@ static void run_posted(struct hps_task *task)
     hps_free(posted);
 }
 
-static void post_line(struct hps_audit *audit, const char *line, size_t size)
+/* False: the pool is full, or there is no memory. */
+static bool post_line(struct hps_audit *audit, const char *line, size_t size)
 {
     struct posted *posted =
         audit->pool != NULL ? hps_alloc(offsetof(struct posted, line) + size) : NULL;
@@ -112,14 +115,32 @@ static void post_line(struct hps_audit *audit, const char *line, size_t size)
         *posted = (struct posted){.task.run = run_posted, .audit = audit, .size = size};
         memcpy(posted->line, line, size);
         if (hps_pool_post(audit->pool, &posted->task) == HPS_OK) {
-            return;
+            return true;
         }
         hps_free(posted);
     }
-    count_lost(audit, "too many admin calls are waiting, or no memory");
+    return false;
+}
+
+static void put_line(struct hps_audit *audit, const struct hps_audit_event *event, const char *line,
+                     size_t size)
+{
+    if ((event->refused || event->on_loop) && post_line(audit, line, size)) {
+        return;
+    }
+    if (event->refused) {
+        count_lost(audit, "too many admin calls are waiting, or no memory");
+    } else {
+        write_line(audit, line, size);
+    }
 }
 
 /* ---- lines ----------------------------------------------------------------------------------- */
+
+static enum kind kind_of(const struct hps_audit_event *event)
+{
+    return event->code == 0 ? DONE : event->refused ? REFUSED : FAILED;
+}
 
 static const char *text(const char *text_or_null)
 {
@@ -129,17 +150,12 @@ static const char *text(const char *text_or_null)
 static void fields_of(const struct hps_audit_event *event, uint32_t suppressed,
                       struct hps_log_field out_fields[FIELDS_MAX])
 {
+    static const char *const results[KINDS] = {"refused", "failed", "done"};
     const struct hps_log_field own[FIELDS_OWN] = {
-        HPS_STR("method", text(event->method)),
-        HPS_STR("model", text(event->model)),
-        HPS_I64("version", event->version),
-        HPS_STR("who", text(event->who)),
-        HPS_STR("peer", text(event->peer)),
-        HPS_STR("result", event->code == 0 ? "done"
-                          : event->refused ? "refused"
-                                           : "failed"),
-        HPS_I64("code", event->code),
-        HPS_STR("error", text(event->error)),
+        HPS_STR("method", text(event->method)), HPS_STR("model", text(event->model)),
+        HPS_I64("version", event->version),     HPS_STR("who", text(event->who)),
+        HPS_STR("peer", text(event->peer)),     HPS_STR("result", results[kind_of(event)]),
+        HPS_I64("code", event->code),           HPS_STR("error", text(event->error)),
     };
     size_t n = 0;
     while (own[n].name != NULL) {
@@ -160,10 +176,9 @@ static void fields_of(const struct hps_audit_event *event, uint32_t suppressed,
 }
 
 static void write_event(struct hps_audit *audit, const struct hps_audit_event *event,
-                        uint32_t suppressed,
-                        void (*put)(struct hps_audit *audit, const char *line, size_t size))
+                        uint32_t suppressed)
 {
-    HPS_ASSERT(event->method != NULL);
+    HPS_ASSERT(event->method != NULL && (!event->refused || event->code != 0));
     struct hps_log_site site = {0}; /* no rate limit here */
     struct hps_log_field fields[FIELDS_MAX];
     fields_of(event, suppressed, fields);
@@ -173,29 +188,22 @@ static void write_event(struct hps_audit *audit, const struct hps_audit_event *e
     }
     if (audit->fd >= 0) {
         char line[HPS_LOG_LINE_BYTES];
-        put(audit, line, hps_log_line(fields, line));
+        put_line(audit, event, line, hps_log_line(fields, line));
     }
 }
 
 void hps_audit_write(struct hps_audit *audit, const struct hps_audit_event *event)
 {
-    write_event(audit, event, 0, write_line);
+    write_event(audit, event, 0);
 }
 
 void hps_audit_limited(struct hps_audit *audit, const struct hps_audit_event *event)
 {
+    const char *who = text(event->who);
+    uint64_t hash = hps_hash_bytes(who, strlen(who), hps_hash_secret());
     uint32_t suppressed = 0;
-    if (hps_log_site_admit(event->code != 0 ? &audit->failures : &audit->reads, &suppressed)) {
-        write_event(audit, event, suppressed, write_line);
-    }
-}
-
-void hps_audit_refused(struct hps_audit *audit, const struct hps_audit_event *event)
-{
-    uint32_t suppressed = 0;
-    HPS_ASSERT(event->refused && event->code != 0);
-    if (hps_log_site_admit(&audit->refusals, &suppressed)) {
-        write_event(audit, event, suppressed, post_line);
+    if (hps_log_site_admit(&audit->sites[kind_of(event)][hash % SLOTS], &suppressed)) {
+        write_event(audit, event, suppressed);
     }
 }
 

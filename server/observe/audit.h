@@ -27,7 +27,8 @@ struct hps_audit_event {
     /* The call was rejected before its work, for example by authentication or authorization. If
      * false and `code` is not 0, the call failed. */
     bool refused;
-    bool logged; /* another component has logged the event: write it only to the file */
+    bool on_loop; /* the caller is on a loop thread */
+    bool logged;  /* another component has logged the event: write it only to the file */
     const struct hps_log_field *request; /* fields of the request, up to HPS_LOG_END; NULL: none */
 };
 
@@ -40,9 +41,10 @@ hps_status hps_audit_open(const char *path, int *out_fd, struct hps_error *err) 
  * -1, it writes only to hpsd's log. Takes `fd`, also on failure. lost: counts lines that could not
  * be written to the file; borrowed until hps_audit_free. NULL: out of memory. */
 struct hps_audit *hps_audit_new(int fd, struct hps_metric *lost);
-/* Set the pool whose threads write the lines of hps_audit_refused to the file, because callers of
- * hps_audit_refused must not wait for a disk. NULL: these lines are lost. Call it before other
- * threads start, or after they have ended. */
+/* Set the pool whose threads write the lines of refused events and of loop threads to the file,
+ * because their callers must not wait for a disk. If the pool is full or NULL, lines of refused
+ * events are lost, and other lines are written at once. Call it before other threads start, or
+ * after they have ended. */
 void hps_audit_pool_set(struct hps_audit *audit, struct hps_pool *pool);
 /* Replace the file by `fd`, after a rotation or a change of server.audit_log. Takes `fd`. If the
  * log was made without a file, `fd` must be -1, and the call has no effect. One thread at a time;
@@ -50,16 +52,13 @@ void hps_audit_pool_set(struct hps_audit *audit, struct hps_pool *pool);
 void hps_audit_reopened(struct hps_audit *audit, int fd);
 void hps_audit_free(struct hps_audit *audit); /* no effect if NULL; no line may be in progress */
 
-/* Write the event at once, at every log level and without a rate limit. May wait for the disk of
- * the file. Any thread except loop threads. */
+/* Write the event, at every log level and without a rate limit. May wait for the disk of the file,
+ * unless the event is refused or `on_loop` is set. Any thread. */
 void hps_audit_write(struct hps_audit *audit, const struct hps_audit_event *event);
-/* As hps_audit_write, for events that a client can cause without a change: failed calls, and calls
- * that read. Writes at most 10 of each a second. The field `suppressed` of the next line counts the
- * events that were not written. */
+/* As hps_audit_write, for events that a client can cause without a change: refused calls, failed
+ * calls, and calls that read. Writes at most 10 of each a second for one identity. The field
+ * `suppressed` of the next line counts the events that were not written. Identities share 64 such
+ * limits, by a hash with a secret, so that many addresses cannot fill the disk. */
 void hps_audit_limited(struct hps_audit *audit, const struct hps_audit_event *event);
-/* As hps_audit_write, for events that any client can cause. Does not wait. Writes at most 10 events
- * a second. The field `suppressed` of the next line counts the events that were not written. Any
- * thread. */
-void hps_audit_refused(struct hps_audit *audit, const struct hps_audit_event *event);
 
 #endif

@@ -223,9 +223,12 @@ static const char *name_of(const struct hps_unary_method *method)
     return strrchr(method->path, '/') + 1;
 }
 
-/* Not on a loop thread. */
+/* Writes the call to the audit log, if calls of its kind are logged. */
 static void audit(const struct hps_unary *op)
 {
+    if (op->method->kind <= HPS_UNARY_WAITS) {
+        return;
+    }
     struct listing listing = {.arena = op->arena};
     add_fields(&listing, "request", op->request);
     const struct hps_audit_event event = {
@@ -236,6 +239,7 @@ static void audit(const struct hps_unary *op)
         .version = op->version,
         .code = hps_status_grpc_code(op->error.status),
         .error = op->error.status != HPS_OK ? op->error.text : "",
+        .on_loop = op->method->place == HPS_UNARY_LOOP,
         .request = listing.fields,
     };
     if (op->method->kind >= HPS_UNARY_CHANGES && event.code == 0) {
@@ -258,7 +262,7 @@ static void audit_refused(const struct hps_unary_service *service, const struct 
         .refused = true,
     };
     if (method->kind > HPS_UNARY_WAITS && error->status != HPS_PERMISSION) {
-        hps_audit_refused(service->options.audit, &event);
+        hps_audit_limited(service->options.audit, &event);
     }
 }
 
@@ -322,9 +326,7 @@ static void run_answer(struct hps_task *task)
 
 void hps_unary_finish(struct hps_unary *op)
 {
-    if (op->method->kind > HPS_UNARY_WAITS) {
-        audit(op);
-    }
+    audit(op);
     op->task.run = run_answer;
     hps_loop_post(hps_grpc_call_loop(op->call), &op->task);
 }
@@ -383,6 +385,7 @@ void hps_unary_start(struct hps_unary *op)
     if (judge(op) == HPS_OK) {
         if (op->method->place == HPS_UNARY_LOOP) {
             op->method->work(op);
+            audit(op);
             hps_unary_answer(op);
             op_free(op);
             return;
@@ -501,8 +504,7 @@ struct hps_unary_service *hps_unary_service_new(const struct hps_unary_options *
         HPS_ASSERT(method->place == HPS_UNARY_LOOP ||
                    (method->place == HPS_UNARY_ADMIN ? options->admin_pool : options->workers));
         HPS_ASSERT(method->kind != HPS_UNARY_WAITS || options->closed != NULL);
-        HPS_ASSERT(method->kind <= HPS_UNARY_WAITS ||
-                   (options->audit != NULL && method->place != HPS_UNARY_LOOP));
+        HPS_ASSERT(method->kind <= HPS_UNARY_WAITS || options->audit != NULL);
         methods[i] = hps_unary_route(service, method->path, method->path, on_message);
     }
     return service;

@@ -24,7 +24,7 @@ struct hps_unary_service;
 
 /* Where the work of a method runs. */
 enum hps_unary_place {
-    HPS_UNARY_LOOP,   /* on the loop; the work must be short */
+    HPS_UNARY_LOOP,   /* on the loop, even if all threads are busy; the work must be short */
     HPS_UNARY_WORKER, /* on a worker; the work must not block */
     HPS_UNARY_ADMIN   /* on the admin pool; the work may block */
 };

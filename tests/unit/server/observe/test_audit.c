@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@
 #include "base/clock.h"
 #include "server/observe/audit.h"
 #include "server/observe/metrics.h"
+#include "tests/lib/pause.h"
 #include "tests/lib/tmpdir.h"
 
 #define TS "ts=2023-11-14T22:13:20.123Z "
@@ -82,6 +84,16 @@ static int teardown(void **state)
     return 0;
 }
 
+struct blocker {
+    struct hps_task task;
+    atomic_bool ends;
+};
+
+static void run_blocker(struct hps_task *task)
+{
+    AWAIT(atomic_load(&((struct blocker *)task)->ends));
+}
+
 static const char *content(const char *path)
 {
     FILE *file = fopen(path, "re");
@@ -115,27 +127,32 @@ static void test_write_when_called_then_one_line_with_who_what_and_result(void *
     assert_int_equal(st.st_mode & 0777, 0600);
 }
 
+static unsigned count(const char *text)
+{
+    unsigned n = 0;
+    for (const char *at = content(t.path); (at = strstr(at, text)) != NULL; at++) {
+        n++;
+    }
+    return n;
+}
+
 static void test_write_when_many_at_once_then_none_is_held_back(void **state)
 {
     (void)state;
     for (unsigned i = 0; i < 100; i++) {
         hps_audit_write(t.audit, &event);
     }
-    unsigned n = 0;
-    for (const char *at = content(t.path); (at = strchr(at, '\n')) != NULL; at++) {
-        n++;
-    }
-    assert_int_equal(n, 100);
+    assert_int_equal(count("\n"), 100);
 }
 
 static void test_refused_when_many_at_once_then_ten_and_the_next_counts_the_rest(void **state)
 {
     (void)state;
     for (unsigned i = 0; i < 25; i++) {
-        hps_audit_refused(t.audit, &refusal);
+        hps_audit_limited(t.audit, &refusal);
     }
     hps_clock_fake(1700000001123456u);
-    hps_audit_refused(t.audit, &refusal);
+    hps_audit_limited(t.audit, &refusal);
     pool_ends();
     const char *at = content(t.path);
     for (unsigned i = 0; i < 10; i++) {
@@ -158,24 +175,54 @@ static void test_limited_when_many_at_once_then_ten_failures_and_ten_reads(void 
         hps_audit_limited(t.audit, &event);
     }
     hps_audit_write(t.audit, &event);
-    unsigned n = 0;
-    for (const char *at = content(t.path); (at = strchr(at, '\n')) != NULL; at++) {
-        n++;
-    }
-    assert_int_equal(n, 21);
+    assert_int_equal(count("\n"), 21);
     hps_clock_fake(1700000001123456u);
     hps_audit_limited(t.audit, &failure);
     hps_audit_limited(t.audit, &event);
-    const char *first = strstr(content(t.path), "suppressed=15\n");
-    assert_non_null(first);
-    assert_non_null(strstr(first + 1, "suppressed=15\n"));
+    assert_int_equal(count("suppressed=15\n"), 2);
+}
+
+static void test_limited_when_one_identity_floods_then_events_of_others_are_written(void **state)
+{
+    (void)state;
+    enum { OTHERS = 16, OTHERS_SEEN = 8 /* a few may share a limit with the first one */ };
+    struct hps_audit_event failure = event;
+    failure.code = 5;
+    for (unsigned i = 0; i < 1000; i++) {
+        hps_audit_limited(t.audit, &failure);
+    }
+    for (unsigned i = 0; i < OTHERS; i++) {
+        char who[16];
+        snprintf(who, sizeof(who), "token:%u", i);
+        failure.who = who;
+        hps_audit_limited(t.audit, &failure);
+    }
+    assert_int_equal(count("who=cert:ops"), 10);
+    assert_in_range(count("who=token:"), OTHERS_SEEN, OTHERS);
+}
+
+static void test_write_when_on_a_loop_then_a_thread_of_the_pool_writes_if_it_can(void **state)
+{
+    (void)state;
+    struct hps_audit_event change = event;
+    change.on_loop = true;
+    struct blocker blocker = {.task.run = run_blocker};
+    assert_int_equal(hps_pool_post(t.pool, &blocker.task), HPS_OK);
+    hps_audit_write(t.audit, &change);
+    assert_int_equal(count("\n"), 0);
+    atomic_store(&blocker.ends, true);
+    pool_ends();
+    assert_int_equal(count("\n"), 1);
+    hps_audit_write(t.audit, &change);
+    assert_int_equal(count("\n"), 2);
+    assert_true(hps_metric_value(t.lost) == 0);
 }
 
 static void test_refused_when_nobody_may_wait_for_the_disk_then_counted_as_lost(void **state)
 {
     (void)state;
     pool_ends();
-    hps_audit_refused(t.audit, &refusal);
+    hps_audit_limited(t.audit, &refusal);
     assert_true(hps_metric_value(t.lost) == 1);
     assert_string_equal(content(t.path), "");
 }
@@ -183,14 +230,16 @@ static void test_refused_when_nobody_may_wait_for_the_disk_then_counted_as_lost(
 static void test_reopened_when_the_name_is_a_new_file_then_lines_go_there(void **state)
 {
     (void)state;
+    struct hps_audit_event change = event;
+    change.method = "Drain";
     hps_audit_write(t.audit, &event);
     assert_int_equal(rename(t.path, t.other), 0);
-    hps_audit_write(t.audit, &refusal); /* nothing is lost before the reload */
+    hps_audit_write(t.audit, &change); /* nothing is lost before the reload */
     hps_audit_reopened(t.audit, opened(t.path));
     hps_audit_write(t.audit, &event);
     assert_non_null(strstr(content(t.path), "LoadModel"));
-    assert_null(strstr(t.text, "Lookup"));
-    assert_non_null(strstr(content(t.other), "Lookup"));
+    assert_null(strstr(t.text, "Drain"));
+    assert_non_null(strstr(content(t.other), "Drain"));
 }
 
 enum { WRITERS = 3, LINES_EACH = 200, ROTATIONS = 50 };
@@ -262,8 +311,8 @@ static void test_write_when_the_disk_is_full_then_counted_and_later_lines_are_wh
     hps_audit_write(full, &event);
     assert_true(hps_metric_value(t.lost) == 1);
     hps_audit_reopened(full, opened(t.path));
-    hps_audit_write(full, &refusal);
-    assert_int_equal(strncmp(content(t.path), TS "method=Lookup", strlen(TS) + 13), 0);
+    hps_audit_write(full, &event);
+    assert_int_equal(strncmp(content(t.path), TS "method=LoadModel", strlen(TS) + 16), 0);
     hps_audit_free(full);
 }
 
@@ -273,7 +322,7 @@ static void test_write_when_there_is_no_file_then_only_the_log_has_it(void **sta
     struct hps_audit *none = hps_audit_new(-1, t.lost);
     assert_non_null(none);
     hps_audit_write(none, &event);
-    hps_audit_refused(none, &refusal);
+    hps_audit_limited(none, &refusal);
     hps_audit_reopened(none, -1);
     hps_audit_free(none);
     assert_true(hps_metric_value(t.lost) == 0);
@@ -287,6 +336,8 @@ int main(void)
         T(test_write_when_many_at_once_then_none_is_held_back),
         T(test_refused_when_many_at_once_then_ten_and_the_next_counts_the_rest),
         T(test_limited_when_many_at_once_then_ten_failures_and_ten_reads),
+        T(test_limited_when_one_identity_floods_then_events_of_others_are_written),
+        T(test_write_when_on_a_loop_then_a_thread_of_the_pool_writes_if_it_can),
         T(test_refused_when_nobody_may_wait_for_the_disk_then_counted_as_lost),
         T(test_reopened_when_the_name_is_a_new_file_then_lines_go_there),
         T(test_reopened_when_lines_are_being_written_then_each_is_whole_and_none_is_lost),
