@@ -12,13 +12,18 @@
 enum { ARENA_BYTES_MAX = 64 << 20, PROGRESS_PERIOD_US = 200 * 1000 };
 
 static const struct hps_unary_method methods[] = {
-#define METHOD(name, type, work_, kind_, role, scope_)                                    \
+#define METHOD_ON(place_, name, type, work_, kind_, role, scope_)                         \
     {                                                                                     \
         .path = "/hps.v1.Admin/" name, .request = &hps__v1__##type##_request__descriptor, \
-        .work = work_, .place = HPS_UNARY_ADMIN, .kind = HPS_UNARY_##kind_,               \
+        .work = work_, .place = HPS_UNARY_##place_, .kind = HPS_UNARY_##kind_,            \
         .scope = HPS_UNARY_##scope_, .roles = role                                        \
     }
-    METHOD("Ping", ping, admin_ping, READS, HPS_ROLES_ALL, ANY),
+#define METHOD(...) METHOD_ON(ADMIN, __VA_ARGS__)
+    /* On the loop: operators need these while all admin threads are busy. */
+    METHOD_ON(LOOP, "Ping", ping, admin_ping, READS, HPS_ROLES_ALL, ANY),
+    METHOD_ON(LOOP, "SetLogLevel", set_log_level, admin_set_log_level, CHANGES, HPS_ROLE_ADMIN,
+              SERVER),
+    METHOD_ON(LOOP, "Drain", drain, admin_drain, CHANGES, HPS_ROLE_ADMIN, SERVER),
     METHOD("GetStatus", get_status, admin_get_status, READS, HPS_ROLE_READ, SERVER),
     METHOD("ListModels", list_models, admin_list_models, READS, HPS_ROLE_READ, LISTS),
     METHOD("ListTables", list_tables, admin_list_tables, READS, HPS_ROLE_READ, LISTS),
@@ -38,15 +43,14 @@ static const struct hps_unary_method methods[] = {
     METHOD("ExplainKey", explain_key, admin_explain_key, TELLS, HPS_ROLE_READ, MODEL),
     METHOD("GetSlowLog", get_slow_log, admin_get_slow_log, TELLS, HPS_ROLE_READ, LISTS),
     METHOD("ResetSlowLog", reset_slow_log, admin_reset_slow_log, CHANGES, HPS_ROLE_ADMIN, SERVER),
-    METHOD("GetUpdates", get_updates, admin_get_updates, READS, HPS_ROLE_READ, LISTS),
-    METHOD("ControlUpdates", control_updates, admin_control_updates, CHANGES, HPS_ROLE_ADMIN,
+    METHOD("GetUpdates", get_updates, admin_get_updates, WAITS, HPS_ROLE_READ, LISTS),
+    METHOD("ControlUpdates", control_updates, admin_control_updates, CHANGES_LATER, HPS_ROLE_ADMIN,
            MODEL),
     METHOD("CreateSnapshot", create_snapshot, admin_create_snapshot, CHANGES, HPS_ROLE_ADMIN,
            SERVER),
     METHOD("GetConfig", get_config, admin_get_config, TELLS, HPS_ROLE_ADMIN, SERVER),
-    METHOD("SetLogLevel", set_log_level, admin_set_log_level, CHANGES, HPS_ROLE_ADMIN, SERVER),
-    METHOD("Drain", drain, admin_drain, CHANGES, HPS_ROLE_ADMIN, SERVER),
 #undef METHOD
+#undef METHOD_ON
 };
 
 /* ---- progress -------------------------------------------------------------------------------- */
@@ -144,6 +148,14 @@ void admin_follow_load(struct hps_unary *op)
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
+static hps_status op_read(struct hps_unary *op)
+{
+    if (op->method->work == admin_get_updates) {
+        admin_begin_updates(op);
+    }
+    return HPS_OK;
+}
+
 static void op_fini(struct hps_unary *op)
 {
     hps_timer_stop(&admin_of(op)->timer);
@@ -163,6 +175,8 @@ struct hps_unary_service *hps_admin_service_new(const struct hps_admin_parts *pa
                                               .audit = parts->audit,
                                               .op_bytes = sizeof(struct admin_op),
                                               .arena_bytes_max = ARENA_BYTES_MAX,
+                                              .read = op_read,
+                                              .closed = admin_end_updates,
                                               .fini = op_fini};
     return hps_unary_service_new(&options);
 }

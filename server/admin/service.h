@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps.v1.Admin: the methods that hpsctl calls. Their work may block, so it runs on the admin pool.
- * The loop of the call's connection sends the reply.
+ * hps.v1.Admin: the methods that hpsctl calls. The loop of the call's connection runs Ping,
+ * SetLogLevel and Drain. The work of other methods may block, so it runs on the admin pool; then
+ * the loop sends the reply.
  */
 #ifndef HPS_SERVER_ADMIN_SERVICE_H
 #define HPS_SERVER_ADMIN_SERVICE_H

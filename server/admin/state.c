@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Admin methods for the daemon itself: state, statistics, slow requests, configuration. Runs on the
- * admin pool.
+ * Admin methods for the daemon itself: state, statistics, slow requests, configuration.
  */
 #include <inttypes.h>
 #include <stdio.h>

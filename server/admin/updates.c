@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Admin methods for updates: the state of each version's updates, and the operator's commands to
- * pause, move and repair them. Runs on the admin pool.
+ * pause, move and repair them. They begin on the admin pool; no thread waits for a refresh or a
+ * command.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -9,16 +10,26 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "hps/v1/admin.pb-c.h"
+#include "server/access/access.h"
 #include "server/admin/op.h"
 #include "server/update/updates.h"
+
+enum { REFRESH_US_MAX = 5 * 1000 * 1000 };
 
 /* ---- views ----------------------------------------------------------------------------------- */
 
 struct update_list {
     struct hps_unary *op;
-    const Hps__V1__GetUpdatesRequest *request;
     Hps__V1__GetUpdatesResponse *reply;
 };
+
+/* Whether the request names the version, and the caller may see it. */
+static bool is_listed(const struct hps_unary *op, const char *model, int64_t version)
+{
+    const Hps__V1__GetUpdatesRequest *request = (const Hps__V1__GetUpdatesRequest *)op->request;
+    return (request->model[0] == '\0' || strcmp(request->model, model) == 0) &&
+           (request->version == 0 || request->version == version) && hps_unary_sees(op, model);
+}
 
 static void add_partition(struct hps_unary *op, const struct hps_partition_view *view,
                           Hps__V1__VersionUpdates *version)
@@ -99,25 +110,9 @@ static void add_version(struct hps_unary *op, const struct hps_stream_view *view
 static void add_stream(void *ctx, const struct hps_stream_view *view)
 {
     struct update_list *list = ctx;
-    const Hps__V1__GetUpdatesRequest *request = list->request;
-    if ((request->model[0] != '\0' && strcmp(request->model, view->model) != 0) ||
-        (request->version != 0 && request->version != view->version) ||
-        !hps_unary_sees(list->op, view->model)) {
-        return;
+    if (is_listed(list->op, view->model, view->version)) {
+        add_version(list->op, view, list->reply);
     }
-    add_version(list->op, view, list->reply);
-}
-
-static hps_status refresh(struct hps_unary *op, const Hps__V1__GetUpdatesRequest *request)
-{
-    HPS_ASSERT(admin_parts(op)->updater != NULL);
-    uint32_t n;
-    const struct hps_update_command command = {.kind = HPS_UPDATE_REFRESH,
-                                               .model = request->model,
-                                               .version = request->version,
-                                               .topic = "",
-                                               .partition = -1};
-    return hps_updater_command(admin_parts(op)->updater, &command, &n, &op->error);
 }
 
 static void say_none(struct hps_unary *op, const Hps__V1__GetUpdatesRequest *request)
@@ -132,31 +127,106 @@ static void say_none(struct hps_unary *op, const Hps__V1__GetUpdatesRequest *req
     }
 }
 
-void admin_get_updates(struct hps_unary *op)
+static void list_updates(struct hps_unary *op)
 {
     const Hps__V1__GetUpdatesRequest *request = (const Hps__V1__GetUpdatesRequest *)op->request;
-    int64_t begin_ms = (int64_t)hps_clock_wall_ms(); /* before any query of the log */
-    if (admin_parts(op)->updater == NULL) {
-        hps_ignore(hps_error_set(&op->error, HPS_PRECONDITION,
-                                 "update_source.type is null: the server applies no updates"));
-        return;
-    }
-    if (request->refresh && refresh(op, request) != HPS_OK) {
-        return;
-    }
     Hps__V1__GetUpdatesResponse *reply =
         hps_unary_message(op, &hps__v1__get_updates_response__descriptor);
     if (reply == NULL) {
         return;
     }
-    struct update_list list = {op, request, reply};
+    struct update_list list = {op, reply};
     hps_updater_each(admin_parts(op)->updater, add_stream, &list);
     if (reply->n_versions == 0 && request->model[0] != '\0') {
         say_none(op, request);
         return;
     }
-    reply->unix_ms = begin_ms;
+    reply->unix_ms = admin_of(op)->begin_unix_ms;
     op->reply = &reply->base;
+}
+
+/* ---- refresh --------------------------------------------------------------------------------- */
+
+static bool on_wants(struct hps_update_waiter *waiter, const char *model, int64_t version)
+{
+    return is_listed(&HPS_CONTAINER_OF(waiter, struct admin_op, refresh)->rpc, model, version);
+}
+
+/* A version is refreshed, or takes no more updates: look at the others. Thread `update`, or the one
+ * that ends the waits. */
+static void on_refreshed(struct hps_update_waiter *waiter, enum hps_update_end end)
+{
+    struct hps_unary *op = &HPS_CONTAINER_OF(waiter, struct admin_op, refresh)->rpc;
+    hps_status status = HPS_UNAVAILABLE;
+    waiter->state = HPS_UPDATE_WAITER_NEW;
+    if (end != HPS_UPDATE_END_STOPS) {
+        status = hps_pool_post(admin_parts(op)->pool, &op->task);
+    }
+    if (status != HPS_OK) {
+        hps_ignore(hps_error_set(&op->error, status,
+                                 end == HPS_UPDATE_END_STOPS
+                                     ? "the server stops"
+                                     : "call rejected: too many calls wait for a thread; retry "
+                                       "later"));
+        hps_unary_finish(op);
+    }
+}
+
+static void say_late(struct hps_unary *op)
+{
+    hps_ignore(hps_error_set(&op->error, HPS_UNAVAILABLE,
+                             "the updates were not refreshed within %d s; request them without a "
+                             "refresh to see the last known state",
+                             REFRESH_US_MAX / 1000000));
+}
+
+void admin_end_updates(struct hps_unary *op)
+{
+    struct hps_updater *updater = admin_parts(op)->updater;
+    if (updater != NULL && hps_updater_wait_end(updater, &admin_of(op)->refresh)) {
+        say_late(op);
+        hps_unary_finish(op);
+    }
+}
+
+static void on_late(void *ctx)
+{
+    admin_end_updates(ctx);
+}
+
+void admin_begin_updates(struct hps_unary *op)
+{
+    struct admin_op *own = admin_of(op);
+    const struct hps_access_grant *grant = hps_access_grant_of(op->call);
+    own->begin_unix_ms = (int64_t)hps_clock_wall_ms();
+    own->refresh.wants = on_wants;
+    own->refresh.done = on_refreshed;
+    own->refresh.client = grant != NULL ? hps_access_grant_account(grant) : NULL;
+    hps_timer_init(&own->timer, on_late, op);
+    hps_timer_set_after(hps_grpc_call_loop(op->call), &own->timer, REFRESH_US_MAX);
+}
+
+/* Runs again each time that on_refreshed has posted it. */
+void admin_get_updates(struct hps_unary *op)
+{
+    const Hps__V1__GetUpdatesRequest *request = (const Hps__V1__GetUpdatesRequest *)op->request;
+    struct hps_updater *updater = admin_parts(op)->updater;
+    hps_status status = HPS_OK;
+    if (updater == NULL) {
+        status = hps_error_set(&op->error, HPS_PRECONDITION,
+                               "update_source.type is null: the server applies no updates");
+    } else if (request->refresh) {
+        status = hps_updater_refresh(updater, &admin_of(op)->refresh, &op->error);
+    }
+    if (status == HPS_AGAIN) {
+        return; /* on_refreshed may have passed `op` on */
+    }
+    if (status == HPS_CANCELLED) {
+        say_late(op);
+    } else if (status == HPS_OK) {
+        list_updates(op);
+    }
+    hps_unary_finish(op);
 }
 
 /* ---- commands -------------------------------------------------------------------------------- */
@@ -230,22 +300,31 @@ static hps_status read_command(const Hps__V1__ControlUpdatesRequest *request,
     return HPS_OK;
 }
 
+static void on_command(struct hps_update_work *work)
+{
+    struct hps_unary *op = &HPS_CONTAINER_OF(work, struct admin_op, command)->rpc;
+    op->error = work->error;
+    Hps__V1__ControlUpdatesResponse *reply =
+        work->error.status == HPS_OK
+            ? hps_unary_message(op, &hps__v1__control_updates_response__descriptor)
+            : NULL;
+    if (reply != NULL) {
+        reply->partition_count = work->n;
+        op->reply = &reply->base;
+    }
+    hps_unary_finish(op);
+}
+
 void admin_control_updates(struct hps_unary *op)
 {
     const Hps__V1__ControlUpdatesRequest *request =
         (const Hps__V1__ControlUpdatesRequest *)op->request;
-    struct hps_update_command command;
-    uint32_t n = 0;
+    struct hps_update_work *work = &admin_of(op)->command;
     op->version = request->version;
-    hps_status status = read_command(request, &command, &op->error);
-    if (status == HPS_OK) {
-        status = hps_updater_command(admin_parts(op)->updater, &command, &n, &op->error);
-    }
-    Hps__V1__ControlUpdatesResponse *reply =
-        status == HPS_OK ? hps_unary_message(op, &hps__v1__control_updates_response__descriptor)
-                         : NULL;
-    if (reply != NULL) {
-        reply->partition_count = n;
-        op->reply = &reply->base;
+    if (read_command(request, &work->command, &op->error) == HPS_OK) {
+        work->done = on_command;
+        hps_updater_command(admin_parts(op)->updater, work);
+    } else {
+        hps_unary_finish(op);
     }
 }

@@ -134,7 +134,7 @@
       "1 for the state of the partition in the active version, else 0.")                        \
     X(UPDATE_FROZEN, GAUGE, "update_frozen", "model",                                           \
       "1 while the active version skips records that do not name it.")                          \
-    X(UPDATE_WAITS, GAUGE, "update_waits", "", "WaitForUpdates calls in flight.")               \
+    X(UPDATE_WAITS, GAUGE, "update_waits", "", "Calls that wait for updates or for a refresh.") \
     X(UPDATE_FRESHNESS, HISTOGRAM, "update_freshness_seconds", "model",                         \
       "Time from an update, by its producer's clock, until every tier has it.")                 \
     X(UPDATE_APPEND_FRESHNESS, HISTOGRAM, "update_append_freshness_seconds", "model",           \

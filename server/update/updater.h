@@ -10,8 +10,9 @@
 
 struct hps_updater {
     struct update_common common;
-    struct hps_lock lock; /* for streams and stopped */
-    struct hps_update_stream *streams;
+    struct hps_lock lock;              /* for streams, last_id and stopped */
+    struct hps_update_stream *streams; /* newest first */
+    uint64_t last_id;
     bool stopped;
     struct hps_lock waits_lock; /* for the members below, and the updater's members of waiters */
     struct hps_update_waiter *waiters; /* n_waiters */

@@ -33,21 +33,18 @@ static void wake(struct hps_update_stream *stream)
     hps_lock_release(&stream->board->lock);
 }
 
-/* End the waits and the command of a stream. */
+/* End the waits and the commands of a stream. No more are added, since it stops. */
 static void end(struct hps_update_stream *stream)
 {
+    struct update_call *call;
     update_waits_end(stream);
-    hps_lock_acquire(&stream->board->lock);
-    update_life_set(stream, UPDATE_ENDED);
-    if (stream->board->call != NULL) {
-        hps_ignore(hps_error_set(&stream->board->call->error, HPS_UNAVAILABLE,
+    while ((call = update_call_take(stream)) != NULL) {
+        hps_ignore(hps_error_set(&call->error, HPS_UNAVAILABLE,
                                  "version %" PRId64 " of model \"%s\" takes no more updates",
                                  stream->number, stream->model));
-        stream->board->call->done = true;
-        stream->board->call = NULL;
+        call->done(call);
     }
-    hps_cond_broadcast(&stream->board->changed);
-    hps_lock_release(&stream->board->lock);
+    update_life_set(stream, UPDATE_ENDED);
 }
 
 static void *stream_main(void *arg)
@@ -72,7 +69,7 @@ static struct hps_update_stream *take(struct hps_updater *updater, bool all)
     struct hps_update_stream **at = &updater->streams;
     while (*at != NULL) {
         struct hps_update_stream *stream = *at;
-        if (all || (update_has_ended(stream) && stream->n_users == 0)) {
+        if (all || update_has_ended(stream)) {
             *at = stream->next;
             stream->next = list;
             list = stream;
@@ -132,6 +129,7 @@ void hps_updater_add(struct hps_updater *updater, struct hps_version *version, u
     }
     if (status == HPS_OK) {
         stream->next = updater->streams;
+        stream->id = ++updater->last_id;
         updater->streams = stream;
     }
     hps_lock_release(&updater->lock);
@@ -400,72 +398,6 @@ void hps_updater_gauges(struct hps_updater *updater)
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-/* A command on its way through the streams that it is for. */
-struct visit {
-    const struct hps_update_command *command;
-    uint64_t since_us; /* REFRESH: it must begin at this time or later */
-    uint32_t n_streams;
-    uint32_t n_partitions; /* that the command is for */
-    uint32_t n_changed;    /* REFRESH: partitions with a leader that has answered */
-    struct hps_error *err;
-};
-
-/* Give the command to the stream's thread, and wait until it is carried out. */
-static hps_status call_stream(struct hps_update_stream *stream, struct visit *visit)
-{
-    struct update_call call = {.command = visit->command};
-    hps_lock_acquire(&stream->board->lock);
-    while (stream->board->call != NULL && !update_has_ended(stream)) {
-        hps_cond_wait(&stream->board->changed, &stream->board->lock); /* for another call */
-    }
-    if (update_has_ended(stream)) {
-        hps_lock_release(&stream->board->lock);
-        return HPS_OK; /* it has no partitions any more */
-    }
-    stream->board->call = &call;
-    update_wake(stream);
-    while (!call.done) {
-        hps_cond_wait(&stream->board->changed, &stream->board->lock);
-    }
-    hps_lock_release(&stream->board->lock);
-    visit->n_partitions += call.n;
-    visit->n_changed += call.n_changed;
-    if (call.error.status != HPS_OK) {
-        *visit->err = call.error;
-    }
-    return call.error.status;
-}
-
-/* Request a refresh; several calls may wait for the same one. */
-static hps_status ask_refresh(struct hps_update_stream *stream, struct visit *visit)
-{
-    hps_lock_acquire(&stream->board->lock);
-    if (stream->refresh->asked_us < visit->since_us) {
-        stream->refresh->asked_us = visit->since_us;
-    }
-    update_wake(stream);
-    hps_lock_release(&stream->board->lock);
-    return HPS_OK;
-}
-
-static hps_status await_refresh(struct hps_update_stream *stream, struct visit *visit)
-{
-    hps_status status = ask_refresh(stream, visit); /* the stream may be new */
-    hps_lock_acquire(&stream->board->lock);
-    while (stream->refresh->done_us < visit->since_us && !update_has_ended(stream)) {
-        hps_cond_wait(&stream->board->changed, &stream->board->lock);
-    }
-    if (stream->refresh->done_us >= visit->since_us) {
-        visit->n_changed += stream->refresh->n;
-        status = stream->refresh->error.status;
-    }
-    if (status != HPS_OK) {
-        *visit->err = stream->refresh->error;
-    }
-    hps_lock_release(&stream->board->lock);
-    return status;
-}
-
 static bool is_meant(const struct hps_update_stream *stream,
                      const struct hps_update_command *command)
 {
@@ -473,74 +405,82 @@ static bool is_meant(const struct hps_update_stream *stream,
            (command->version == 0 || command->version == stream->number) && !update_stops(stream);
 }
 
-/* Release `last`, and use the next stream that is meant, so that it stays in the list. last NULL:
- * use the first one. ends: use none. */
-static struct hps_update_stream *use_next(struct hps_updater *updater,
-                                          struct hps_update_stream *last,
-                                          const struct hps_update_command *command, bool ends)
+/* Give the command to the next stream that it is for: an older one, since newer streams have had
+ * it, or have been added since. The lock is held until the stream has the call, so that the stream
+ * does not end without it. False: there is no such stream, or it takes no more commands. */
+static bool give(struct hps_update_work *work)
 {
+    struct hps_updater *updater = work->updater;
     hps_lock_acquire(&updater->lock);
-    struct hps_update_stream *stream = last == NULL ? updater->streams : last->next;
-    while (stream != NULL && !is_meant(stream, command)) {
+    struct hps_update_stream *stream = updater->streams;
+    while (stream != NULL && (stream->id >= work->before_id || !is_meant(stream, &work->command))) {
         stream = stream->next;
     }
-    stream = ends ? NULL : stream;
+    bool given = false;
     if (stream != NULL) {
-        stream->n_users++;
-    }
-    if (last != NULL) {
-        HPS_ASSERT(last->n_users > 0);
-        last->n_users--;
+        work->n_streams++;
+        work->before_id = stream->id;
+        work->call = (struct update_call){.command = &work->command, .done = work->call.done};
+        given = update_call_add(stream, &work->call);
+        if (!given) {
+            hps_ignore(hps_error_set(&work->error, HPS_EXHAUSTED,
+                                     "command rejected: too many commands wait for version %" PRId64
+                                     " of model \"%s\"; retry later",
+                                     stream->number, stream->model));
+        }
     }
     hps_lock_release(&updater->lock);
-    return stream;
+    return given;
 }
 
-/* Call `fn` for each stream that the command is for, until one fails. */
-static hps_status each_meant(struct hps_updater *updater, struct visit *visit,
-                             hps_status (*fn)(struct hps_update_stream *, struct visit *))
+/* Sets the error of a command that no stream had, or that changed nothing. */
+static void check_result(struct hps_update_work *work)
 {
-    hps_status status = HPS_OK;
-    struct hps_update_stream *stream = use_next(updater, NULL, visit->command, false);
-    visit->n_streams = 0;
-    while (stream != NULL) {
-        visit->n_streams++;
-        status = fn(stream, visit);
-        stream = use_next(updater, stream, visit->command, status != HPS_OK);
+    const struct hps_update_command *command = &work->command;
+    bool met = work->n_streams > 0;
+    if (!met || (work->n_partitions == 0 && command->topic[0] != '\0')) {
+        hps_ignore(hps_error_set(&work->error, HPS_NOT_FOUND, "no updates of model \"%s\" %s%s",
+                                 command->model, met ? "come from topic " : "are taken",
+                                 met ? command->topic : ""));
+    } else if (command->kind == HPS_UPDATE_ACCEPT_GAP && work->n == 0) {
+        hps_ignore(hps_error_set(&work->error, HPS_PRECONDITION,
+                                 "no topic that exists has a gap to accept"));
     }
-    return status;
 }
 
-hps_status hps_updater_command(struct hps_updater *updater,
-                               const struct hps_update_command *command, uint32_t *out_n,
-                               struct hps_error *err)
+/* Thread `update`, or the one that begins the command. */
+static void advance(struct hps_update_work *work)
 {
-    bool refreshes = command->kind == HPS_UPDATE_REFRESH;
-    struct visit visit = {.command = command, .since_us = hps_clock_us(), .err = err};
-    hps_status status = HPS_OK;
+    if (work->error.status == HPS_OK && give(work)) {
+        return; /* another thread may have freed `work` */
+    }
+    if (work->error.status == HPS_OK) {
+        check_result(work);
+    }
+    work->done(work);
+}
+
+static void on_called(struct update_call *call)
+{
+    struct hps_update_work *work = HPS_CONTAINER_OF(call, struct hps_update_work, call);
+    work->n_partitions += call->n;
+    work->n += call->n_changed;
+    work->error = call->error;
+    advance(work);
+}
+
+void hps_updater_command(struct hps_updater *updater, struct hps_update_work *work)
+{
+    HPS_ASSERT(work->command.model != NULL && work->command.topic != NULL && work->done != NULL);
     if (updater == NULL) {
-        return hps_error_set(err, HPS_PRECONDITION, "no update source is configured");
+        hps_ignore(hps_error_set(&work->error, HPS_PRECONDITION, "no update source is configured"));
+        work->done(work);
+        return;
     }
-    HPS_ASSERT(command->model != NULL && command->topic != NULL);
-    if (refreshes) { /* ask all before the first wait: a silent leader delays each refresh by 2 s */
-        status = each_meant(updater, &visit, ask_refresh);
-    }
-    if (status == HPS_OK) {
-        status = each_meant(updater, &visit, refreshes ? await_refresh : call_stream);
-    }
-    if (status != HPS_OK) {
-        return status;
-    }
-    bool met = visit.n_streams > 0;
-    if (!met || (!refreshes && visit.n_partitions == 0 && command->topic[0] != '\0')) {
-        return hps_error_set(err, HPS_NOT_FOUND, "no updates of model \"%s\" %s%s", command->model,
-                             met ? "come from topic " : "are taken", met ? command->topic : "");
-    }
-    if (command->kind == HPS_UPDATE_ACCEPT_GAP && visit.n_changed == 0) {
-        return hps_error_set(err, HPS_PRECONDITION, "no topic that exists has a gap to accept");
-    }
-    *out_n = visit.n_changed;
-    return HPS_OK;
+    work->updater = updater;
+    work->before_id = UINT64_MAX;
+    work->call.done = on_called;
+    advance(work);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

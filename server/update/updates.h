@@ -12,8 +12,8 @@
  *
  * Ownership. Only the stream's thread uses its consumer, its decoder, its partitions and the pin of
  * its version. After each turn the thread copies a view under the stream's lock, for readers. A
- * command waits until the thread has carried it out. The updater's `lock` guards the list of
- * streams.
+ * command waits in the queue of the stream until the thread has carried it out. The updater's
+ * `lock` guards the list of streams.
  *
  * A tier that is shared with other daemons has the rows of the files and of the log
  * (docs/redis.md). If shards of it lag, a second consumer of the stream replays the log to them,
@@ -106,7 +106,7 @@ void hps_updater_gauges(struct hps_updater *updater);
 enum hps_update_check {
     HPS_UPDATE_CHECK_DONE,
     HPS_UPDATE_CHECK_WAIT,
-    HPS_UPDATE_CHECK_REFRESH /* wait, and refresh as HPS_UPDATE_REFRESH does, but not too often */
+    HPS_UPDATE_CHECK_REFRESH /* wait, and refresh as hps_updater_refresh does, but not too often */
 };
 
 /* Why a wait ends. */
@@ -116,17 +116,19 @@ enum hps_update_end {
     HPS_UPDATE_END_STOPS    /* the server stops */
 };
 
-/* A waiter waits for the updates of a version. Embed it, zeroed. The caller sets the first three
- * members, and the updater sets the rest. Callbacks run on any thread, under locks. They must not
- * block, and must not call functions of this header. */
+/* A waiter waits for the updates of a version, or for a refresh. Embed it, zeroed. The caller sets
+ * `check` or `wants`, `done` and `client`; the updater sets the rest. Callbacks run on any thread,
+ * under locks. They must not block, and must not call functions of this header. */
 struct hps_update_waiter {
-    /* Called after a turn of the stream, at most every 10 ms. */
+    /* hps_updater_wait: called after a turn of the stream, at most every 10 ms. */
     enum hps_update_check (*check)(struct hps_update_waiter *waiter,
                                    const struct hps_stream_view *view);
+    /* hps_updater_refresh: whether this version is refreshed. */
+    bool (*wants)(struct hps_update_waiter *waiter, const char *model, int64_t version);
     /* The wait has ended. The caller may free the waiter, or set `state` to NEW to wait again. */
     void (*done)(struct hps_update_waiter *waiter, enum hps_update_end end);
     const void *client; /* one client may have 64 waiters, all clients 256 */
-    uint64_t begin_us;  /* by hps_clock_us */
+    uint64_t begin_us;  /* by hps_clock_us; 0: it has not begun */
     bool refreshed;     /* a refresh that began after begin_us has succeeded */
     enum { HPS_UPDATE_WAITER_NEW, HPS_UPDATE_WAITER_WAITS, HPS_UPDATE_WAITER_DONE } state;
     struct hps_update_stream *stream;
@@ -142,6 +144,18 @@ struct hps_update_waiter {
  */
 hps_status hps_updater_wait(struct hps_updater *updater, const char *model, int64_t version,
                             struct hps_update_waiter *waiter, struct hps_error *err) HPS_MUST_CHECK;
+/* Refresh the views of the versions that `wants` names: list the topics, ask the leader of each
+ * partition for its end, and check that each topic is still the same. All callers share the
+ * refreshes of a version: it has one at a time, and a refresh serves all who have come before it
+ * began. Leaders that do not answer within 2 s are left out. Any thread that may wait for a lock.
+ *
+ * OK      all are refreshed since the first call for this waiter
+ * error   AGAIN: they are not; `done` follows, unless hps_updater_wait_end returns true. The caller
+ *           then calls this again, for the same waiter in state NEW
+ *         UNAVAILABLE: Kafka does not answer; others as hps_updater_wait, except for NOT_FOUND
+ */
+hps_status hps_updater_refresh(struct hps_updater *updater, struct hps_update_waiter *waiter,
+                               struct hps_error *err) HPS_MUST_CHECK;
 /* End the wait, or prevent it. True: it waited, and `done` is not called. Any thread, also of an
  * event loop. */
 bool hps_updater_wait_end(struct hps_updater *updater, struct hps_update_waiter *waiter);
@@ -150,17 +164,27 @@ void hps_updater_waits_close(struct hps_updater *updater);
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-/* Carry out a command. Blocks until it is done, which may take a request to the log and a batch.
- *
- * out_n   the number of partitions that it changed; of a REFRESH: the number of partitions with a
- *         leader that has responded within 2 s
- * error   NOT_FOUND: no such model, version or partition; PRECONDITION: there is no gap to accept;
- *         UNAVAILABLE: the log does not answer, the version is removed, or a half-applied batch
- *         must be completed before a SEEK or ACCEPT_GAP
- * thread  any that may block
- */
-hps_status hps_updater_command(struct hps_updater *updater,
-                               const struct hps_update_command *command, uint32_t *out_n,
-                               struct hps_error *err) HPS_MUST_CHECK;
+/* A command on its way through the streams that it is for. Embed it, zeroed. The caller sets the
+ * first two members. */
+struct hps_update_work {
+    struct hps_update_command command; /* its texts are borrowed */
+    /* The command has ended: `n` and `error` have the result. Takes `work`. Thread `update`, or the
+     * caller of hps_updater_command, without locks. */
+    void (*done)(struct hps_update_work *work);
+    uint32_t n; /* partitions that it changed */
+    /* NOT_FOUND: no such model, version or partition; PRECONDITION: there is no gap to accept;
+     * EXHAUSTED: too many commands wait; UNAVAILABLE: the log does not answer, the version is
+     * removed, or a half-applied batch must be completed before a SEEK or ACCEPT_GAP */
+    struct hps_error error;
+    struct hps_updater *updater; /* this and the rest belong to the updater */
+    uint64_t before_id;
+    uint32_t n_streams, n_partitions;
+    struct update_call call;
+};
+
+/* Carry out a command: on one version after the other, until one fails. Waits for nothing but
+ * locks; `done` may be called before this returns. A command cannot be withdrawn. Any thread that
+ * may wait for a lock. */
+void hps_updater_command(struct hps_updater *updater, struct hps_update_work *work);
 
 #endif

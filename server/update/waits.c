@@ -27,15 +27,25 @@ static void take_out(struct hps_updater *updater, struct hps_update_waiter *wait
     waiter->state = HPS_UPDATE_WAITER_DONE;
 }
 
-/* Let the waiter check the view. */
+/* Let the waiter check the view. A waiter without a check waits for the end of a refresh. */
+static enum hps_update_check look(struct hps_update_stream *stream,
+                                  struct hps_update_waiter *waiter)
+{
+    const struct update_refresh *refresh = stream->refresh;
+    bool ended = refresh->done_us >= waiter->begin_us;
+    if (waiter->check == NULL) {
+        return ended ? HPS_UPDATE_CHECK_DONE : HPS_UPDATE_CHECK_WAIT;
+    }
+    waiter->refreshed = waiter->refreshed || (ended && refresh->error.status == HPS_OK);
+    return waiter->check(waiter, stream->view);
+}
+
 static void check(struct hps_update_stream *stream, struct hps_update_waiter *waiter)
 {
     struct update_refresh *refresh = stream->refresh;
     uint64_t now_us = hps_clock_us();
     hps_lock_assert_held(&stream->board->lock);
-    waiter->refreshed = waiter->refreshed ||
-                        (refresh->done_us >= waiter->begin_us && refresh->error.status == HPS_OK);
-    switch (waiter->check(waiter, stream->view)) {
+    switch (look(stream, waiter)) {
     case HPS_UPDATE_CHECK_DONE:
         take_out(stream->updater, waiter);
         waiter->done(waiter, HPS_UPDATE_END_DONE);
@@ -130,6 +140,25 @@ static hps_status add(struct hps_updater *updater, struct hps_update_waiter *wai
     return HPS_OK;
 }
 
+/* The updater's lock is held. If the result is OK, the waiter may be done, and freed. */
+static hps_status wait_for(struct hps_update_stream *stream, struct hps_update_waiter *waiter,
+                           struct hps_error *err)
+{
+    struct hps_updater *updater = stream->updater;
+    hps_lock_acquire(&stream->board->lock);
+    hps_lock_acquire(&updater->waits_lock);
+    waiter->stream = stream;
+    hps_status status = add(updater, waiter, err);
+    if (status == HPS_OK) {
+        update_view_now(stream);
+        check(stream, waiter);
+    }
+    hps_lock_release(&updater->waits_lock);
+    update_wake(stream);
+    hps_lock_release(&stream->board->lock);
+    return status;
+}
+
 hps_status hps_updater_wait(struct hps_updater *updater, const char *model, int64_t version,
                             struct hps_update_waiter *waiter, struct hps_error *err)
 {
@@ -138,23 +167,54 @@ hps_status hps_updater_wait(struct hps_updater *updater, const char *model, int6
     hps_lock_acquire(&updater->lock);
     struct hps_update_stream *stream = update_stream_find(updater, model, version);
     if (stream != NULL) {
-        hps_lock_acquire(&stream->board->lock);
-        hps_lock_acquire(&updater->waits_lock);
-        waiter->stream = stream;
         waiter->begin_us = hps_clock_us();
         waiter->refreshed = false;
-        status = add(updater, waiter, err);
-        if (status == HPS_OK) {
-            update_view_now(stream);
-            check(stream, waiter);
-        }
-        hps_lock_release(&updater->waits_lock);
-        update_wake(stream);
-        hps_lock_release(&stream->board->lock);
+        status = wait_for(stream, waiter, err);
     } else {
         status =
             hps_error_set(err, HPS_NOT_FOUND,
                           "version %" PRId64 " of model \"%s\" takes no updates", version, model);
+    }
+    hps_lock_release(&updater->lock);
+    return status;
+}
+
+/* Request a refresh of the stream, unless one that began after `since_us` has ended. Then the
+ * result is that of the refresh, else AGAIN. */
+static hps_status ask_refresh(struct hps_update_stream *stream, uint64_t since_us,
+                              struct hps_error *err)
+{
+    struct update_refresh *refresh = stream->refresh;
+    hps_lock_acquire(&stream->board->lock);
+    hps_status status = refresh->done_us >= since_us ? refresh->error.status : HPS_AGAIN;
+    if (status == HPS_AGAIN) {
+        refresh->asked_us = refresh->asked_us > since_us ? refresh->asked_us : since_us;
+        update_wake(stream);
+    } else if (status != HPS_OK) {
+        *err = refresh->error;
+    }
+    hps_lock_release(&stream->board->lock);
+    return status;
+}
+
+hps_status hps_updater_refresh(struct hps_updater *updater, struct hps_update_waiter *waiter,
+                               struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+    struct hps_update_stream *pending = NULL;
+    HPS_ASSERT(waiter->check == NULL && waiter->wants != NULL && waiter->done != NULL);
+    waiter->begin_us = waiter->begin_us != 0 ? waiter->begin_us : hps_clock_us();
+    hps_lock_acquire(&updater->lock);
+    for (struct hps_update_stream *stream = updater->streams;
+         stream != NULL && (status == HPS_OK || status == HPS_AGAIN); stream = stream->next) {
+        if (!update_stops(stream) && waiter->wants(waiter, stream->model, stream->number)) {
+            status = ask_refresh(stream, waiter->begin_us, err);
+            pending = status == HPS_AGAIN ? stream : pending;
+        }
+    }
+    if (pending != NULL && (status == HPS_OK || status == HPS_AGAIN)) {
+        status = wait_for(pending, waiter, err);
+        status = status == HPS_OK ? HPS_AGAIN : status;
     }
     hps_lock_release(&updater->lock);
     return status;

@@ -8,12 +8,14 @@ import struct
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import grpc
 import numpy as np
 import pytest
 
-from rig import BIN, PATIENCE_S, ROOT, Daemon, Table, default_config, kafka, key_bytes, model_config, pb, until
+from rig import (BIN, PATIENCE_S, ROOT, Daemon, Table, admin_pb, default_config, kafka, key_bytes, model_config, pb,
+                 until)
 from test_restart import mount_tmpfs
 from test_updates import DIM, KEYS, config_of, in_every_tier, keyed, packed, states, updates, values, wait_now
 
@@ -137,6 +139,22 @@ def test_lookup_when_a_partition_is_new_then_fresh_only_with_its_row(broker, dae
         return value == 102 or (change == "recreate" and "gap" in states(one, model).values())
 
     until(is_settled, "the row, or a gap")
+
+
+def test_refreshes_when_kafka_is_silent_then_other_admin_calls_are_served(own_broker, daemon, work):
+    """A thread that waited for each refresh would take 2 s for each eight of them."""
+    own_broker.create("hps_et.mute.a", 1)
+    one = daemon(config_of(work, own_broker, "mute"))
+    wait_now(one, "mute")
+    admin = one.admin_stub()
+    own_broker.process.send_signal(signal.SIGSTOP)
+    calls = [admin.GetUpdates.future(admin_pb.GetUpdatesRequest(refresh=True), timeout=PATIENCE_S * 4) for _ in range(200)]
+    admin.Ping(admin_pb.PingRequest(), timeout=PATIENCE_S)
+    admin.GetStatus(admin_pb.GetStatusRequest(), timeout=PATIENCE_S)
+    admin.Drain(admin_pb.DrainRequest(), timeout=PATIENCE_S)
+    codes = Counter(call.code() for call in calls)
+    assert set(codes) <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}, codes
+    until(lambda: not one.alive(), "the end of the drain")
 
 
 def test_freshness_when_a_topic_has_many_partitions_then_claimed_all_the_time(own_broker, daemon, work):

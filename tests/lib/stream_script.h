@@ -227,7 +227,7 @@ static inline double script_refresh(struct rig *rig, bool asks)
     if (asks) {
         hps_clock_advance(1);
         rig->stream->refresh->asked_us = hps_clock_us();
-        (void)update_refresh_turn(rig->stream);
+        (void)update_refresh_turn(rig->stream, 0);
     }
     bool failed = refresh->error.status != HPS_OK;
     return refresh->begun_us > 0 ? UNFINISHED : failed ? NAN : (double)refresh->n;

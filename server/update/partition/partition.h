@@ -185,7 +185,7 @@ struct update_freeze {
 struct update_board {
     struct hps_lock lock;
     struct hps_cond changed;
-    struct update_call *call;      /* NULL: no command waits */
+    struct update_call *calls;     /* commands that wait, oldest first */
     struct hps_consumer *wakeable; /* the stream's consumer; NULL: it is closed */
     uint64_t check_due_us;         /* thread `update`: when waiters check the view next */
 };
@@ -193,8 +193,8 @@ struct update_board {
 /* A stream applies updates to one version. source/source.h, sink/sink.h and stream/stream.h define
  * the structs that it points to. */
 struct hps_update_stream {
-    struct hps_update_stream *next; /* by the updater's lock, as n_users */
-    unsigned n_users;               /* commands in flight: the stream stays in the list */
+    struct hps_update_stream *next; /* by the updater's lock: streams that are older */
+    uint64_t id;                    /* later streams have greater ones; set when it is listed */
     struct hps_updater *updater;
     char *model, *lineage;
     int64_t number;

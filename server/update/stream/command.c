@@ -10,9 +10,14 @@
 #include "base/heap.h"
 #include "server/update/stream/stream.h"
 
-/* After a refresh, waits start the next one only after a pause: REST_SHARE times as long as the
- * refresh took, at least REST_US_MIN. */
-enum { REST_US_MIN = 200 * 1000, REST_SHARE = 4 };
+enum {
+    CALLS_MAX = 64, /* commands that wait for one stream */
+    POLL_MS = 10,   /* while a refresh waits for the responses of leaders */
+    /* After a refresh, waits start the next one only after a pause: REST_SHARE times as long as the
+     * refresh took, at least REST_US_MIN. */
+    REST_US_MIN = 200 * 1000,
+    REST_SHARE = 4
+};
 
 /* Whether the command names the partition. ctx: struct hps_update_command. */
 static bool is_named(const void *ctx, const struct update_partition *partition)
@@ -230,12 +235,39 @@ static hps_status store_pause(struct hps_update_stream *stream, struct update_ca
                                   "done, but not stored, so that a restart forgets it");
 }
 
+bool update_call_add(struct hps_update_stream *stream, struct update_call *call)
+{
+    unsigned n = 0;
+    hps_lock_acquire(&stream->board->lock);
+    struct update_call **at = &stream->board->calls;
+    while (*at != NULL) {
+        at = &(*at)->next;
+        n++;
+    }
+    bool added = n < CALLS_MAX;
+    if (added) {
+        call->next = NULL;
+        *at = call;
+        update_wake(stream);
+    }
+    hps_lock_release(&stream->board->lock);
+    return added;
+}
+
+struct update_call *update_call_take(struct hps_update_stream *stream)
+{
+    hps_lock_acquire(&stream->board->lock);
+    struct update_call *call = stream->board->calls;
+    stream->board->calls = call != NULL ? call->next : NULL;
+    hps_lock_release(&stream->board->lock);
+    return call;
+}
+
 void update_run_command(struct hps_update_stream *stream, struct update_call *call)
 {
     const struct hps_update_command *command = call->command;
     bool pauses = command->kind == HPS_UPDATE_PAUSE;
     hps_status status;
-    HPS_ASSERT(command->kind != HPS_UPDATE_REFRESH);
     if (pauses && !update_is_listed(stream) && stream->consumer != NULL) {
         update_list_topics(stream); /* only known partitions can be paused */
     }
@@ -290,14 +322,13 @@ static void end_refresh(struct hps_update_stream *stream, uint32_t n)
     refresh->error = error;
     refresh->begun_us = 0;
     stream->board->check_due_us = 0; /* waits see the result in this turn */
-    hps_cond_broadcast(&stream->board->changed);
     hps_lock_release(&stream->board->lock);
 }
 
 /* Leaders respond at different times. A silent leader does not delay updates; it delays the refresh
  * by at most UPDATE_LEADER_SILENT_US. A partition is done when its leader has responded and its
  * topic is proved to be the same. */
-bool update_refresh_turn(struct hps_update_stream *stream)
+uint32_t update_refresh_turn(struct hps_update_stream *stream, uint32_t poll_ms)
 {
     struct update_refresh *refresh = stream->refresh;
     uint32_t n_waiting = 0;
@@ -306,7 +337,7 @@ bool update_refresh_turn(struct hps_update_stream *stream)
         begin_refresh(stream);
     }
     if (refresh->begun_us == 0) {
-        return false;
+        return poll_ms;
     }
     if (stream->link->answers) {
         update_take_listing(stream);
@@ -321,8 +352,8 @@ bool update_refresh_turn(struct hps_update_stream *stream)
         n += done ? 1 : 0;
     }
     if (n_waiting > 0 && hps_clock_us() < refresh->begun_us + UPDATE_LEADER_SILENT_US) {
-        return true;
+        return poll_ms < POLL_MS ? poll_ms : POLL_MS;
     }
     end_refresh(stream, n);
-    return false;
+    return 0;
 }

@@ -5,15 +5,16 @@
 #ifndef HPS_SERVER_UPDATE_STREAM_COMMAND_H
 #define HPS_SERVER_UPDATE_STREAM_COMMAND_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
+#include "base/status.h"
+
 enum hps_update_command_kind {
-    HPS_UPDATE_PAUSE,      /* stays in effect over restarts */
-    HPS_UPDATE_RESUME,     /* also retries a partition that FAILED */
-    HPS_UPDATE_SEEK,       /* a paused partition stays paused */
-    HPS_UPDATE_ACCEPT_GAP, /* continue after the gap; the records in it are not applied */
-    HPS_UPDATE_REFRESH     /* list the topics, ask the leader of each partition for its end, and
-                              check that each topic is still the same */
+    HPS_UPDATE_PAUSE,     /* stays in effect over restarts */
+    HPS_UPDATE_RESUME,    /* also retries a partition that FAILED */
+    HPS_UPDATE_SEEK,      /* a paused partition stays paused */
+    HPS_UPDATE_ACCEPT_GAP /* continue after the gap; the records in it are not applied */
 };
 enum hps_update_seek {
     HPS_UPDATE_SEEK_OFFSET,
@@ -30,6 +31,18 @@ struct hps_update_command {
     int32_t partition; /* -1: every partition */
     enum hps_update_seek to;
     int64_t value; /* an offset, or Unix ms */
+};
+
+/* A command for one stream, in the queue of the stream until its thread has carried it out. */
+struct update_call {
+    const struct hps_update_command *command;
+    uint32_t n; /* partitions that the command names */
+    uint32_t n_changed;
+    struct hps_error error;
+    /* It is carried out, or the stream has ended. Takes the call. Thread `update`, without locks.
+     */
+    void (*done)(struct update_call *call);
+    struct update_call *next;
 };
 
 #endif

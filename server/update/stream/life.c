@@ -76,7 +76,7 @@ struct hps_update_stream *update_stream_new(struct update_common *common,
 void update_stream_free(struct hps_update_stream *stream)
 {
     HPS_ASSERT(stream->consumer == NULL && stream->version == NULL);
-    HPS_ASSERT(stream->board->call == NULL && stream->n_users == 0);
+    HPS_ASSERT(stream->board->calls == NULL);
     hps_lock_fini(&stream->board->lock);
     hps_cond_fini(&stream->board->changed);
     free_all(stream);

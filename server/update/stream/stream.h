@@ -10,15 +10,6 @@
 #include "server/update/sink/sink.h"
 #include "server/update/stream/command.h"
 
-/* A command for a stream. Owned by the caller, which waits until it is done. */
-struct update_call {
-    const struct hps_update_command *command;
-    bool done;
-    uint32_t n; /* partitions that the command names */
-    uint32_t n_changed;
-    struct hps_error error;
-};
-
 /* A refresh asks the log for its topics and ends, for all callers that wait for it. By the lock of
  * the board, unless stated otherwise. */
 struct update_refresh {
@@ -107,10 +98,15 @@ int64_t update_start_time_ms(const struct hps_updater_options *options, int64_t 
 
 /* ---- command.c ------------------------------------------------------------------------------- */
 
-/* Carries out a command other than REFRESH; sets n, n_changed and error of `call`. */
+/* Adds a call to the queue of the stream. False: too many calls wait. Any thread. */
+bool update_call_add(struct hps_update_stream *stream, struct update_call *call) HPS_MUST_CHECK;
+/* Takes the oldest call out of the queue. NULL: no call waits. */
+struct update_call *update_call_take(struct hps_update_stream *stream);
+/* Carries out a command; sets n, n_changed and error of `call`. */
 void update_run_command(struct hps_update_stream *stream, struct update_call *call);
-/* One step of a refresh, if it was requested. Returns whether it continues. */
-bool update_refresh_turn(struct hps_update_stream *stream);
+/* One step of a refresh, if it was requested. Returns how long this turn may wait for records: 0 if
+ * the refresh has ended, since its callers wait for the end of the turn; else at most poll_ms. */
+uint32_t update_refresh_turn(struct hps_update_stream *stream, uint32_t poll_ms);
 
 /* ---- show.c ---------------------------------------------------------------------------------- */
 

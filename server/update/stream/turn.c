@@ -8,10 +8,7 @@
 #include "base/assert.h"
 #include "server/update/stream/stream.h"
 
-enum {
-    BACKOFF_MS_MAX = 5000,
-    REFRESH_POLL_MS = 10 /* while a refresh waits for the responses of leaders */
-};
+enum { BACKOFF_MS_MAX = 5000 };
 
 /* ---- records --------------------------------------------------------------------------------- */
 
@@ -379,21 +376,14 @@ static void gather(struct hps_update_stream *stream, uint32_t poll_ms)
 
 /* ---- the turn -------------------------------------------------------------------------------- */
 
-static void take_call(struct hps_update_stream *stream)
+static void take_calls(struct hps_update_stream *stream)
 {
-    hps_lock_acquire(&stream->board->lock);
-    struct update_call *call = stream->board->call;
-    hps_lock_release(&stream->board->lock);
-    if (call == NULL) {
-        return;
+    struct update_call *call;
+    while (!update_stops(stream) && (call = update_call_take(stream)) != NULL) {
+        update_run_command(stream, call);
+        update_stream_show(stream);
+        call->done(call);
     }
-    update_run_command(stream, call);
-    update_stream_show(stream);
-    hps_lock_acquire(&stream->board->lock);
-    stream->board->call = NULL;
-    call->done = true;
-    hps_cond_broadcast(&stream->board->changed);
-    hps_lock_release(&stream->board->lock);
 }
 
 static void take_freeze(struct hps_update_stream *stream)
@@ -419,7 +409,7 @@ static void wait_until(struct hps_update_stream *stream, uint64_t due_us, uint32
     uint64_t poll_us = hps_clock_us() + (uint64_t)poll_ms * 1000;
     uint64_t until_us = due_us < poll_us ? due_us : poll_us;
     hps_lock_acquire(&stream->board->lock);
-    while (stream->board->call == NULL &&
+    while (stream->board->calls == NULL &&
            (refresh->asked_us <= refresh->done_us || refresh->begun_us > 0) &&
            !update_stops(stream) &&
            hps_cond_wait_until(&stream->board->changed, &stream->board->lock, until_us)) {
@@ -466,10 +456,8 @@ void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms)
         due = false;
     }
     take_freeze(stream); /* before the command: a seek ends an earlier freeze */
-    take_call(stream);
-    if (update_refresh_turn(stream) && poll_ms > REFRESH_POLL_MS) {
-        poll_ms = REFRESH_POLL_MS;
-    }
+    take_calls(stream);
+    poll_ms = update_refresh_turn(stream, poll_ms);
     if (due && stream->batch->held) {
         update_apply_or_hold(stream);
     }

@@ -12,6 +12,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "base/container.h"
+#include "tests/lib/pause.h"
 #include "tests/lib/stream_script.h"
 
 /* ---- steps of this file ---------------------------------------------------------------------- */
@@ -633,14 +635,36 @@ static bool gap_is_reported(struct rig *rig)
     return found;
 }
 
+struct operation {
+    struct hps_update_work work;
+    atomic_bool ended;
+};
+
+static void on_operation(struct hps_update_work *work)
+{
+    atomic_store(&HPS_CONTAINER_OF(work, struct operation, work)->ended, true);
+}
+
+/* Carry out a command, and wait for its end. */
+static hps_status operate(struct rig *rig, struct operation *operation)
+{
+    atomic_store(&operation->ended, false);
+    operation->work =
+        (struct hps_update_work){.command = operation->work.command, .done = on_operation};
+    hps_updater_command(rig->updater, &operation->work);
+    AWAIT(atomic_load(&operation->ended));
+    return operation->work.error.status;
+}
+
 static void test_updater_when_a_version_is_removed_then_its_pin_and_gauges_are_released(
     void **state)
 {
     struct rig *rig = *state;
     struct hps_error err = {0};
     struct hps_partition_view view = {0};
-    uint32_t n = 0;
-    struct hps_update_command command = {
+    struct operation operation = {0};
+    struct hps_update_command *command = &operation.work.command;
+    *command = (struct hps_update_command){
         .kind = HPS_UPDATE_PAUSE, .model = "m", .topic = "", .partition = -1};
     hps_clock_real();
     assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
@@ -650,17 +674,20 @@ static void test_updater_when_a_version_is_removed_then_its_pin_and_gauges_are_r
     hps_fake_log_consumers_wait(rig->log, 1);
     hps_fake_log_idle_wait(rig->log);
     hps_fake_log_idle_wait(rig->log);
-    assert_int_equal(hps_updater_command(rig->updater, &command, &n, &err), HPS_OK);
-    assert_int_equal(n, 1);
+    assert_int_equal(operate(rig, &operation), HPS_OK);
+    assert_int_equal(operation.work.n, 1);
     hps_updater_each(rig->updater, take_view, &view);
     assert_int_equal(view.state, HPS_PARTITION_PAUSED);
     assert_int_equal(view.next, 1);
     assert_true(item(rig, 1) == 10);
-    command.model = "other";
-    assert_int_equal(hps_updater_command(rig->updater, &command, &n, &err), HPS_NOT_FOUND);
-    command.model = "";
-    command.kind = HPS_UPDATE_ACCEPT_GAP;
-    assert_int_equal(hps_updater_command(rig->updater, &command, &n, &err), HPS_PRECONDITION);
+    command->model = "other";
+    assert_int_equal(operate(rig, &operation), HPS_NOT_FOUND);
+    command->model = "";
+    command->topic = "other";
+    assert_int_equal(operate(rig, &operation), HPS_NOT_FOUND);
+    command->topic = "";
+    command->kind = HPS_UPDATE_ACCEPT_GAP;
+    assert_int_equal(operate(rig, &operation), HPS_PRECONDITION);
     hps_updater_gauges(rig->updater);
     assert_true(gap_is_reported(rig));
     const struct hps_version *mine = rig->fx.version;
@@ -674,6 +701,7 @@ static void test_updater_when_a_version_is_removed_then_its_pin_and_gauges_are_r
     assert_true(gap_is_reported(rig));
     hps_updater_remove(rig->updater, rig->fx.version);
     assert_false(gap_is_reported(rig)); /* an alert on it would never end */
+    assert_int_equal(operate(rig, &operation), HPS_NOT_FOUND);
     hps_updater_stop(rig->updater);
     assert_true(hps_version_idle(rig->fx.version));
     hps_updater_add(rig->updater, rig->fx.version, 1); /* stopped: no stream starts */
