@@ -2,8 +2,8 @@
  *
  * A queue that clients share fairly: deficit round robin. Each client has a flow, and a flow has
  * items in their order. Time is counted in rounds. In a round each flow may use `quantum` of time.
- * A flow that has used more is next in a later round, when the others had their part. Flows of the
- * same round take turns, item by item. When the queue is empty, debts are forgotten.
+ * A flow that has used more is next in a later round. Flows of the same round take turns, item by
+ * item. When the queue becomes empty, debts are forgotten.
  *
  * A flow is quick or not, for owners that keep something for quick items: in a round quick flows
  * come first, and the owner may take from quick flows alone. A client that has both kinds has two
@@ -18,7 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A flow waits for at most this many rounds. What it has used beyond that is forgotten. */
+/* A flow waits for at most this many rounds, however much it has used. */
 enum { HPS_FAIR_ROUNDS = 64 };
 
 /* Time that work takes, in nanoseconds. Estimates: only their ratios matter. */
@@ -61,7 +61,7 @@ void hps_fair_add(struct hps_fair *fair, struct hps_fair_flow *flow, struct hps_
 struct hps_fair_item *hps_fair_first(struct hps_fair *fair, bool quick);
 /* Removes a queued item: the one that is next, or any other. */
 void hps_fair_remove(struct hps_fair *fair, struct hps_fair_item *item);
-/* The flow has used so much time. The cost of work may be counted in parts, before, while and after
+/* Charges `cost` to the flow. The cost of work may be counted in parts, before, while and after
  * the work is done. */
 void hps_fair_spend(struct hps_fair *fair, struct hps_fair_flow *flow, uint64_t cost);
 

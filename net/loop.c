@@ -287,8 +287,7 @@ static void on_mailbox(void *ctx, unsigned events)
 void hps_loop_post(struct hps_loop *loop, struct hps_task *task)
 {
     HPS_ASSERT(task->run);
-    hps_status status = hps_mailbox_post(loop->mailbox, task);
-    HPS_ASSERT(status == HPS_OK); /* unbounded and never closed */
+    hps_mailbox_post(loop->mailbox, task);
 }
 
 static void on_wait_over(evutil_socket_t fd, short what, void *ctx)
@@ -330,7 +329,7 @@ hps_status hps_loop_new(struct hps_loop **out_loop, struct hps_error *err)
         event_config_free(config);
     }
     loop->wait_event = loop->base ? event_new(loop->base, -1, 0, on_wait_over, NULL) : NULL;
-    loop->mailbox = loop->wait_event ? hps_mailbox_new(0) : NULL;
+    loop->mailbox = loop->wait_event ? hps_mailbox_new() : NULL;
     if (!loop->mailbox) {
         goto fail;
     }

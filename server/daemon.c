@@ -106,22 +106,41 @@ static hps_status make_state(struct hps_daemon *daemon, struct hps_error *err)
     return HPS_OK;
 }
 
+void daemon_pools_limits(struct hps_daemon *daemon, const struct hps_config_server *config)
+{
+    hps_pool_share_set(daemon->workers, config->peer_share);
+    hps_pool_share_set(daemon->io, config->peer_share);
+    hps_pool_share_set(daemon->admin_pool, config->peer_share);
+}
+
 static hps_status make_pools(struct hps_daemon *daemon, struct hps_error *err)
 {
     const struct hps_config_server *config = &daemon->options.config->server;
-    hps_status status =
-        hps_pool_new("worker", config->worker_threads, WORKER_QUEUE_MAX, &daemon->workers);
+    const struct hps_pool_options workers = {.name = "worker",
+                                             .n_threads = config->worker_threads,
+                                             .n_quick = 1,
+                                             .queue_max = WORKER_QUEUE_MAX};
+    const struct hps_pool_options io = {.name = "io",
+                                        .n_threads = config->io_threads,
+                                        .n_quick = (config->io_threads + 7) / 8,
+                                        .queue_max = WORKER_QUEUE_MAX};
+    const struct hps_pool_options admin = {.name = "admin",
+                                           .n_threads = ADMIN_THREADS - 1,
+                                           .n_quick = 1,
+                                           .queue_max = ADMIN_QUEUE_MAX};
+    hps_status status = hps_pool_start(&workers, &daemon->workers);
     if (status == HPS_OK) {
-        status = hps_pool_new("io", config->io_threads, WORKER_QUEUE_MAX, &daemon->io);
+        status = hps_pool_start(&io, &daemon->io);
     }
     if (status == HPS_OK) {
-        status = hps_pool_new("admin", ADMIN_THREADS, ADMIN_QUEUE_MAX, &daemon->admin_pool);
+        status = hps_pool_start(&admin, &daemon->admin_pool);
     }
     if (status != HPS_OK) {
         return hps_error_set(err, status, "worker threads cannot be started: %s",
                              hps_status_text(status));
     }
     hps_audit_pool_set(daemon->audit, daemon->admin_pool);
+    daemon_pools_limits(daemon, config);
     return HPS_OK;
 }
 

@@ -133,6 +133,8 @@ struct hps_daemon {
 /* ---- daemon.c: values from the configuration ------------------------------------------------- */
 
 void daemon_grpc_limits(const struct hps_config_server *config, struct hps_grpc_limits *out_limits);
+/* Sets how much of the queues of the pools one client may use. */
+void daemon_pools_limits(struct hps_daemon *daemon, const struct hps_config_server *config);
 void daemon_lookup_limits(const struct hps_config_server *config,
                           struct hps_lookup_limits *out_limits);
 /* Read the access rules that the configuration names. The caller owns a reference to *out_rules. */

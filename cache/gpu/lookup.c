@@ -152,8 +152,7 @@ hps_status hps_gpu_lookup(struct hps_gpu_lookup *lookup)
     lookup->bag_next = 0;
     lookup->n_batches = 0;
     lookup->task.run = on_lookup;
-    hps_status status = hps_mailbox_post(tier->mailbox, &lookup->task);
-    HPS_ASSERT(status == HPS_OK); /* unbounded, and closed only with the tier */
+    hps_mailbox_post(tier->mailbox, &lookup->task);
     return HPS_OK;
 }
 

@@ -315,9 +315,11 @@ static hps_status add_configured(struct hps_catalog *catalog, struct hps_error *
 
 static hps_status start_threads(struct hps_catalog *catalog, struct hps_error *err)
 {
-    hps_status status = hps_pool_new_background("loader", 1, 0, &catalog->loader);
+    struct hps_pool_options background = {.name = "loader", .n_threads = 1, .is_background = true};
+    hps_status status = hps_pool_start(&background, &catalog->loader);
     if (status == HPS_OK) {
-        status = hps_pool_new_background("warmup", 1, 0, &catalog->warmer);
+        background.name = "warmup";
+        status = hps_pool_start(&background, &catalog->warmer);
     }
     if (status == HPS_OK) {
         status = hps_pool_new("switch", 1, 0, &catalog->switcher);

@@ -33,28 +33,28 @@ static void post_back(struct request *request)
 
 /* ---- workers and I/O threads ----------------------------------------------------------------- */
 
-static enum hps_outcome no_thread(struct request *request, hps_status status, struct hps_pool *pool,
-                                  const char *name)
-{
-    hps_stages_enter(&request->stages, HPS_STAGE_WORK);
-    hps_error_set(&request->err, status,
-                  "lookup rejected: %zu lookups wait for %s, the limit; retry later",
-                  hps_pool_depth(pool), name);
-    return HPS_OUTCOME_BUSY;
-}
-
-/* Posts a task to `pool`. name: such a thread, for the error message. */
-static enum hps_outcome post(struct request *request, struct hps_pool *pool, const char *name,
+/* Posts a task to `pool`. cost: its estimated time. */
+static enum hps_outcome post(struct request *request, struct hps_pool *pool, uint64_t cost,
                              void (*run)(struct hps_task *task))
 {
     HPS_ASSERT(request->phase == PHASE_LOOP);
     hps_stages_enter(&request->stages, HPS_STAGE_QUEUE);
     request->task.run = run;
-    if (hps_pool_post(pool, &request->task) != HPS_OK) {
-        return no_thread(request, HPS_EXHAUSTED, pool, name);
+    if (hps_pool_post_for(pool, &request->task, hps_grpc_call_client(request->call.grpc), cost,
+                          &request->err) != HPS_OK) {
+        hps_stages_enter(&request->stages, HPS_STAGE_WORK);
+        return HPS_OUTCOME_BUSY;
     }
     request->pool = pool;
     return HPS_OUTCOME_OVER;
+}
+
+/* The time that a step of the lookup takes in memory. A store may need more. */
+static uint64_t cost_of(const struct hps_lookup *lookup)
+{
+    uint64_t bytes = lookup->rows_bytes + request_pooled_bytes(lookup);
+
+    return lookup->n_keys * HPS_COST_KEY + bytes / 4; /* rows are copied at 4 GB/s */
 }
 
 /* Worker or I/O thread. */
@@ -91,7 +91,7 @@ static void on_worker(struct hps_task *task)
 enum hps_outcome request_to_worker(struct request *request)
 {
     enum hps_outcome outcome =
-        post(request, request->service->parts.workers, "a worker", on_worker);
+        post(request, request->service->parts.workers, cost_of(&request->lookup), on_worker);
 
     request->phase = outcome == HPS_OUTCOME_BUSY ? PHASE_LOOP : PHASE_WORKER;
     return outcome;
@@ -121,7 +121,8 @@ enum hps_outcome request_to_io(struct request *request)
     uint64_t deadline_us = request->lookup.wait_deadline_us;
 
     HPS_ASSERT(stores || request->lookup_state.step == HPS_STEP_REREAD);
-    enum hps_outcome outcome = post(request, request->service->parts.io, "an I/O thread", on_io);
+    enum hps_outcome outcome =
+        post(request, request->service->parts.io, cost_of(&request->lookup), on_io);
     if (outcome == HPS_OUTCOME_BUSY) {
         return outcome;
     }

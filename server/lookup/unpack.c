@@ -16,14 +16,12 @@ static size_t small_bytes(const struct request *request)
     return request->service->parts.limits.inline_message_bytes;
 }
 
-static bool seems_small(const struct request *request, const struct hps_grpc_packed *packed)
+/* The size of the message without compression, as its trailer says. zlib has no such trailer. */
+static size_t plain_size(const struct hps_grpc_packed *packed)
 {
-    size_t size = packed->size;
+    size_t size = packed->compressed ? hps_gzip_size(packed->data, packed->size) : 0;
 
-    if (packed->compressed && size <= small_bytes(request)) {
-        size = hps_gzip_size(packed->data, packed->size);
-    }
-    return size <= small_bytes(request);
+    return size > packed->size ? size : packed->size;
 }
 
 /* Loop or worker thread. too_large: valid up to here, but more than size_max inflated bytes. */
@@ -90,15 +88,27 @@ static void on_unpacked(struct hps_task *task)
     request_turn_end(request);
 }
 
-/* Worker thread. */
+/* Posts the request to the workers. Loop thread, or a worker that posts it again. */
+static hps_status post(struct request *request, uint64_t cost)
+{
+    hps_stages_enter(&request->stages, HPS_STAGE_QUEUE);
+    return hps_pool_post_for(request->service->parts.workers, &request->task,
+                             hps_grpc_call_client(request->call.grpc), cost, &request->err);
+}
+
+/* Worker thread. If the message is larger than its trailer says, the task is not quick. */
 static void on_worker(struct hps_task *task)
 {
     struct request *request = HPS_CONTAINER_OF(task, struct request, task);
+    size_t size_max = task->cost <= HPS_POOL_QUICK ? HPS_POOL_QUICK / HPS_COST_BYTE : SIZE_MAX;
     bool too_large;
 
     hps_stages_enter(&request->stages, HPS_STAGE_DECODE);
     request->err.status = HPS_OK;
-    hps_ignore(unpack(request, &request->packed, SIZE_MAX, &too_large, &request->err));
+    hps_ignore(unpack(request, &request->packed, size_max, &too_large, &request->err));
+    if (too_large && post(request, HPS_POOL_LONG) == HPS_OK) {
+        return;
+    }
     request->task.run = on_unpacked;
     hps_stages_enter(&request->stages, HPS_STAGE_LOOP);
     hps_loop_post(request->loop, &request->task);
@@ -106,22 +116,15 @@ static void on_worker(struct hps_task *task)
 
 static void to_worker(struct request *request, const struct hps_grpc_packed *packed)
 {
-    struct hps_pool *workers = request->service->parts.workers;
-
-    hps_stages_enter(&request->stages, HPS_STAGE_QUEUE);
     request->packed = *packed;
     request->task.run = on_worker;
-    hps_status status = hps_pool_post(workers, &request->task);
-    if (status == HPS_OK) {
+    if (post(request, plain_size(packed) * HPS_COST_BYTE) == HPS_OK) {
         hps_grpc_call_keep_message(request->call.grpc);
-        request->pool = workers;
+        request->pool = request->service->parts.workers;
         request->phase = PHASE_UNPACK;
-        return;
+    } else {
+        request_reject(request, HPS_REJECT_WORKERS, &request->err);
     }
-    hps_error_set(&request->err, status,
-                  "lookup rejected: %zu lookups wait for a worker, the limit; retry later",
-                  hps_pool_depth(workers));
-    request_reject(request, HPS_REJECT_WORKERS, &request->err);
 }
 
 /* ---- on the loop ----------------------------------------------------------------------------- */
@@ -132,7 +135,7 @@ void request_unpack(struct request *request, const struct hps_grpc_packed *packe
     hps_status status = HPS_OK;
 
     HPS_ASSERT(request->phase == PHASE_LOOP);
-    if (seems_small(request, packed)) {
+    if (plain_size(packed) <= small_bytes(request)) {
         hps_stages_enter(&request->stages, HPS_STAGE_DECODE);
         status = unpack(request, packed, small_bytes(request), &too_large, &request->err);
     }

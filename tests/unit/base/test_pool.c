@@ -16,6 +16,8 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
+#include "base/hash.h"
 #include "base/heap.h"
 #include "tests/lib/fault_heap.h"
 
@@ -141,8 +143,197 @@ static void pool_scenario(void *ctx)
 static void test_pool_when_each_allocation_fails_then_no_leak(void **state)
 {
     (void)state;
-    assert_int_equal(hps_fault_heap_run(pool_scenario, NULL), 2);
+    assert_int_equal(hps_fault_heap_run(pool_scenario, NULL), 1);
 }
+
+/* ---- the queue ------------------------------------------------------------------------------- */
+
+/* A pool. Its only thread for any task is held until held_close. Tasks write their letters. */
+struct held {
+    struct hps_pool *pool;
+    struct probe probe;
+    atomic_uint n_notes;
+    char notes[64];
+};
+
+struct note {
+    struct hps_task task; /* first */
+    struct held *held;
+    char letter;
+    uint64_t takes_us;
+};
+
+static void run_note(struct hps_task *task)
+{
+    struct note *note = (struct note *)task;
+
+    if (note->takes_us > 0) {
+        hps_clock_advance(note->takes_us);
+    }
+    note->held->notes[atomic_fetch_add(&note->held->n_notes, 1)] = note->letter;
+}
+
+static void held_open(struct held *held, unsigned n_quick, size_t queue_max)
+{
+    const struct hps_pool_options options = {
+        .name = "held", .n_threads = 1, .n_quick = n_quick, .queue_max = queue_max};
+
+    memset(held, 0, sizeof(*held));
+    probe_init(&held->probe);
+    assert_int_equal(hps_pool_start(&options, &held->pool), HPS_OK);
+    assert_int_equal(hps_pool_post(held->pool, &held->probe.task), HPS_OK);
+    sem_wait(&held->probe.started);
+}
+
+/* Lets the thread go on, and waits until all tasks have run. */
+static void held_close(struct held *held)
+{
+    sem_post(&held->probe.go_on);
+    hps_pool_free(held->pool);
+}
+
+/* Clients are the letters. Their hashes are always the same, and different from each other. */
+static uint64_t client_of(char letter)
+{
+    return hps_hash_secret() ^ ((uint64_t)letter | 0x20);
+}
+
+/* Capital letters are quick. */
+static hps_status post_note(struct held *held, struct note *note, char letter, uint64_t takes_us)
+{
+    bool quick = letter >= 'A' && letter <= 'Z';
+    struct hps_error err;
+
+    *note =
+        (struct note){.task.run = run_note, .held = held, .letter = letter, .takes_us = takes_us};
+    return hps_pool_post_for(held->pool, &note->task, client_of(letter),
+                             quick ? 1000 : HPS_POOL_LONG, &err);
+}
+
+/* posted, then the order in which they run on one thread. A task takes 100 ms, and a quick one
+ * takes nothing. */
+static const struct {
+    const char *posted, *run;
+} orders[] = {
+    {"aaab", "abaa"},           /* a client has its turn when another one has had its time */
+    {"aaabbb", "ababab"},       /* equal parts */
+    {"aaAA", "AAaa"},           /* the quick tasks of a client do not wait for its others */
+    {"aaaBBBB", "BBBBaaa"},     /* nor those of other clients */
+    {"abcabcABC", "ABCabcabc"}, /* many clients */
+};
+
+static void test_tasks_when_clients_share_a_thread_then_in_turn(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(orders) / sizeof(orders[0]); i++) {
+        struct note notes[16];
+        struct held held;
+        hps_clock_fake(1000 * 1000);
+        held_open(&held, 0, 0);
+        for (size_t n = 0; orders[i].posted[n] != '\0'; n++) {
+            char letter = orders[i].posted[n];
+            assert_int_equal(post_note(&held, &notes[n], letter, letter >= 'a' ? 100000 : 0),
+                             HPS_OK);
+        }
+        held_close(&held);
+        assert_string_equal(held.notes, orders[i].run);
+        hps_clock_real();
+    }
+}
+
+static void test_quick_when_all_threads_are_busy_then_it_runs(void **state)
+{
+    (void)state;
+    struct note notes[2];
+    struct probe quick;
+    struct held held;
+    struct hps_error err;
+
+    held_open(&held, 1, 0);
+    probe_init(&quick);
+    assert_int_equal(post_note(&held, &notes[0], 'a', 0), HPS_OK);
+    assert_int_equal(
+        hps_pool_post_for(held.pool, &quick.task, client_of('a'), HPS_POOL_QUICK, &err), HPS_OK);
+    sem_wait(&quick.started); /* would never come without a thread for it */
+    sem_post(&quick.go_on);
+    assert_int_equal(hps_pool_depth(held.pool), 1); /* that thread takes no other task */
+    held_close(&held);
+    assert_string_equal(held.notes, "a");
+}
+
+static void test_queue_when_a_client_has_its_share_then_others_have_space(void **state)
+{
+    (void)state;
+    enum { QUEUE_MAX = 10 };
+    struct note notes[QUEUE_MAX + 1];
+    struct held held;
+    struct hps_error err;
+    unsigned n = 0;
+
+    held_open(&held, 0, QUEUE_MAX);
+    hps_pool_share_set(held.pool, 0.25);
+    while (post_note(&held, &notes[n], n % 2 == 0 ? 'a' : 'A', 0) == HPS_OK) {
+        n++;
+    }
+    assert_int_equal(n, 8);
+    assert_int_equal(hps_pool_post_for(held.pool, &notes[n].task, client_of('a'), 0, &err),
+                     HPS_EXHAUSTED);
+    assert_non_null(strstr(err.text, "8 calls wait for a thread of the pool 'held', 8 of them"));
+    assert_int_equal(post_note(&held, &notes[8], 'b', 0), HPS_OK);
+    assert_int_equal(post_note(&held, &notes[9], 'c', 0), HPS_OK);
+    assert_int_equal(post_note(&held, &notes[10], 'd', 0), HPS_EXHAUSTED); /* it is full */
+    assert_true(hps_pool_withdraw(held.pool, &notes[9].task));
+    hps_pool_share_set(held.pool, 0);
+    assert_int_equal(post_note(&held, &notes[9], 'a', 0), HPS_OK);
+    held_close(&held);
+    assert_int_equal(strlen(held.notes), QUEUE_MAX);
+}
+
+static void test_withdraw_when_a_task_waits_then_it_is_the_callers_again(void **state)
+{
+    (void)state;
+    struct note notes[4];
+    struct held held;
+
+    held_open(&held, 0, 0);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(post_note(&held, &notes[i], (char)('a' + i), 0), HPS_OK);
+    }
+    notes[3] = (struct note){.task.run = run_note, .held = &held, .letter = 'l'};
+    assert_false(hps_pool_withdraw(held.pool, &notes[3].task)); /* not posted */
+    assert_int_equal(hps_pool_post_low(held.pool, &notes[3].task), HPS_OK);
+    assert_false(hps_pool_withdraw(held.pool, &notes[3].task)); /* of low priority */
+    assert_true(hps_pool_withdraw(held.pool, &notes[1].task));
+    assert_false(hps_pool_withdraw(held.pool, &notes[1].task)); /* no longer there */
+    assert_int_equal(hps_pool_depth(held.pool), 2);
+    assert_false(hps_pool_withdraw(held.pool, &held.probe.task)); /* it runs */
+    assert_int_equal(hps_pool_post(held.pool, &notes[1].task), HPS_OK);
+    held_close(&held);
+    assert_string_equal(held.notes + 3, "l"); /* after all others */
+}
+
+/* If the queue were searched for the task, this would take minutes. */
+static void test_withdraw_when_very_many_wait_then_each_in_constant_time(void **state)
+{
+    enum { N_TASKS = 400 * 1000 };
+    (void)state;
+    struct note *notes = hps_calloc(N_TASKS, sizeof(*notes));
+    struct held held;
+
+    assert_non_null(notes);
+    held_open(&held, 0, 0);
+    for (unsigned i = 0; i < N_TASKS; i++) {
+        assert_int_equal(post_note(&held, &notes[i], 'a', 0), HPS_OK);
+    }
+    for (unsigned i = N_TASKS - 1; i > 0; i--) {
+        assert_true(hps_pool_withdraw(held.pool, &notes[i].task));
+    }
+    held_close(&held);
+    assert_string_equal(held.notes, "a");
+    hps_free(notes);
+}
+
+/* ---- work in pieces -------------------------------------------------------------------------- */
 
 enum { N_PIECES = 200 };
 
@@ -236,6 +427,45 @@ static void test_split_when_every_thread_of_the_pool_splits_then_all_end(void **
     }
 }
 
+/* The first piece of the helper posts a task. The pieces of the caller wait until it has run. */
+struct called_away {
+    struct hps_task task; /* first */
+    struct hps_pool *pool;
+    pthread_t caller;
+    atomic_uint n_helped;
+    sem_t ran;
+};
+
+static void run_called_away(struct hps_task *task)
+{
+    sem_post(&((struct called_away *)task)->ran);
+}
+
+static void run_until_called_away(void *ctx, uint32_t i)
+{
+    struct called_away *away = ctx;
+
+    (void)i;
+    if (pthread_equal(pthread_self(), away->caller)) {
+        sem_wait(&away->ran);
+        sem_post(&away->ran);
+    } else if (atomic_fetch_add(&away->n_helped, 1) == 0) {
+        assert_int_equal(hps_pool_post(away->pool, &away->task), HPS_OK);
+    }
+}
+
+static void test_split_when_a_task_is_queued_then_the_helper_runs_it(void **state)
+{
+    (void)state;
+    struct called_away away = {.task.run = run_called_away, .caller = pthread_self()};
+
+    sem_init(&away.ran, 0, 0);
+    assert_int_equal(hps_pool_new("away", 1, 0, &away.pool), HPS_OK);
+    hps_pool_split(away.pool, N_PIECES, run_until_called_away, &away);
+    assert_int_equal(atomic_load(&away.n_helped), 1);
+    hps_pool_free(away.pool);
+}
+
 struct lone {
     struct hps_task task; /* first */
     struct hps_pool *pool;
@@ -294,6 +524,12 @@ int main(void)
         cmocka_unit_test(test_pool_when_name_long_then_number_kept),
         cmocka_unit_test(test_pool_when_started_then_creator_keeps_its_signals),
         cmocka_unit_test(test_pool_when_each_allocation_fails_then_no_leak),
+        cmocka_unit_test(test_tasks_when_clients_share_a_thread_then_in_turn),
+        cmocka_unit_test(test_quick_when_all_threads_are_busy_then_it_runs),
+        cmocka_unit_test(test_queue_when_a_client_has_its_share_then_others_have_space),
+        cmocka_unit_test(test_withdraw_when_a_task_waits_then_it_is_the_callers_again),
+        cmocka_unit_test(test_withdraw_when_very_many_wait_then_each_in_constant_time),
+        cmocka_unit_test(test_split_when_a_task_is_queued_then_the_helper_runs_it),
         cmocka_unit_test(test_split_when_pieces_are_few_or_many_then_each_is_run_once),
         cmocka_unit_test(test_split_when_a_thread_is_free_then_it_helps),
         cmocka_unit_test(test_split_when_every_thread_of_the_pool_splits_then_all_end),

@@ -26,6 +26,7 @@ enum {
     SMALL_BYTES = 4096, /* that are decoded on the loop */
     FEW_KEYS = 10,
     MANY_KEYS = 2000, /* 16 KB */
+    VERY_MANY_KEYS = 65000 /* more than a quick task unpacks */,
     QUEUE_MAX = 2,
 };
 
@@ -49,7 +50,7 @@ struct unpack_test {
     struct hps_service_metrics series;
     struct hps_lookup_service *service;
     uint32_t next_stream;
-    uint8_t body[64 * 1024]; /* with room for a prefix before it */
+    uint8_t body[9 * VERY_MANY_KEYS];
     size_t size;
 };
 
@@ -84,7 +85,9 @@ static int setup(void **state)
     t->admission = hps_admission_new(&admission);
     assert_non_null(t->models);
     assert_non_null(t->metrics);
-    assert_int_equal(hps_pool_new("work", 1, QUEUE_MAX, &t->workers), HPS_OK);
+    const struct hps_pool_options pool = {
+        .name = "work", .n_threads = 1, .n_quick = *state != NULL ? 1 : 0, .queue_max = QUEUE_MAX};
+    assert_int_equal(hps_pool_start(&pool, &t->workers), HPS_OK);
     hps_service_metrics_fill(t->metrics, &t->series);
     assert_int_equal(hps_models_add(t->models, &t->fx.version), HPS_OK);
     assert_int_equal(hps_models_activate(t->models, "m", 7), HPS_OK);
@@ -148,9 +151,9 @@ static void make_request(struct unpack_test *t, uint32_t n_keys)
     Hps__V1__TableQuery query = HPS__V1__TABLE_QUERY__INIT;
     Hps__V1__TableQuery *queries[] = {&query};
     Hps__V1__LookupRequest request = HPS__V1__LOOKUP_REQUEST__INIT;
-    static hps_key keys[MANY_KEYS];
+    static hps_key keys[VERY_MANY_KEYS];
 
-    assert_true(n_keys <= MANY_KEYS);
+    assert_true(n_keys <= VERY_MANY_KEYS);
     for (uint32_t i = 0; i < n_keys; i++) {
         keys[i] = i % FEW_KEYS;
     }
@@ -276,6 +279,30 @@ static void test_message_when_it_lies_about_its_size_then_a_worker_finds_out(voi
     finish(t, 13);
 }
 
+/* The thread for quick tasks gives it up when it has got too much out of it. */
+static void test_message_when_it_lies_about_its_size_then_it_is_not_quick(void **state)
+{
+    struct unpack_test *t = *state;
+    struct holdup next = {.task.run = run_holdup};
+    struct hps_error err;
+
+    make_request(t, VERY_MANY_KEYS);
+    compress(t);
+    memset(t->body + t->size - 4, 0, 4);
+    hold_up(t);
+    start(t, true);
+    WIRE_UNTIL(&t->wire, atomic_load(&t->rig.server->request_bytes) == t->size);
+    sem_init(&next.begun, 0, 0);
+    sem_init(&next.over, 0, 1);
+    while (hps_pool_post_for(t->workers, &next.task, 1, 0, &err) != HPS_OK) {
+    }
+    sem_wait(&next.begun); /* the thread has done with the message */
+    assert_int_equal(hps_pool_depth(t->workers), 1);
+    rig_turn(&t->rig);
+    assert_int_equal(n_ended(t), 0);
+    finish(t, 13);
+}
+
 static void test_message_when_it_is_bad_then_refused_by_whoever_unpacks_it(void **state)
 {
     struct unpack_test *t = *state;
@@ -378,11 +405,15 @@ static void test_message_when_its_connection_goes_meanwhile_then_nothing_is_left
 int main(void)
 {
 #define UNPACK_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+    static bool with_quick_thread = true;
     const struct CMUnitTest tests[] = {
         UNPACK_TEST(test_message_when_small_then_unpacked_on_the_loop),
         UNPACK_TEST(test_message_when_large_then_a_worker_unpacks_it_and_its_bytes_count),
         UNPACK_TEST(test_message_when_it_says_that_it_inflates_to_much_then_a_worker_unpacks_it),
         UNPACK_TEST(test_message_when_it_lies_about_its_size_then_a_worker_finds_out),
+        cmocka_unit_test_prestate_setup_teardown(
+            test_message_when_it_lies_about_its_size_then_it_is_not_quick, setup, teardown,
+            &with_quick_thread),
         UNPACK_TEST(test_message_when_it_is_bad_then_refused_by_whoever_unpacks_it),
         UNPACK_TEST(test_message_when_workers_are_busy_then_refused_and_dropped),
         UNPACK_TEST(test_message_when_its_client_goes_before_a_worker_comes_then_withdrawn),
