@@ -22,7 +22,12 @@
 enum { HPS_FAIR_ROUNDS = 64 };
 
 /* Time that work takes, in nanoseconds. Estimates: only their ratios matter. */
-enum { HPS_COST_KEY = 60, HPS_COST_BYTE = 4 /* of a message that is inflated and decoded */ };
+enum {
+    HPS_COST_KEY = 60,
+    HPS_COST_BYTE = 4,
+    /* of a message that is inflated and decoded */ HPS_COST_JSON_BYTE = 16,
+    HPS_COST_JSON_VALUE = 100
+};
 
 struct hps_fair_link {
     struct hps_fair_link *next, *prev;

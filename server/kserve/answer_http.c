@@ -279,7 +279,7 @@ hps_status kserve_answer_http_check(const struct kserve_answer *answer, enum hps
 hps_status kserve_answer_http(const struct kserve_answer *answer, const struct hps_lookup *lookup,
                               struct hps_block *rows, struct hps_block_pool *pool,
                               struct hps_arena *arena, struct hps_encoded *out_encoded,
-                              size_t *out_json_size, struct hps_error *err)
+                              struct hps_error *err)
 {
     struct hps_encoded encoded = {0};
     struct kserve_values *values;
@@ -303,8 +303,8 @@ hps_status kserve_answer_http(const struct kserve_answer *answer, const struct h
     status = put_json(&out, answer, lookup, values);
     hps_buf_fini(&out.text);
     if (status == HPS_OK) {
-        *out_json_size = (size_t)(out.at - (char *)block->data);
-        hps_encoded_add(&encoded, block, block->data, *out_json_size);
+        encoded.json_size = (size_t)(out.at - (char *)block->data);
+        hps_encoded_add(&encoded, block, block->data, encoded.json_size);
         for (uint32_t i = 0; i < answer->n_outputs; i++) {
             if (answer->outputs[i].binary) {
                 add_values(&encoded, &out, &answer->outputs[i], &values[i], block, rows);

@@ -122,13 +122,11 @@ static uint64_t bytes_max(const struct hps_lookup_asked *asked, const struct hps
     return kserve_answer_grpc_bytes_max(&asked->answer, lookup);
 }
 
-static hps_status encode(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
-                         const struct hps_lookup *lookup, const struct hps_encode_explain *explain,
-                         struct hps_block *rows, struct hps_block_pool *pool,
-                         struct hps_arena *arena, struct hps_encoded *out_encoded,
-                         struct hps_error *err)
+static hps_status encode(const struct hps_lookup_asked *asked, const struct hps_lookup *lookup,
+                         const struct hps_encode_explain *explain, struct hps_block *rows,
+                         struct hps_block_pool *pool, struct hps_arena *arena,
+                         struct hps_encoded *out_encoded, struct hps_error *err)
 {
-    (void)call;
     (void)explain;
     (void)err;
     return kserve_answer_grpc(&asked->answer, lookup, rows, pool, arena, out_encoded);
@@ -154,14 +152,14 @@ static uint64_t stream_bytes_max(const struct hps_lookup_asked *asked,
     return KSERVE_STREAM_PREFIX_BYTES + bytes_max(asked, lookup);
 }
 
-static hps_status stream_encode(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
+static hps_status stream_encode(const struct hps_lookup_asked *asked,
                                 const struct hps_lookup *lookup,
                                 const struct hps_encode_explain *explain, struct hps_block *rows,
                                 struct hps_block_pool *pool, struct hps_arena *arena,
                                 struct hps_encoded *out_encoded, struct hps_error *err)
 {
     struct hps_encoded encoded;
-    hps_status status = encode(call, asked, lookup, explain, rows, pool, arena, &encoded, err);
+    hps_status status = encode(asked, lookup, explain, rows, pool, arena, &encoded, err);
 
     if (status != HPS_OK) {
         return status;

@@ -253,18 +253,16 @@ hps_status kserve_answer_grpc(const struct kserve_answer *answer, const struct h
 uint64_t kserve_answer_http_bytes_max(const struct kserve_answer *answer,
                                       const struct hps_lookup *lookup);
 /* Encodes the HTTP body of the reply: JSON, followed by the values of binary outputs. A float in
- * JSON is the shortest number that reads back as the same float. Many floats take long, so a caller
- * on a loop thread must limit the number of floats. rows: the block with the lookup's rows; may be
- * NULL.
+ * JSON is the shortest number that reads back as the same float. rows: the block with the lookup's
+ * rows; may be NULL.
  *
- * unit    *out_json_size: bytes of JSON at the front of the body
  * owner   as hps_encode_lookup
  * error   INVALID: an output that is not binary has values that JSON cannot express: NaN, infinity,
  *         FP16 or BF16; the text names the output; NO_MEMORY; EXHAUSTED: the arena is full */
 hps_status kserve_answer_http(const struct kserve_answer *answer, const struct hps_lookup *lookup,
                               struct hps_block *rows, struct hps_block_pool *pool,
                               struct hps_arena *arena, struct hps_encoded *out_encoded,
-                              size_t *out_json_size, struct hps_error *err) HPS_MUST_CHECK;
+                              struct hps_error *err) HPS_MUST_CHECK;
 /* Checks before the lookup that rows of type `output` can be returned as requested: only FP32 rows
  * can be in JSON.
  * error   INVALID: as kserve_answer_http */

@@ -14,8 +14,8 @@ enum { JSON_VALUES_MAX = 65536 }; /* of a reply */
 static const char LENGTH_HEADER[] = "inference-header-content-length";
 
 /* Bytes of JSON in the body. SIZE_MAX: there is no header, all of it is JSON. */
-static hps_status json_bytes(const struct hps_grpc_call *call, size_t *out_size,
-                             struct hps_error *err)
+static hps_status read_json_size(const struct hps_grpc_call *call, size_t *out_size,
+                                 struct hps_error *err)
 {
     size_t size = 0;
     const char *text = hps_grpc_call_header(call, LENGTH_HEADER, &size);
@@ -55,7 +55,7 @@ static hps_status decode(const struct hps_grpc_call *call, const uint8_t *data, 
 {
     struct kserve_infer infer = {.model = segment(call, 0), .model_version = segment(call, 1)};
     size_t json_size;
-    hps_status status = json_bytes(call, &json_size, err);
+    hps_status status = read_json_size(call, &json_size, err);
 
     if (status == HPS_OK) {
         status = kserve_infer_http(data, size, json_size, limits, arena, &infer, err);
@@ -71,9 +71,16 @@ static uint64_t bytes_max(const struct hps_lookup_asked *asked, const struct hps
     return kserve_answer_http_bytes_max(kserve_answer_of(asked), lookup);
 }
 
-/* Limits values as JSON, because the loop thread writes them. */
-static hps_status check_answer(const struct hps_lookup_asked *asked,
-                               const struct hps_lookup *lookup, struct hps_error *err)
+static size_t json_bytes(const struct hps_grpc_call *call, size_t size)
+{
+    struct hps_error err;
+    size_t json_size;
+
+    return read_json_size(call, &json_size, &err) == HPS_OK && json_size < size ? json_size : size;
+}
+
+/* The number of values of the reply that are JSON. */
+static uint64_t n_json_values(const struct hps_lookup_asked *asked, const struct hps_lookup *lookup)
 {
     const struct kserve_answer *answer = kserve_answer_of(asked);
     uint64_t n_values = 0;
@@ -84,6 +91,19 @@ static hps_status check_answer(const struct hps_lookup_asked *asked,
         uint64_t bytes = output->binary ? 0 : kserve_values_bytes_max(lookup, output);
         n_values += rows ? bytes / sizeof(float) : bytes;
     }
+    return n_values;
+}
+
+static uint64_t encode_cost(const struct hps_lookup_asked *asked, const struct hps_lookup *lookup)
+{
+    return n_json_values(asked, lookup) * HPS_COST_JSON_VALUE;
+}
+
+static hps_status check_answer(const struct hps_lookup_asked *asked,
+                               const struct hps_lookup *lookup, struct hps_error *err)
+{
+    uint64_t n_values = n_json_values(asked, lookup);
+
     if (n_values > JSON_VALUES_MAX) {
         return hps_error_set(err, HPS_INVALID,
                              "outputs: %" PRIu64
@@ -94,52 +114,40 @@ static hps_status check_answer(const struct hps_lookup_asked *asked,
 }
 
 /* Adds the headers of the reply; the length header only if tensors follow the JSON. */
-static hps_status add_headers(struct hps_grpc_call *call, uint64_t size, size_t json_size)
+static hps_status add_headers(struct hps_grpc_call *call, const struct hps_encoded *encoded)
 {
     static const char type_name[] = "content-type";
     static const char binary[] = "application/octet-stream";
     static const char json[] = "application/json";
     char length[24];
 
-    if (json_size == size) {
+    if (encoded->json_size == encoded->size) {
         return hps_grpc_call_add_header(call, type_name, json, strlen(json));
     }
-    int n = snprintf(length, sizeof(length), "%zu", json_size);
+    int n = snprintf(length, sizeof(length), "%zu", encoded->json_size);
     hps_status status = hps_grpc_call_add_header(call, type_name, binary, strlen(binary));
     return status == HPS_OK ? hps_grpc_call_add_header(call, LENGTH_HEADER, length, (size_t)n)
                             : status;
 }
 
-static hps_status encode(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
-                         const struct hps_lookup *lookup, const struct hps_encode_explain *explain,
-                         struct hps_block *rows, struct hps_block_pool *pool,
-                         struct hps_arena *arena, struct hps_encoded *out_encoded,
-                         struct hps_error *err)
+static hps_status encode(const struct hps_lookup_asked *asked, const struct hps_lookup *lookup,
+                         const struct hps_encode_explain *explain, struct hps_block *rows,
+                         struct hps_block_pool *pool, struct hps_arena *arena,
+                         struct hps_encoded *out_encoded, struct hps_error *err)
 {
-    struct hps_encoded encoded;
-    size_t json_size = 0;
-
     (void)explain;
-    hps_status status = kserve_answer_http(kserve_answer_of(asked), lookup, rows, pool, arena,
-                                           &encoded, &json_size, err);
-    if (status != HPS_OK) {
-        return status;
-    }
-    status = add_headers(call, encoded.size, json_size);
-    if (status != HPS_OK) {
-        hps_encoded_release(&encoded);
-        return status;
-    }
-    *out_encoded = encoded;
-    return HPS_OK;
+    return kserve_answer_http(kserve_answer_of(asked), lookup, rows, pool, arena, out_encoded, err);
 }
 
 static const struct hps_lookup_front front = {.positions = KSERVE_NUMKEYS,
                                               .decode = decode,
                                               .check_answer = check_answer,
                                               .not_found = kserve_front_not_found,
+                                              .json_bytes = json_bytes,
                                               .bytes_max = bytes_max,
-                                              .encode = encode};
+                                              .encode_cost = encode_cost,
+                                              .encode = encode,
+                                              .add_headers = add_headers};
 
 static void on_infer(struct hps_grpc_call *call, const struct hps_grpc_packed *packed)
 {

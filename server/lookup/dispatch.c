@@ -163,6 +163,7 @@ void request_on_timer(void *ctx)
     case PHASE_LOOP:
     case PHASE_UNPACK:
     case PHASE_WORKER:
+    case PHASE_ENCODE:
     case PHASE_REPLY:
     case PHASE_ENDED:
         HPS_ASSERT(false); /* they have no timer */
@@ -177,7 +178,10 @@ void request_close(struct request *request)
     hps_timer_stop(&request->timer);
     switch (request->phase) {
     case PHASE_UNPACK:
-        request_unpack_close(request);
+    case PHASE_ENCODE:
+        if (request_withdraw(request)) {
+            request->phase = PHASE_ENDED;
+        } /* otherwise it will come back */
         break;
     case PHASE_ROOM:
         request_room_close(request);

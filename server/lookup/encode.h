@@ -29,7 +29,8 @@ struct hps_encode_explain {
 struct hps_encoded {
     struct hps_slice *slices; /* [n_slices] in the arena; each holds a reference to its block */
     unsigned n_slices;
-    uint64_t size; /* bytes of the message: the sum of all slices */
+    uint64_t size;    /* bytes of the message: the sum of all slices */
+    size_t json_size; /* of a reply of KServe over HTTP: its JSON, at the front; else not set */
 };
 
 /* Appends the slice data[size] of `block`; no effect if size is 0. The array encoded->slices must

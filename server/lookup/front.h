@@ -38,6 +38,9 @@ struct hps_lookup_front {
                          const struct hps_decode_limits *limits, struct hps_arena *arena,
                          struct hps_lookup_request *out_request,
                          struct hps_lookup_asked **out_asked, struct hps_error *err);
+    /* How many bytes of a message of `size` bytes are JSON, which takes long to decode. The
+     * callback may be NULL: none. Loop thread. */
+    size_t (*json_bytes)(const struct hps_grpc_call *call, size_t size);
     /* Reads the id of the request from data[size], an uncompressed message, and keeps it for
      * `tell`, so that an error before decoding can name the request. The result is in the arena;
      * NULL: the request has no id, or the arena is full. The callback may be NULL. Loop thread. */
@@ -52,13 +55,18 @@ struct hps_lookup_front {
                       struct hps_error *err);
     /* Upper bound of the bytes of the whole reply to a planned lookup. Loop thread. */
     uint64_t (*bytes_max)(const struct hps_lookup_asked *asked, const struct hps_lookup *lookup);
-    /* Encodes the whole reply, as hps_encode_lookup. It may add headers to `call`. After an error
-     * *err may have no text. Loop thread. */
-    hps_status (*encode)(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
-                         const struct hps_lookup *lookup, const struct hps_encode_explain *explain,
-                         struct hps_block *rows, struct hps_block_pool *pool,
-                         struct hps_arena *arena, struct hps_encoded *out_encoded,
-                         struct hps_error *err);
+    /* The estimated time of `encode`, in nanoseconds: if it is long, a worker encodes the reply.
+     * The callback may be NULL: little. Loop thread. */
+    uint64_t (*encode_cost)(const struct hps_lookup_asked *asked, const struct hps_lookup *lookup);
+    /* Encodes the whole reply, as hps_encode_lookup. explain: NULL on a worker. After an error *err
+     * may have no text. Any thread. */
+    hps_status (*encode)(const struct hps_lookup_asked *asked, const struct hps_lookup *lookup,
+                         const struct hps_encode_explain *explain, struct hps_block *rows,
+                         struct hps_block_pool *pool, struct hps_arena *arena,
+                         struct hps_encoded *out_encoded, struct hps_error *err);
+    /* Adds headers for an encoded reply to `call`. The callback may be NULL. Loop thread.
+     * error   as hps_grpc_call_add_header */
+    hps_status (*add_headers)(struct hps_grpc_call *call, const struct hps_encoded *encoded);
     /* Sends the error of one request of a call with many requests; the call continues. asked: the
      * result of `name` or `decode`, or NULL. The callback may be NULL if no call of the front end
      * has many requests. Loop thread. */

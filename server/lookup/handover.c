@@ -33,15 +33,21 @@ static void post_back(struct request *request)
 
 /* ---- workers and I/O threads ----------------------------------------------------------------- */
 
-/* Posts a task to `pool`. cost: its estimated time. */
+hps_status request_post(struct request *request, struct hps_pool *pool, uint64_t cost,
+                        void (*run)(struct hps_task *task))
+{
+    hps_stages_enter(&request->stages, HPS_STAGE_QUEUE);
+    request->task.run = run;
+    return hps_pool_post_for(pool, &request->task, hps_grpc_call_client(request->call.grpc), cost,
+                             &request->err);
+}
+
+/* Posts a step to `pool`. */
 static enum hps_outcome post(struct request *request, struct hps_pool *pool, uint64_t cost,
                              void (*run)(struct hps_task *task))
 {
     HPS_ASSERT(request->phase == PHASE_LOOP);
-    hps_stages_enter(&request->stages, HPS_STAGE_QUEUE);
-    request->task.run = run;
-    if (hps_pool_post_for(pool, &request->task, hps_grpc_call_client(request->call.grpc), cost,
-                          &request->err) != HPS_OK) {
+    if (request_post(request, pool, cost, run) != HPS_OK) {
         hps_stages_enter(&request->stages, HPS_STAGE_WORK);
         return HPS_OUTCOME_BUSY;
     }

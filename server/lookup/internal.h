@@ -9,7 +9,7 @@
  *     room.c          waiting for capacity for the reply
  *     dispatch.c      running the steps of a lookup, each on its thread
  *     handover.c      moving a request to another thread and back
- *     reply.c         sending the reply, with explain.c
+ *     reply.c         encoding and sending the reply, with explain.c
  *     exchange.c      a call with many requests
  *     request.c       beginning and ending a request, errors, checks
  *     request_pool.c  unused request objects ("idle" ones), kept for reuse
@@ -56,6 +56,8 @@ enum request_phase {
     PHASE_ROOM,
     /* The worker pool, for a step of a large lookup. The phase ends as PHASE_UNPACK does. */
     PHASE_WORKER,
+    /* The worker pool, which encodes the reply. The phase ends as PHASE_UNPACK does. */
+    PHASE_ENCODE,
     /* The I/O pool, for a step in tiers that may block. The phase ends as PHASE_UNPACK does. Timer,
      * with miss policy WAIT: withdraw the request. */
     PHASE_IO,
@@ -109,9 +111,10 @@ struct request_gpu {
 
 /* The reply to a request. */
 struct request_reply {
-    struct hps_stream *stream; /* NULL: the reply is one message */
-    bool encoded;              /* the reply was encoded, or an error prevented it */
-    bool pumping;              /* request_pump is running */
+    struct hps_stream *stream;  /* NULL: the reply is one message */
+    struct hps_encoded message; /* until it is sent */
+    bool encoded;               /* the reply was encoded, or an error prevented it */
+    bool pumping;               /* request_pump is running */
 };
 
 /* A request for a lookup, from its message to the end of its call. */
@@ -129,7 +132,7 @@ struct request {
     unsigned n_turns; /* nested callbacks of the loop thread that are running */
     struct hps_timer timer;
     struct hps_task task; /* posted to a worker, an I/O thread or the loop */
-    /* PHASE_UNPACK, PHASE_WORKER, PHASE_IO: the pool that has `task`; else NULL. */
+    /* PHASE_UNPACK, PHASE_WORKER, PHASE_ENCODE, PHASE_IO: the pool that has `task`; else NULL. */
     struct hps_pool *pool;
     struct hps_grpc_packed packed; /* in PHASE_UNPACK: the message, which the call keeps valid */
     struct request_call call;
@@ -217,8 +220,6 @@ void request_unpin(struct request *request);
  * inflated message exceeds inline_message_bytes, a worker inflates it and does request_prepare.
  * Call it within on_packed: only there can it keep the bytes of the message for the worker. */
 void request_unpack(struct request *request, const struct hps_grpc_packed *packed);
-/* Handles the end of the call in PHASE_UNPACK. */
-void request_unpack_close(struct request *request);
 
 /* ---- prepare.c ------------------------------------------------------------------------------- */
 
@@ -283,6 +284,11 @@ void request_on_timer(void *ctx);
  * the request cannot be handed over, it stays in PHASE_LOOP, and the returned value is the outcome
  * of the step. Otherwise the returned value has no meaning. */
 
+/* Posts request->task to `pool`. cost: its estimated time in nanoseconds. The caller sets `pool`
+ * and `phase`. Loop, or a thread of the pool that posts the task again. EXHAUSTED: sets
+ * request->err */
+hps_status request_post(struct request *request, struct hps_pool *pool, uint64_t cost,
+                        void (*run)(struct hps_task *task)) HPS_MUST_CHECK;
 /* For the steps MEMORY and COLLECT of a large lookup. BUSY, with a text in request->err: the queue
  * of the pool is full. */
 enum hps_outcome request_to_worker(struct request *request) HPS_MUST_CHECK;
@@ -302,7 +308,8 @@ void request_gpu_done(struct hps_lookup *lookup);
 
 /* ---- reply.c --------------------------------------------------------------------------------- */
 
-/* Encodes the reply of a lookup that is done, unpins the version, and sends the reply. */
+/* Encodes the reply of a lookup that is done, on the loop or a worker; then unpins the version and
+ * sends the reply. */
 void request_reply(struct request *request);
 /* Sends messages of a streamed reply until 2 MiB are queued in the call, or all messages are
  * sent. */

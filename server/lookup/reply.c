@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Replies to a lookup that is done: one message, or a stream with few messages queued at a time. On
- * the loop thread.
+ * Replies to a lookup that is done: one message, or a stream with few messages queued at a time. If
+ * it takes long to encode the message, a worker does it. On the loop thread, except on_worker.
  */
 #include <inttypes.h>
 
@@ -9,7 +9,10 @@
 
 #include "base/clock.h"
 
-enum { STREAM_QUEUED_LOW = 2 * HPS_STREAM_MESSAGE_BYTES_MAX };
+enum {
+    STREAM_QUEUED_LOW = 2 * HPS_STREAM_MESSAGE_BYTES_MAX,
+    ENCODE_HERE_NS_MAX = 50 * 1000 /* on the loop thread; a worker encodes what takes longer */
+};
 
 static void count_answer(struct request *request)
 {
@@ -71,49 +74,51 @@ void request_pump(struct request *request)
     }
 }
 
-static hps_status send_whole(struct request *request, const struct hps_encode_explain *explain,
-                             struct hps_error *err)
-{
-    struct hps_encoded encoded;
-    hps_status status = request->front->encode(
-        request->call.grpc, request->asked, &request->lookup, explain, request->lookup.block,
-        request->service->parts.blocks, request->arena, &encoded, err);
+/* ---- one message ----------------------------------------------------------------------------- */
 
-    if (status == HPS_OK) {
-        hps_grpc_call_send(request->call.grpc, encoded.slices, encoded.n_slices);
+/* Encodes the reply into request->reply.message. Loop or worker thread. */
+static hps_status encode(struct request *request, const struct hps_encode_explain *explain,
+                         struct hps_error *err)
+{
+    hps_status status = request->front->encode(
+        request->asked, &request->lookup, explain, request->lookup.block,
+        request->service->parts.blocks, request->arena, &request->reply.message, err);
+
+    if (status != HPS_OK && err->status == HPS_OK) {
+        hps_error_set(err, status, "no memory to encode %" PRIu64 " keys", request->lookup.n_keys);
     }
     return status;
 }
 
-void request_reply(struct request *request)
+static hps_status send_message(struct request *request, struct hps_error *err)
 {
-    hps_status status;
-    struct hps_error err = {0};
+    struct hps_encoded *message = &request->reply.message;
+    const struct hps_lookup_front *front = request->front;
+    hps_status status =
+        front->add_headers != NULL ? front->add_headers(request->call.grpc, message) : HPS_OK;
 
-    HPS_ASSERT(request->phase == PHASE_LOOP);
-    HPS_ASSERT(!request->call.closed);
+    if (status != HPS_OK) {
+        hps_encoded_release(message);
+        return hps_error_set(err, status, "no memory for the headers of the reply");
+    }
+    hps_grpc_call_send(request->call.grpc, message->slices, message->n_slices);
+    return HPS_OK;
+}
+
+/* The reply is encoded, or *err says why not. */
+static void answer(struct request *request, struct hps_error *err)
+{
+    hps_status status = err->status;
+
     request->phase = PHASE_REPLY; /* before the call is finished, which may end it at once */
-    hps_stages_enter(&request->stages, HPS_STAGE_ENCODE);
-    request_name_work(request);
-    count_answer(request);
-    hps_lookup_release(&request->lookup);
-    const struct hps_encode_explain *explain = request_explain(request);
-    if (request->call.streaming) {
-        status =
-            hps_stream_new(&request->lookup, explain, request->lookup.block,
-                           request->service->parts.blocks, request->arena, &request->reply.stream);
-    } else {
-        status = send_whole(request, explain, &err);
+    if (status == HPS_OK && !request->call.streaming) {
+        status = send_message(request, err);
     }
     request_unpin(request);
     request->reply.encoded = true;
     hps_stages_enter(&request->stages, HPS_STAGE_SEND);
     if (status != HPS_OK) {
-        if (err.status == HPS_OK) {
-            hps_error_set(&err, status, "no memory to encode %" PRIu64 " keys",
-                          request->lookup.n_keys);
-        }
-        request_fail(request, &err);
+        request_fail(request, err);
     } else if (request->call.streaming) {
         request_pump(request);
     } else if (request->exchange != NULL) {
@@ -122,4 +127,83 @@ void request_reply(struct request *request)
     } else {
         finish_ok(request);
     }
+}
+
+/* ---- on a worker ----------------------------------------------------------------------------- */
+
+static void on_encoded(struct hps_task *task)
+{
+    struct request *request = HPS_CONTAINER_OF(task, struct request, task);
+
+    request_turn_begin(request);
+    HPS_ASSERT(request->phase == PHASE_ENCODE);
+    if (!request->call.closed) {
+        request_arrive(request);
+        answer(request, &request->err);
+    } else {
+        if (request->err.status == HPS_OK) {
+            hps_encoded_release(&request->reply.message);
+        }
+        request->pool = NULL;
+        request->phase = PHASE_ENDED;
+    }
+    request_turn_end(request);
+}
+
+/* Worker thread. */
+static void on_worker(struct hps_task *task)
+{
+    struct request *request = HPS_CONTAINER_OF(task, struct request, task);
+
+    hps_stages_enter(&request->stages, HPS_STAGE_ENCODE);
+    request->err.status = HPS_OK;
+    if (hps_grpc_call_cancelled(request->call.grpc)) {
+        hps_error_set(&request->err, HPS_CANCELLED, "the call ended before its reply");
+    } else {
+        hps_ignore(encode(request, NULL, &request->err));
+    }
+    request->task.run = on_encoded;
+    hps_stages_enter(&request->stages, HPS_STAGE_LOOP);
+    hps_loop_post(request->loop, &request->task);
+}
+
+static void to_worker(struct request *request, uint64_t cost)
+{
+    struct hps_pool *workers = request->service->parts.workers;
+
+    if (request_post(request, workers, cost, on_worker) == HPS_OK) {
+        request->pool = workers;
+        request->phase = PHASE_ENCODE;
+    } else {
+        request_reject(request, HPS_REJECT_WORKERS, &request->err);
+    }
+}
+
+/* ---- the reply ------------------------------------------------------------------------------- */
+
+void request_reply(struct request *request)
+{
+    const struct hps_lookup_front *front = request->front;
+    struct hps_lookup *lookup = &request->lookup;
+    struct hps_error err = {0};
+
+    HPS_ASSERT(request->phase == PHASE_LOOP);
+    HPS_ASSERT(!request->call.closed);
+    hps_stages_enter(&request->stages, HPS_STAGE_ENCODE);
+    request_name_work(request);
+    count_answer(request);
+    hps_lookup_release(lookup);
+    uint64_t cost = front->encode_cost != NULL ? front->encode_cost(request->asked, lookup) : 0;
+    if (cost > ENCODE_HERE_NS_MAX) {
+        to_worker(request, cost);
+        return;
+    }
+    const struct hps_encode_explain *explain = request_explain(request);
+    if (!request->call.streaming) {
+        hps_ignore(encode(request, explain, &err));
+    } else if (hps_stream_new(lookup, explain, lookup->block, request->service->parts.blocks,
+                              request->arena, &request->reply.stream) != HPS_OK) {
+        hps_error_set(&err, HPS_EXHAUSTED, "no memory to encode %" PRIu64 " keys", lookup->n_keys);
+    }
+    answer(request, &err);
 }

@@ -171,6 +171,9 @@ static void phase_fits_step(const struct request *request)
     case PHASE_AWAIT:
         HPS_ASSERT(step == HPS_STEP_AWAIT_UPDATES || step == HPS_STEP_AWAIT_REREAD);
         break;
+    case PHASE_ENCODE:
+        HPS_ASSERT(step == HPS_STEP_DONE);
+        break;
     case PHASE_REPLY:
     case PHASE_ENDED: /* NONE: rejected before the first step */
         HPS_ASSERT(step == HPS_STEP_NONE || hps_step_is_last(step));
@@ -222,6 +225,7 @@ static void holdings_fit_phase(const struct request *request)
         HPS_ASSERT(room == HPS_TICKET_HELD);
         break;
     case PHASE_WORKER:
+    case PHASE_ENCODE:
     case PHASE_IO:
     case PHASE_GPU:
         HPS_ASSERT(request->lookup.version != NULL);
@@ -244,7 +248,7 @@ void request_sane(const struct request *request)
     const struct hps_lookup_service_parts *parts = &request->service->parts;
     const struct request_reply *reply = &request->reply;
     enum request_phase phase = request->phase;
-    struct hps_pool *pool = NULL;
+    bool worker = phase == PHASE_UNPACK || phase == PHASE_WORKER || phase == PHASE_ENCODE;
 
     HPS_ASSERT(hps_loop_is_mine(request->loop));
     HPS_ASSERT(phase != PHASE_LOOP); /* the turn has handed it over or ended it */
@@ -255,9 +259,7 @@ void request_sane(const struct request *request)
     HPS_ASSERT(reply->stream == NULL || (reply->encoded && request->call.streaming));
     HPS_ASSERT(!reply->pumping);
     HPS_ASSERT(phase != PHASE_GPU || request->gpu.left_version == NULL);
-    pool = phase == PHASE_UNPACK || phase == PHASE_WORKER ? parts->workers : pool;
-    pool = phase == PHASE_IO ? parts->io : pool;
-    HPS_ASSERT(request->pool == pool);
+    HPS_ASSERT(request->pool == (worker ? parts->workers : phase == PHASE_IO ? parts->io : NULL));
     phase_fits_step(request);
     timer_fits_phase(request);
     holdings_fit_phase(request);

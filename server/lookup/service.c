@@ -42,13 +42,11 @@ static uint64_t bytes_max(const struct hps_lookup_asked *asked, const struct hps
     return hps_encode_size_max(lookup);
 }
 
-static hps_status encode(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
-                         const struct hps_lookup *lookup, const struct hps_encode_explain *explain,
-                         struct hps_block *rows, struct hps_block_pool *pool,
-                         struct hps_arena *arena, struct hps_encoded *out_encoded,
-                         struct hps_error *err)
+static hps_status encode(const struct hps_lookup_asked *asked, const struct hps_lookup *lookup,
+                         const struct hps_encode_explain *explain, struct hps_block *rows,
+                         struct hps_block_pool *pool, struct hps_arena *arena,
+                         struct hps_encoded *out_encoded, struct hps_error *err)
 {
-    (void)call;
     (void)asked;
     (void)err;
     return hps_encode_lookup(lookup, explain, rows, pool, arena, out_encoded);

@@ -9,11 +9,31 @@
 #include "net/gzip.h"
 #include "server/lookup/internal.h"
 
+enum { JSON_HERE_BYTES_MAX = 16 * 1024 }; /* JSON that the loop decodes */
+
+static size_t json_bytes(const struct request *request, size_t size)
+{
+    size_t (*of)(const struct hps_grpc_call *call, size_t size) = request->front->json_bytes;
+
+    return of != NULL ? of(request->call.grpc, size) : 0;
+}
+
 /* Largest inflated size that the loop decodes. The size in a gzip trailer tells whether a message
  * is small; if it is false, inflating stops here and a worker begins again. */
-static size_t small_bytes(const struct request *request)
+static size_t small_bytes(const struct request *request, const struct hps_grpc_packed *packed)
 {
-    return request->service->parts.limits.inline_message_bytes;
+    size_t bytes = request->service->parts.limits.inline_message_bytes;
+    bool json = packed->compressed && request->front->json_bytes != NULL;
+
+    return json && bytes > JSON_HERE_BYTES_MAX ? JSON_HERE_BYTES_MAX : bytes;
+}
+
+/* Largest inflated size of a quick task. */
+static size_t quick_bytes(const struct request *request)
+{
+    bool json = request->front->json_bytes != NULL;
+
+    return (size_t)HPS_POOL_QUICK / (json ? HPS_COST_BYTE + HPS_COST_JSON_BYTE : HPS_COST_BYTE);
 }
 
 /* The size of the message without compression, as its trailer says. zlib has no such trailer. */
@@ -88,25 +108,19 @@ static void on_unpacked(struct hps_task *task)
     request_turn_end(request);
 }
 
-/* Posts the request to the workers. Loop thread, or a worker that posts it again. */
-static hps_status post(struct request *request, uint64_t cost)
-{
-    hps_stages_enter(&request->stages, HPS_STAGE_QUEUE);
-    return hps_pool_post_for(request->service->parts.workers, &request->task,
-                             hps_grpc_call_client(request->call.grpc), cost, &request->err);
-}
-
 /* Worker thread. If the message is larger than its trailer says, the task is not quick. */
 static void on_worker(struct hps_task *task)
 {
     struct request *request = HPS_CONTAINER_OF(task, struct request, task);
-    size_t size_max = task->cost <= HPS_POOL_QUICK ? HPS_POOL_QUICK / HPS_COST_BYTE : SIZE_MAX;
+    bool limited = request->packed.compressed && task->cost <= HPS_POOL_QUICK;
+    size_t size_max = limited ? quick_bytes(request) : SIZE_MAX;
     bool too_large;
 
     hps_stages_enter(&request->stages, HPS_STAGE_DECODE);
     request->err.status = HPS_OK;
     hps_ignore(unpack(request, &request->packed, size_max, &too_large, &request->err));
-    if (too_large && post(request, HPS_POOL_LONG) == HPS_OK) {
+    if (too_large && request_post(request, request->service->parts.workers, HPS_POOL_LONG,
+                                  on_worker) == HPS_OK) {
         return;
     }
     request->task.run = on_unpacked;
@@ -116,11 +130,15 @@ static void on_worker(struct hps_task *task)
 
 static void to_worker(struct request *request, const struct hps_grpc_packed *packed)
 {
+    struct hps_pool *workers = request->service->parts.workers;
+    size_t size = plain_size(packed);
+
     request->packed = *packed;
-    request->task.run = on_worker;
-    if (post(request, plain_size(packed) * HPS_COST_BYTE) == HPS_OK) {
+    if (request_post(request, workers,
+                     size * HPS_COST_BYTE + json_bytes(request, size) * HPS_COST_JSON_BYTE,
+                     on_worker) == HPS_OK) {
         hps_grpc_call_keep_message(request->call.grpc);
-        request->pool = request->service->parts.workers;
+        request->pool = workers;
         request->phase = PHASE_UNPACK;
     } else {
         request_reject(request, HPS_REJECT_WORKERS, &request->err);
@@ -135,21 +153,14 @@ void request_unpack(struct request *request, const struct hps_grpc_packed *packe
     hps_status status = HPS_OK;
 
     HPS_ASSERT(request->phase == PHASE_LOOP);
-    if (plain_size(packed) <= small_bytes(request)) {
+    size_t size = plain_size(packed);
+    if (size <= small_bytes(request, packed) && json_bytes(request, size) <= JSON_HERE_BYTES_MAX) {
         hps_stages_enter(&request->stages, HPS_STAGE_DECODE);
-        status = unpack(request, packed, small_bytes(request), &too_large, &request->err);
+        status = unpack(request, packed, small_bytes(request, packed), &too_large, &request->err);
     }
     if (too_large) {
         to_worker(request, packed);
     } else {
         go_on(request, status, &request->err);
     }
-}
-
-void request_unpack_close(struct request *request)
-{
-    HPS_ASSERT(request->phase == PHASE_UNPACK);
-    if (request_withdraw(request)) {
-        request->phase = PHASE_ENDED;
-    } /* otherwise on_unpacked will follow */
 }

@@ -28,8 +28,11 @@ static struct kserve_answer answer_of(struct kserve_answer_output *outputs, uint
 static hps_status encode(struct encode_test *t, const struct kserve_answer *answer,
                          struct hps_encoded *out_encoded, size_t *out_json_size)
 {
-    return kserve_answer_http(answer, &t->lookup, t->rows, t->pool, t->arena, out_encoded,
-                              out_json_size, &t->err);
+    hps_status status =
+        kserve_answer_http(answer, &t->lookup, t->rows, t->pool, t->arena, out_encoded, &t->err);
+
+    *out_json_size = status == HPS_OK ? out_encoded->json_size : 0;
+    return status;
 }
 
 static struct answered answer(struct encode_test *t, const struct kserve_answer *of)
@@ -310,14 +313,13 @@ static void test_answer_when_the_arena_is_full_then_exhausted(void **state)
         .name = {"OUTPUT0", 7}, .kind = KSERVE_OUTPUT_FLAT, .binary = true};
     const struct kserve_answer of = answer_of(&output, 1);
     struct hps_encoded encoded;
-    size_t json_size;
 
     encode_lookup(t, &(struct encode_ask){ENCODE_PARTS, 10, 500, false, false});
     for (size_t room = 64; room < 1024; room += 64) {
         struct hps_arena *small = hps_arena_new(room, room);
         assert_non_null(small);
-        hps_status status = kserve_answer_http(&of, &t->lookup, t->rows, t->pool, small, &encoded,
-                                               &json_size, &t->err);
+        hps_status status =
+            kserve_answer_http(&of, &t->lookup, t->rows, t->pool, small, &encoded, &t->err);
         assert_true(status == HPS_OK || status == HPS_EXHAUSTED);
         if (status == HPS_OK) {
             hps_encoded_release(&encoded);

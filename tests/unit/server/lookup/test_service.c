@@ -4,6 +4,8 @@
  */
 #include "tests/lib/service_rig.h"
 
+#include <semaphore.h>
+
 static bool is_held(const struct hps_version *version)
 {
     hps_lock_acquire(&version->updates->lock);
@@ -383,16 +385,25 @@ static void test_gpu_when_it_is_lost_meanwhile_then_answered_from_below(void **s
 
 enum { HOUR_US = 3600u * 1000 * 1000 };
 
-/* As hps.v1, with a deadline in the message. */
+/* As hps.v1. */
+static hps_status plain_decode(const struct hps_grpc_call *call, const uint8_t *data, size_t size,
+                               const struct hps_decode_limits *limits, struct hps_arena *arena,
+                               struct hps_lookup_request *out_request,
+                               struct hps_lookup_asked **out_asked, struct hps_error *err)
+{
+    (void)call;
+    (void)out_asked;
+    return hps_decode_lookup(data, size, limits, arena, out_request, err);
+}
+
+/* With a deadline in the message. */
 static hps_status streamed_decode(const struct hps_grpc_call *call, const uint8_t *data,
                                   size_t size, const struct hps_decode_limits *limits,
                                   struct hps_arena *arena, struct hps_lookup_request *out_request,
                                   struct hps_lookup_asked **out_asked, struct hps_error *err)
 {
-    hps_status status = hps_decode_lookup(data, size, limits, arena, out_request, err);
+    hps_status status = plain_decode(call, data, size, limits, arena, out_request, out_asked, err);
 
-    (void)call;
-    (void)out_asked;
     out_request->timeout_us = HOUR_US / 2;
     return status;
 }
@@ -404,13 +415,12 @@ static uint64_t streamed_bytes_max(const struct hps_lookup_asked *asked,
     return hps_encode_size_max(lookup);
 }
 
-static hps_status streamed_encode(struct hps_grpc_call *call, const struct hps_lookup_asked *asked,
+static hps_status streamed_encode(const struct hps_lookup_asked *asked,
                                   const struct hps_lookup *lookup,
                                   const struct hps_encode_explain *explain, struct hps_block *rows,
                                   struct hps_block_pool *pool, struct hps_arena *arena,
                                   struct hps_encoded *out_encoded, struct hps_error *err)
 {
-    (void)call;
     (void)asked;
     (void)err;
     return hps_encode_lookup(lookup, explain, rows, pool, arena, out_encoded);
@@ -429,8 +439,11 @@ static const struct hps_lookup_front streamed = {.decode = streamed_decode,
                                                  .encode = streamed_encode,
                                                  .tell = streamed_tell};
 
-/* The next message of a stream: keys[0 .. n) of t0. */
-static void send_next(struct service_test *t, unsigned i, uint32_t n)
+/* Sends a message on call i: keys[0 .. n) of t0. */
+static void send_to(struct service_test *t, unsigned i, uint32_t n,
+                    const struct hps_lookup_front *front,
+                    void (*on_packed)(struct hps_lookup_service *, const struct hps_lookup_front *,
+                                      struct hps_grpc_call *, const struct hps_grpc_packed *))
 {
     Hps__V1__TableQuery query = HPS__V1__TABLE_QUERY__INIT;
     Hps__V1__TableQuery *queries[] = {&query};
@@ -449,9 +462,15 @@ static void send_next(struct service_test *t, unsigned i, uint32_t n)
     assert_non_null(bytes);
     hps__v1__lookup_request__pack(&request, bytes);
     const struct hps_grpc_packed packed = {.data = bytes, .size = size, .size_max = SIZE_MAX};
-    assert_false(t->calls[i].paused);
-    hps_lookup_stream_packed(t->service, &streamed, &t->calls[i], &packed);
+    on_packed(t->service, front, &t->calls[i], &packed);
     hps_free(bytes);
+}
+
+/* The next message of a stream. */
+static void send_next(struct service_test *t, unsigned i, uint32_t n)
+{
+    assert_false(t->calls[i].paused);
+    send_to(t, i, n, &streamed, hps_lookup_stream_packed);
 }
 
 /* The client has read all. */
@@ -522,6 +541,98 @@ static void test_many_when_the_gpu_is_left_with_one_then_the_next_waits_for_it(v
     hps_gpu_tier_drain(t->gpu.tier);
 }
 
+static void run_until_dropped(struct service_test *t, unsigned i)
+{
+    while (atomic_load(&t->calls[i].refs) > 1) {
+        hps_loop_turn(t->loop, 1000);
+    }
+}
+
+/* ---- replies that take long to encode -------------------------------------------------------- */
+
+static sem_t encoding, encode_on;
+
+static uint64_t long_cost(const struct hps_lookup_asked *asked, const struct hps_lookup *lookup)
+{
+    (void)asked;
+    (void)lookup;
+    return HPS_POOL_LONG;
+}
+
+static hps_status long_encode(const struct hps_lookup_asked *asked, const struct hps_lookup *lookup,
+                              const struct hps_encode_explain *explain, struct hps_block *rows,
+                              struct hps_block_pool *pool, struct hps_arena *arena,
+                              struct hps_encoded *out_encoded, struct hps_error *err)
+{
+    sem_post(&encoding);
+    sem_wait(&encode_on);
+    return streamed_encode(asked, lookup, explain, rows, pool, arena, out_encoded, err);
+}
+
+static hps_status long_headers(struct hps_grpc_call *call, const struct hps_encoded *encoded)
+{
+    assert_true(encoded->size > 0);
+    call->received_us++; /* a field that the test does not use otherwise */
+    return HPS_OK;
+}
+
+static const struct hps_lookup_front takes_long = {.decode = plain_decode,
+                                                   .bytes_max = streamed_bytes_max,
+                                                   .encode_cost = long_cost,
+                                                   .encode = long_encode,
+                                                   .add_headers = long_headers};
+
+/* The only worker encodes the reply of call 0, and the lookups of call 1 and 2 are done. */
+static void open_encoding(struct service_test *t)
+{
+    sem_init(&encoding, 0, 0);
+    sem_init(&encode_on, 0, 0);
+    open_with_key(t, FIXTURE_HOST);
+    for (unsigned i = 0; i < 3; i++) {
+        t->calls[i].open = true;
+        t->calls[i].ctx = t->grpc->ctx;
+        send_to(t, i, 1, &takes_long, hps_lookup_call_packed);
+        if (i == 0) {
+            sem_wait(&encoding);
+        }
+    }
+}
+
+static void test_encode_when_it_takes_long_then_a_worker_does_it_or_the_call_is_refused(
+    void **state)
+{
+    struct service_test *t = *state;
+
+    open_encoding(t);
+    hps_loop_turn(t->loop, 0); /* the loop goes on meanwhile */
+    assert_int_equal(t->calls[0].code, -1);
+    assert_int_equal(t->calls[1].code, -1);
+    assert_int_equal(t->calls[2].code, 8); /* the queue has space for one */
+    sem_post(&encode_on);
+    sem_post(&encode_on);
+    for (unsigned i = 0; i < 2; i++) {
+        run_until_finished(t, i);
+        check_row(&t->calls[i], t, 5);
+        assert_int_equal(t->calls[i].received_us, 1);
+    }
+}
+
+static void test_encode_when_the_client_goes_meanwhile_then_all_is_given_back(void **state)
+{
+    struct service_test *t = *state;
+
+    open_encoding(t);
+    assert_int_equal(hps_pool_depth(t->workers), 1);
+    close_call(t, 1); /* withdrawn */
+    assert_int_equal(hps_pool_depth(t->workers), 0);
+    assert_int_equal(atomic_load(&t->calls[1].refs), 1);
+    close_call(t, 0);
+    assert_true(atomic_load(&t->calls[0].refs) > 1);
+    sem_post(&encode_on);
+    run_until_dropped(t, 0);
+    assert_int_equal(t->calls[0].n_messages, 0);
+}
+
 /* ---- units ----------------------------------------------------------------------------------- */
 
 static void open_unit_service(struct service_test *t)
@@ -558,13 +669,6 @@ static void end_batch(struct service_test *t)
 static void run_until_held(struct service_test *t)
 {
     while (!is_held(&t->fx.version)) {
-        hps_loop_turn(t->loop, 1000);
-    }
-}
-
-static void run_until_dropped(struct service_test *t, unsigned i)
-{
-    while (atomic_load(&t->calls[i].refs) > 1) {
         hps_loop_turn(t->loop, 1000);
     }
 }
@@ -904,6 +1008,8 @@ int main(void)
         SERVICE_TEST(test_times_when_another_fetches_the_row_then_the_wait_is_named),
         SERVICE_TEST(test_service_when_streamed_then_sent_as_it_drains),
         SERVICE_TEST(test_service_when_a_stream_is_late_then_no_more_of_it_is_encoded),
+        SERVICE_TEST(test_encode_when_it_takes_long_then_a_worker_does_it_or_the_call_is_refused),
+        SERVICE_TEST(test_encode_when_the_client_goes_meanwhile_then_all_is_given_back),
         SERVICE_TEST(test_unit_when_no_update_comes_then_answered_inline),
         SERVICE_TEST(test_unit_when_a_batch_of_other_keys_is_under_way_then_answered_inline),
         SERVICE_TEST(test_unit_when_a_batch_of_its_keys_is_under_way_then_answered_after_it),
