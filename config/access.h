@@ -49,8 +49,8 @@ struct hps_access_rule {
     size_t n_who;
     uint32_t may;              /* bits of enum hps_access_role */
     struct hps_strings models; /* model names, where * matches any characters; empty: all models */
-    uint32_t requests_per_s;   /* for each identity: limit of requests; 0: no limit */
-    uint64_t reply_bytes;      /* for each identity: limit of replies in flight; 0: no limit */
+    uint32_t requests_per_s;   /* for each identity: limit of calls and messages; 0: no limit */
+    uint64_t reply_bytes;      /* for each identity: limit of lookups in flight; 0: no limit */
 };
 
 struct hps_access_token {

@@ -397,14 +397,12 @@ static hps_status read_pattern(struct access_reader *reader, const struct hps_te
                                                                 : parse_no_memory(&reader->base);
 }
 
-/* Quotas limit lookups, and calls of the clients that may look up. */
+/* reply_bytes limits lookups. */
 static hps_status check_quotas(const struct parse_reader *reader, const struct hps_text_path *path,
                                const struct hps_access_rule *rule)
 {
-    bool limited = rule->requests_per_s != 0 || rule->reply_bytes != 0;
-    struct hps_text_path inner = {
-        .parent = path, .key = rule->requests_per_s != 0 ? "requests_per_s" : "reply_bytes"};
-    return limited && (rule->may & HPS_ROLE_LOOKUP) == 0
+    struct hps_text_path inner = {.parent = path, .key = "reply_bytes"};
+    return rule->reply_bytes != 0 && (rule->may & HPS_ROLE_LOOKUP) == 0
                ? parse_fail(reader, &inner, HPS_INVALID,
                             "has no effect in a rule without \"lookup\"; add \"lookup\" to "
                             "\"may\", or remove the limit")

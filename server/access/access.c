@@ -377,6 +377,9 @@ static hps_status again(void *ctx, const struct hps_grpc_call *call, const void 
     if (status == HPS_OK && !access_grant_covers(after, before, roles)) {
         status = refuse_roles(visitor, after, roles, err);
     }
+    if (status == HPS_OK) {
+        access_grant_limit((struct hps_access_grant *)(uintptr_t)before, after);
+    }
     hps_access_grant_unref(after);
     if (status != HPS_OK) {
         report(visitor->access, before->who, visitor->peer, visitor->identity.admin,
@@ -478,24 +481,34 @@ struct hps_account *hps_access_grant_account(const struct hps_access_grant *gran
     return grant->account;
 }
 
-hps_status hps_access_take_call(const struct hps_grpc_call *call, struct hps_error *err)
+/* The highest limit of the roles; 0: no limit. */
+static uint32_t requests_per_s_of(const struct hps_access_grant *grant, uint32_t roles)
+{
+    uint32_t most = 0;
+    for (unsigned role = 0; role < ACCESS_ROLES; role++) {
+        uint32_t limit = grant->requests_per_s[role];
+        if ((roles & 1U << role) != 0 && limit == 0) {
+            return 0;
+        }
+        most = (roles & 1U << role) != 0 && limit > most ? limit : most;
+    }
+    return most;
+}
+
+hps_status hps_access_take_call(const struct hps_grpc_call *call, uint32_t roles,
+                                uint64_t *out_retry_us, struct hps_error *err)
 {
     const struct hps_access_grant *grant = hps_access_grant_of(call);
-    uint32_t requests_per_s = grant != NULL ? grant->requests_per_s : 0;
-    uint64_t retry_us;
+    roles = roles != 0 ? roles : HPS_ROLES_ALL;
+    uint32_t requests_per_s = grant != NULL ? requests_per_s_of(grant, grant->roles & roles) : 0;
     if (requests_per_s == 0 ||
-        hps_account_take(grant->account, requests_per_s, hps_clock_us(), &retry_us)) {
+        hps_account_take(grant->account, requests_per_s, hps_clock_us(), out_retry_us)) {
         return HPS_OK;
     }
     return hps_error_set(err, HPS_EXHAUSTED,
-                         "call rejected: %s may ask for %" PRIu32
+                         "call rejected: %s may send %" PRIu32
                          " a second (requests_per_s of its rule); retry in %" PRIu64 " ms",
-                         hps_access_grant_who(grant), requests_per_s, retry_us / 1000 + 1);
-}
-
-uint32_t hps_access_grant_requests_per_s(const struct hps_access_grant *grant)
-{
-    return grant->requests_per_s;
+                         hps_access_grant_who(grant), requests_per_s, *out_retry_us / 1000 + 1);
 }
 
 uint64_t hps_access_grant_reply_bytes(const struct hps_access_grant *grant)

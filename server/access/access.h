@@ -108,15 +108,16 @@ const char *hps_access_grant_who(const struct hps_access_grant *grant);
 /* What all calls of that identity (of an IPv6 address: of its network of 64 bits) use, against its
  * limits. Borrowed for as long as the grant. */
 struct hps_account *hps_access_grant_account(const struct hps_access_grant *grant);
-/* A small call that is none of a look-up counts as one of whoever asks. Any thread that has the
- * call.
+/* Count a call, or a message of a stream, against the quota of its identity. roles: those of the
+ * method, of which one is enough; 0: any. The rules that give such a role have limits; the highest
+ * one applies. Loop of the connection, like the next function.
  *
- * error   EXHAUSTED: it has had those of this second
+ * error   EXHAUSTED: the quota is used up; *out_retry_us is the time until the next call is allowed
  */
-hps_status hps_access_take_call(const struct hps_grpc_call *call, struct hps_error *err)
-    HPS_MUST_CHECK;
-/* Limits of look-ups: of the rules that let this one look up, the most generous; 0: no limit. */
-uint32_t hps_access_grant_requests_per_s(const struct hps_access_grant *grant);
+hps_status hps_access_take_call(const struct hps_grpc_call *call, uint32_t roles,
+                                uint64_t *out_retry_us, struct hps_error *err) HPS_MUST_CHECK;
+/* The limit on replies of lookups in flight: the highest one of the rules that give the role
+ * lookup; 0: no limit. */
 uint64_t hps_access_grant_reply_bytes(const struct hps_access_grant *grant);
 
 /* For a server without this guard: may who is at the other end of `conn`, with that authorization

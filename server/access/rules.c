@@ -269,7 +269,7 @@ static void add_rules(struct hps_access_grant *grant, const struct access_identi
                       const char *token, const char **out_certificate)
 {
     const struct hps_access_file *file = &grant->rules->file;
-    bool first = true;
+    uint32_t seen = 0; /* roles of earlier rules */
     for (size_t i = 0; i < file->n_rules; i++) {
         const struct hps_access_rule *rule = &file->rules[i];
         if (!matches(rule, identity, token, out_certificate)) {
@@ -278,12 +278,17 @@ static void add_rules(struct hps_access_grant *grant, const struct access_identi
         grant->matched[grant->n_rules++] = (uint16_t)i;
         grant->roles |= rule->may;
         grant->roles_all |= is_for_all_models(rule) ? rule->may : 0;
-        if ((rule->may & HPS_ROLE_LOOKUP) != 0) {
-            grant->requests_per_s =
-                (uint32_t)wider(first, grant->requests_per_s, rule->requests_per_s);
-            grant->reply_bytes = wider(first, grant->reply_bytes, rule->reply_bytes);
-            first = false;
+        for (unsigned role = 0; role < ACCESS_ROLES; role++) {
+            uint32_t *limit = &grant->requests_per_s[role];
+            if ((rule->may & 1U << role) != 0) {
+                *limit = (uint32_t)wider((seen & 1U << role) == 0, *limit, rule->requests_per_s);
+            }
         }
+        if ((rule->may & HPS_ROLE_LOOKUP) != 0) {
+            bool first = (seen & HPS_ROLE_LOOKUP) == 0;
+            grant->reply_bytes = wider(first, grant->reply_bytes, rule->reply_bytes);
+        }
+        seen |= rule->may;
     }
 }
 
@@ -351,10 +356,10 @@ hps_status access_grant_new(struct hps_access *access, struct hps_accounts *acco
     uint32_t own = own_roles(rules, identity, kind);
     grant->roles |= own;
     grant->roles_all |= own;
-    if ((own & HPS_ROLE_LOOKUP) != 0) {
-        grant->requests_per_s = 0;
-        grant->reply_bytes = 0;
+    for (unsigned role = 0; role < ACCESS_ROLES; role++) {
+        grant->requests_per_s[role] = (own & 1U << role) != 0 ? 0 : grant->requests_per_s[role];
     }
+    grant->reply_bytes = (own & HPS_ROLE_LOOKUP) != 0 ? 0 : grant->reply_bytes;
     name_grant(grant, identity, kind, name, certificate);
     grant->account = account_of(accounts, grant->who);
     if (grant->account == NULL) {
@@ -363,6 +368,12 @@ hps_status access_grant_new(struct hps_access *access, struct hps_accounts *acco
     }
     *out_grant = grant;
     return HPS_OK;
+}
+
+void access_grant_limit(struct hps_access_grant *grant, const struct hps_access_grant *newer)
+{
+    memcpy(grant->requests_per_s, newer->requests_per_s, sizeof(grant->requests_per_s));
+    grant->reply_bytes = newer->reply_bytes;
 }
 
 struct hps_access_grant *access_grant_ref(struct hps_access_grant *grant)

@@ -50,6 +50,8 @@ enum access_token {
     ACCESS_TOKEN_UNKNOWN,
 };
 
+enum { ACCESS_ROLES = 4 };
+
 struct hps_access_grant {
     _Atomic unsigned refs;
     struct hps_access *access;
@@ -61,8 +63,9 @@ struct hps_access_grant {
     int64_t expires_unix_s; /* INT64_MAX: never */
     uint32_t roles;         /* for some models or for all */
     uint32_t roles_all;     /* for all models */
-    uint32_t requests_per_s;
-    uint64_t reply_bytes;
+    /* Limits; 0: none. They may change after a reload, on the loop of the connection. */
+    uint32_t requests_per_s[ACCESS_ROLES]; /* by the bit of the role */
+    uint64_t reply_bytes;                  /* of lookups */
     char who[ACCESS_WHO_BYTES];
     size_t n_rules;
     uint16_t matched[]; /* which rules of the file */
@@ -94,6 +97,10 @@ bool access_grant_allows(const struct hps_access_grant *grant, uint32_t role, co
  * patterns are together for what one was for. */
 bool access_grant_covers(const struct hps_access_grant *after,
                          const struct hps_access_grant *before, uint32_t roles);
+
+/* Gives `grant` the limits of `newer`, for calls that stay open after a reload. Loop of the
+ * connection. */
+void access_grant_limit(struct hps_access_grant *grant, const struct hps_access_grant *newer);
 
 /* "lookup" and so on; of a set, words between commas. Returns `text`. */
 char *access_roles_print(uint32_t roles, char *text, size_t size);

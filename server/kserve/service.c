@@ -153,7 +153,6 @@ struct hps_unary_service *hps_kserve_service_new(const struct hps_kserve_parts *
                                               .workers = parts->workers,
                                               .admin_pool = parts->admin_pool,
                                               .audit = parts->audit,
-                                              .counted = true,
                                               .op_bytes = sizeof(struct kserve_op),
                                               .arena_bytes_max = HPS_MESSAGE_BYTES_MAX,
                                               .read = read_names,

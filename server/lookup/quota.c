@@ -6,27 +6,19 @@
  */
 #include <inttypes.h>
 
-#include "base/clock.h"
 #include "server/access/access.h"
 #include "server/access/account.h"
 #include "server/lookup/internal.h"
 
 bool request_take_turn(struct request *request)
 {
-    const struct hps_access_grant *grant = hps_access_grant_of(request->call.grpc);
-    uint32_t requests_per_s = grant != NULL ? hps_access_grant_requests_per_s(grant) : 0;
     uint64_t retry_us;
     struct hps_error err;
 
     HPS_ASSERT(request->phase == PHASE_LOOP);
-    if (requests_per_s == 0 || hps_account_take(hps_access_grant_account(grant), requests_per_s,
-                                                hps_clock_us(), &retry_us)) {
+    if (hps_access_take_call(request->call.grpc, HPS_ROLE_LOOKUP, &retry_us, &err) == HPS_OK) {
         return true;
     }
-    hps_error_set(&err, HPS_EXHAUSTED,
-                  "lookup rejected: %s may send %" PRIu32
-                  " a second (requests_per_s of its rule); retry in %" PRIu64 " ms",
-                  hps_access_grant_who(grant), requests_per_s, retry_us / 1000 + 1);
     request_reject_for(request, HPS_REJECT_REQUESTS_PER_S, retry_us, &err);
     return false;
 }

@@ -48,7 +48,6 @@ struct hps_unary_service *hps_model_service_new(const struct hps_model_service_p
                                               .parts = parts,
                                               .parts_bytes = sizeof(*parts),
                                               .workers = parts->workers,
-                                              .counted = true,
                                               .op_bytes = sizeof(struct hps_unary),
                                               .arena_bytes_max = HPS_MESSAGE_BYTES_MAX};
     return hps_unary_service_new(&options);

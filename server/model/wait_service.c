@@ -228,7 +228,6 @@ struct hps_unary_service *hps_wait_service_new(const struct hps_model_service_pa
                                               .parts = parts,
                                               .parts_bytes = sizeof(*parts),
                                               .workers = parts->workers,
-                                              .counted = true,
                                               .op_bytes = sizeof(struct waiting),
                                               .arena_bytes_max = ARENA_BYTES_MAX,
                                               .read = read_request,

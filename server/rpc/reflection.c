@@ -12,6 +12,7 @@
 #include "base/heap.h"
 #include "grpc/reflection/v1/reflection.pb-c.h"
 #include "proto/descriptors.h"
+#include "server/access/access.h"
 #include "server/rpc/message.h"
 
 enum { FILES_MAX = 32, NEST_MAX = 8 };
@@ -280,6 +281,12 @@ static void answer(struct hps_grpc_call *call, request_message *request)
 
 static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
+    uint64_t retry_us;
+    struct hps_error err;
+    if (hps_access_take_call(call, 0, &retry_us, &err) != HPS_OK) {
+        hps_grpc_call_fail(call, &err);
+        return;
+    }
     struct hps_arena *arena = hps_arena_new(4096, HPS_MESSAGE_BYTES_MAX);
     ProtobufCMessage *message =
         arena == NULL

@@ -364,8 +364,9 @@ static hps_status judge(struct hps_unary *op)
 {
     const struct hps_unary_options *options = &op->service->options;
     hps_status status = HPS_OK;
-    if (options->counted && op->method->scope != HPS_UNARY_OPEN) {
-        status = hps_access_take_call(op->call, &op->error); /* counts malformed requests, too */
+    uint64_t retry_us;
+    if (op->method->scope != HPS_UNARY_OPEN) { /* count malformed requests, too */
+        status = hps_access_take_call(op->call, op->method->roles, &retry_us, &op->error);
     }
     if (status == HPS_OK) {
         status = op->error.status;

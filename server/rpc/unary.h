@@ -90,7 +90,6 @@ struct hps_unary_options {                  /* copied */
     size_t parts_bytes;
     struct hps_pool *workers, *admin_pool; /* borrowed; NULL: no method has that place */
     struct hps_audit *audit;               /* borrowed; NULL: all methods are READS or WAITS */
-    bool counted;           /* calls count in the quota requests_per_s of their identity */
     size_t op_bytes;        /* size of the service's struct for a call, which begins zeroed */
     size_t arena_bytes_max; /* limit of a call's arena, for its request and reply */
     /* The callbacks below run on the loop, and may be NULL. */

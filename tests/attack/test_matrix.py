@@ -96,6 +96,7 @@ ROUTES = routes()
 
 CALLERS = {None: ((), True), "stranger": ((), True)}  # {token: (roles, for all models)}
 CALLERS |= {role: ((role,), True) for role in ROLES}
+LIMITED = "limited"  # to one call a second
 CALLERS |= {f"{role}-mine": ((role,), False) for role in ROLES}
 
 
@@ -112,7 +113,8 @@ def may(caller, roles, any_model, model):
 def access_file(work):
     rules = [{"who": [f"token:{name}"], "may": list(has), **({} if for_all else {"models": ["mine-*"]})}
              for name, (has, for_all) in CALLERS.items() if has]
-    tokens = [{"name": name, "sha256": digest(f"token {name}")} for name in CALLERS if name]
+    rules.append({"who": [f"token:{LIMITED}"], "may": list(ROLES), "requests_per_s": 1})
+    tokens = [{"name": name, "sha256": digest(f"token {name}")} for name in (*CALLERS, LIMITED) if name]
     path = os.path.join(work, "access.json")
     with open(path, "w", encoding="utf-8") as f:
         f.write(f'{{"rules": {rules}, "tokens": {tokens}}}'.replace("'", '"'))
@@ -278,3 +280,14 @@ def test_calls_when_made_on_the_admin_socket_by_another_user_then_tokens_decide(
             os.seteuid(0)
 
     assert try_listener(connect, True, is_known=True) == []
+
+
+def test_quota_when_used_up_then_every_method_is_refused_that_needs_a_role(served):
+    daemon = served("--admin-listen", "127.0.0.1:0")
+    wrong = []
+    for path in sorted(METHODS.keys() - {DRAIN}):
+        with Client(daemon.admin) as client:
+            found = [code for k in range(3) for code in codes(client, path, LIMITED, 1 + 10 * k).values()]
+        if (wire.RESOURCE_EXHAUSTED in found) != (path not in OPEN):
+            wrong.append((path, found))
+    assert wrong == []

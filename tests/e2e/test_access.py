@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import queue
 import shutil
 import signal
 import socket
@@ -267,6 +268,25 @@ def test_requests_when_more_a_second_than_the_rule_says_then_told_when_to_come_b
         served.reload([rule(["token:app"], ["lookup"])], [token("app")])
         for _ in range(5):
             look(one, "m", "app")
+
+
+def test_quota_when_a_reload_lowers_it_then_it_holds_for_an_open_stream(work):
+    served = Served(work, [rule(["token:app"], ["read"])], [token("app")])
+    with served.daemon:
+        questions = queue.SimpleQueue()
+        stub = reflection_grpc.ServerReflectionStub(channel(served.daemon, served.daemon.admin))
+        answers = stub.ServerReflectionInfo(iter(questions.get, None), **by("app"))
+
+        def ask_many(n):
+            for _ in range(n):
+                questions.put(reflection_pb2.ServerReflectionRequest(list_services=""))
+                next(answers)
+
+        ask_many(20)
+        served.reload([rule(["token:app"], ["read"], requests_per_s=1)], [token("app")])
+        with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "token:app may send 1 a second"):
+            ask_many(1000)
+        questions.put(None)
 
 
 def test_requests_when_malformed_then_they_count_as_well(work):

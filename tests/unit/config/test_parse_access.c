@@ -101,8 +101,6 @@ static const struct {
      "an integer"},
     {RULE("\"who\":[\"any\"],\"may\":[\"read\"],\"reply_bytes\":\"much\""), "rules[0].reply_bytes",
      "64MiB"},
-    {RULE("\"who\":[\"any\"],\"may\":[\"read\",\"load\"],\"requests_per_s\":1"),
-     "rules[0].requests_per_s", "has no effect"},
     {RULE("\"who\":[\"any\"],\"may\":[\"admin\"],\"reply_bytes\":1"), "rules[0].reply_bytes",
      "has no effect"},
     {TOKEN("\"name\":\"a b\",\"sha256\":\"" DIGEST "\""), "tokens[0].name", "1 to 64"},
