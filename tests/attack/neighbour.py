@@ -4,11 +4,13 @@ the other, each with a deadline, none tried again, every byte compared. Every "f
 
     python3 neighbour.py '{"address": "127.0.0.1:8601", "deadline_s": 2, "rows": "ROWS.npz"}'
 
-With "ca" over TLS; with "certificate" and "key" it has a certificate, with "token" a bearer token. A line on stdin asks
-for a line on stdout, of the calls since the one before: {"calls", "failures", "n_failures", "ms": [p50, p99, max]}. The
-end of stdin ends it.
+With "ca" over TLS; with "certificate" and "key" it has a certificate, with "token" a bearer token. "table" and "n_keys"
+change the lookup. With "pid" of the daemon, a call that waits for more than "wait_max_s" (see Clock) fails. A line
+on stdin asks for a line on stdout, of the calls since the one before: {"calls", "failures", "n_failures", "ms":
+[p50, p99, max]}. The end of stdin ends it.
 """
 import json
+import os
 import select
 import sys
 import time
@@ -25,8 +27,29 @@ def contents(path):
         return f.read()
 
 
+class Clock:
+    """For how long a call waits for threads of a daemon: the CPU time that the busiest one of its event loops and
+    workers uses during the call. Other programs on the same CPUs change it little."""
+
+    def __init__(self, pid, names=("loop", "worker")):
+        self.files = []
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/comm", encoding="ascii") as f:
+                name = f.read()
+            if name.startswith(names):
+                self.files.append(os.open(f"/proc/{pid}/task/{thread}/schedstat", os.O_RDONLY))
+
+    def read(self):
+        return [int(os.pread(file, 64, 0).split()[0]) for file in self.files]
+
+    def since(self, before):
+        """In seconds."""
+        return max(now - then for now, then in zip(self.read(), before)) / 1e9
+
+
 class Neighbour:
-    def __init__(self, address, deadline_s, rows, fresh=32, ca=None, certificate=None, key=None, token=None):
+    def __init__(self, address, deadline_s, rows, fresh=32, ca=None, certificate=None, key=None, token=None, table="a",
+                 n_keys=3, pid=None, wait_max_s=0):
         self.address, self.deadline_s, self.fresh = address, deadline_s, fresh
         saved = np.load(rows)
         self.keys, self.rows = saved["keys"], saved["rows"]
@@ -34,6 +57,7 @@ class Neighbour:
         self.metadata = [("authorization", f"Bearer {token}")] if token else None
         self.tls = ca and grpc.ssl_channel_credentials(contents(ca), key and contents(key),
                                                        certificate and contents(certificate))
+        self.table, self.n_keys, self.clock, self.wait_max_s = table, n_keys, pid and Clock(pid), wait_max_s
         self.calls, self.failures, self.took_ms = 0, [], []
         self.channel = self.open()
 
@@ -44,15 +68,17 @@ class Neighbour:
         return grpc.insecure_channel(self.address, options)
 
     def ask(self, channel):
-        at = self.random.integers(0, len(self.keys), 3)
-        request = wire.lookup("m", wire.query("a", [int(key) for key in self.keys[at]]))
-        begun = time.monotonic()
+        at = self.random.integers(0, len(self.keys), self.n_keys)
+        request = wire.lookup("m", wire.query(self.table, self.keys[at].tobytes()))
+        begun, worked = time.monotonic(), self.clock and self.clock.read()
         try:
             reply = channel.unary_unary(wire.LOOKUP)(request, timeout=self.deadline_s, metadata=self.metadata)
         except grpc.RpcError as error:
             self.failures.append(f"call {self.calls}: {error.code()}: {error.details()}")
             return
         self.took_ms.append(1000 * (time.monotonic() - begun))
+        if self.clock and (waited_s := self.clock.since(worked)) > self.wait_max_s:
+            self.failures.append(f"call {self.calls}: waited for {waited_s:.3f} s of CPU")
         if self.rows[at].tobytes() not in reply:
             self.failures.append(f"call {self.calls}: other rows than those of its keys")
 

@@ -228,8 +228,20 @@ def call(stream, path, message, *fields, timeout=None, compressed=0):
             data(stream, grpc_frame(message, compressed)))
 
 
-def squeezed(message):
-    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+def repeated(path, n, *fields, body=None, times=1, first=1):
+    """n calls of one connection from stream `first` on, in few bytes: each head but the first one has a byte per field,
+    because the server keeps the fields in its table (4 KiB). `body`: the DATA that ends each call; None: the calls stay
+    open. `times`: how often each head has the last field."""
+    pairs = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "attack"),
+             ("content-type", "application/grpc"), ("te", "trailers"), *fields]
+    indexed = bytes(0x80 | 61 + len(pairs) - i for i in range(len(pairs))) + b"\xbe" * (times - 1)
+    plain = b"".join(literal(name, value, indexed=True) for name, value in pairs) + b"\xbe" * (times - 1)
+    return b"".join(frame(HEADERS, stream, plain if stream == first else indexed, END_HEADERS) +
+                    (data(stream, body) if body is not None else b"") for stream in range(first, first + 2 * n, 2))
+
+
+def squeezed(message, level=9):
+    packer = zlib.compressobj(level, zlib.DEFLATED, 31)
     return packer.compress(message) + packer.flush()
 
 
