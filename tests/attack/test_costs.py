@@ -36,11 +36,7 @@ OPEN = {
     "3 reflection": "replies of methods other than lookups are not counted",
     "3 metadata": "replies of methods other than lookups are not counted",
     "4 small lookups": "the memory of a lookup is counted in part",
-    "5 JSON": "event loops print JSON, and serve each connection alike",
     "6 checks": "event loops serve each connection alike",
-    "7 large lookups": "workers take tasks in the order in which they came",
-    "8 metrics pages": "readers of one address can have all places",
-    "9 refresh of updates": "threads of the Admin service wait for Kafka",
 }
 
 

@@ -73,13 +73,19 @@ static bool must_have_timer(enum request_phase phase)
     return phase == PHASE_CONN || phase == PHASE_AWAIT;
 }
 
+static bool is_on_worker(enum request_phase phase)
+{
+    return phase == PHASE_UNPACK || phase == PHASE_WORKER || phase == PHASE_ENCODE;
+}
+
 /* A request in this phase as it should be, without a timer where it need not have one. */
 static void make(struct request_test *t, enum request_phase phase)
 {
     static const enum hps_step steps[] = {
         [PHASE_WORKER] = HPS_STEP_MEMORY, [PHASE_IO] = HPS_STEP_STORES,
         [PHASE_GPU] = HPS_STEP_GPU_FIRST, [PHASE_AWAIT] = HPS_STEP_AWAIT_REREAD,
-        [PHASE_REPLY] = HPS_STEP_DONE,    [PHASE_ENDED] = HPS_STEP_FAILED,
+        [PHASE_ENCODE] = HPS_STEP_DONE,   [PHASE_REPLY] = HPS_STEP_DONE,
+        [PHASE_ENDED] = HPS_STEP_FAILED,
     };
     bool away = phase > PHASE_ROOM && phase < PHASE_REPLY;
     struct request *request = &t->request;
@@ -95,7 +101,7 @@ static void make(struct request_test *t, enum request_phase phase)
     request->packed.data = phase == PHASE_UNPACK ? (const uint8_t *)"" : NULL;
     request->lookup.version = phase < PHASE_REPLY ? &t->version : NULL;
     request->lookup.block = away ? t->block : NULL;
-    request->pool = phase == PHASE_WORKER || phase == PHASE_UNPACK ? pool(t, 0) : NULL;
+    request->pool = is_on_worker(phase) ? pool(t, 0) : NULL;
     request->pool = phase == PHASE_IO ? pool(t, 1) : request->pool;
     if (must_have_timer(phase)) {
         arm(t);
@@ -174,13 +180,11 @@ static void test_sane_when_a_pool_is_not_that_of_the_phase_then_refused(void **s
         for (unsigned i = 0; i < 2; i++) {
             make(t, phase);
             t->request.pool = pool(t, i);
-            bool workers = phase == PHASE_WORKER || phase == PHASE_UNPACK;
-            assert_int_equal(is_sane(t), i == 0 ? workers : phase == PHASE_IO);
+            assert_int_equal(is_sane(t), i == 0 ? is_on_worker(phase) : phase == PHASE_IO);
         }
         make(t, phase);
         t->request.pool = NULL;
-        bool pooled = phase == PHASE_UNPACK || phase == PHASE_WORKER || phase == PHASE_IO;
-        assert_int_equal(is_sane(t), !pooled);
+        assert_int_equal(is_sane(t), !is_on_worker(phase) && phase != PHASE_IO);
     }
 }
 
