@@ -65,7 +65,7 @@ struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http_stre
     call->loop = conn->grpc_loop->loop;
     call->start_us = hps_clock_us();
     call->progress.at_us = call->start_us;
-    grpc_turn_see(conn, call->start_us);
+    grpc_conn_see(conn, call->start_us);
     hps_timer_init(&call->deadline.timer, on_deadline, call);
     grpc_fields_init(&call->headers.fields);
     grpc_fields_init(&call->reply.fields);
@@ -323,8 +323,8 @@ void hps_grpc_call_pause(struct hps_grpc_call *call, bool paused)
     call->request.paused = paused;
     /* Not at once: who goes on may be answering within the delivery of the message before. */
     if (!paused && call->conn != NULL && call->request.stash.size > 0) {
-        call->conn->turn.stashed = true;
-        grpc_turn_resume(call->conn);
+        call->conn->stashed = true;
+        grpc_conn_resume(call->conn);
     }
 }
 

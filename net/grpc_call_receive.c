@@ -92,7 +92,7 @@ void grpc_call_dispatch(struct hps_grpc_call *call)
     if (!call->keep && call->conn != NULL) {
         grpc_call_count_bytes(call, 0);
     } else if (call->conn != NULL) {
-        grpc_turn_see(call->conn, hps_clock_us()); /* something was tried before it was kept */
+        grpc_conn_see(call->conn, hps_clock_us()); /* something was tried before it was kept */
     }
     HPS_DEBUG_SANE(grpc_call_sane(call));
     hps_grpc_call_unref(call);
@@ -115,7 +115,7 @@ static void deliver_streamed(struct hps_grpc_call *call, struct hps_buf *owner, 
         deliver(call, data, size);
     }
     if (call->conn != NULL) {
-        grpc_turn_see(call->conn, hps_clock_us());
+        grpc_conn_see(call->conn, hps_clock_us());
     }
     if (call->keep) {
         struct grpc_kept *kept = call->request.kept_spare;
@@ -158,7 +158,7 @@ static bool must_wait(const struct hps_grpc_call *call)
 {
     return call->entry->method->client_streaming && !grpc_call_is_finished(call) &&
            (call->request.paused || call->stream->queued > STREAMED_QUEUED_BYTES ||
-            grpc_turn_is_over(call->conn));
+            grpc_conn_is_spent(call->conn));
 }
 
 /* Returns how much was taken; the rest must wait. */
@@ -313,9 +313,9 @@ static bool take_in(struct hps_grpc_call *call, const uint8_t *data, size_t size
     bool gone = call->conn == NULL;
     if (!gone && !grpc_call_is_finished(call) && put_aside(call, data, size, taken) != HPS_OK) {
         grpc_call_refuse(call, HPS_NO_MEMORY, "no memory for a request message");
-    } else if (!gone && taken < size && grpc_turn_is_over(call->conn)) {
-        call->conn->turn.stashed = true;
-        grpc_turn_resume(call->conn);
+    } else if (!gone && taken < size && grpc_conn_is_spent(call->conn)) {
+        call->conn->stashed = true;
+        grpc_conn_resume(call->conn);
     }
     if (!gone && !grpc_call_is_finished(call)) {
         grpc_call_check_bytes(call);
@@ -372,10 +372,10 @@ void grpc_call_resume(struct hps_grpc_call *call)
     if (!must_wait(call)) {
         take_in_stash(call);
     } else if (call->request.paused) {
-        return;                                 /* hps_grpc_call_pause */
-    } else if (grpc_turn_is_over(call->conn)) { /* else as soon as answers have gone */
-        call->conn->turn.stashed = true;
-        grpc_turn_resume(call->conn);
+        return;                                  /* hps_grpc_call_pause */
+    } else if (grpc_conn_is_spent(call->conn)) { /* else as soon as answers have gone */
+        call->conn->stashed = true;
+        grpc_conn_resume(call->conn);
     }
 }
 
@@ -383,10 +383,10 @@ void grpc_call_dispatch_or_hold(struct hps_grpc_call *call)
 {
     bool full = grpc_conn_is_full(call->conn);
 
-    if (full || call->conn->held_head != NULL || grpc_turn_is_over(call->conn)) {
+    if (full || call->conn->held_head != NULL || grpc_conn_is_spent(call->conn)) {
         grpc_call_request_set(call, GRPC_REQUEST_HELD);
         if (!full) {
-            grpc_turn_resume(call->conn);
+            grpc_conn_resume(call->conn);
         } /* else as soon as it is full no more */
     } else {
         grpc_call_dispatch(call);

@@ -114,7 +114,7 @@ void hps_grpc_call_finish(struct hps_grpc_call *call, int grpc_code, const char 
         char code[4];
         unsigned n = list_headers(call, fields);
         n += list_trailers(call, code, fields + n);
-        grpc_turn_see(call->conn, hps_clock_us());
+        grpc_conn_see(call->conn, hps_clock_us());
         send_status_alone(call, fields, n);
     }
     end_turn(call);
@@ -160,7 +160,7 @@ static bool open_answer(struct hps_grpc_call *call)
         unsigned n = list_headers(call, fields);
         grpc_call_reply_set(call, GRPC_REPLY_OPEN);
         call->progress.at_us = hps_clock_us();
-        grpc_turn_see(call->conn, call->progress.at_us);
+        grpc_conn_see(call->conn, call->progress.at_us);
         if (hps_http_respond(call->stream, fields, n, false) != HPS_OK) {
             grpc_call_stalled(call);
             return false;

@@ -120,7 +120,7 @@ void grpc_charges_release(struct grpc_conn *conn)
     struct hps_grpc_call *call;
 
     while ((call = conn->charges.first) != NULL && fits(conn, call->charge.bytes) &&
-           !grpc_turn_is_over(conn)) {
+           !grpc_conn_is_spent(conn)) {
         dequeue(conn, call);
         forget_held(conn, call);
         count(conn, call);
@@ -128,10 +128,10 @@ void grpc_charges_release(struct grpc_conn *conn)
         call->entry->method->on_room(call);
         HPS_DEBUG_SANE(grpc_call_sane(call));
         hps_grpc_call_unref(call);
-        grpc_turn_see(conn, hps_clock_us());
+        grpc_conn_see(conn, hps_clock_us());
     }
     if (call != NULL && fits(conn, call->charge.bytes)) {
-        grpc_turn_resume(conn);
+        grpc_conn_resume(conn);
     }
 }
 
@@ -139,27 +139,16 @@ void grpc_charges_release(struct grpc_conn *conn)
 static void release_later(struct grpc_conn *conn)
 {
     if (conn->charges.first != NULL || conn->held_head != NULL || conn->withheld) {
-        hps_loop_later_set(conn->grpc_loop->loop, &conn->charges.later);
+        grpc_conn_resume(conn);
     }
 }
 
-static void on_later(void *ctx)
-{
-    grpc_conn_release_held(ctx);
-}
-
 /* ---- a connection ---------------------------------------------------------------------------- */
-
-void grpc_charges_init(struct grpc_conn *conn)
-{
-    hps_loop_later_init(&conn->charges.later, on_later, conn);
-}
 
 void grpc_charges_fini(struct grpc_conn *conn)
 {
     HPS_ASSERT(conn->charges.first == NULL); /* each call left the line when it ended */
     HPS_ASSERT(conn->charges.line_bytes == 0);
-    hps_loop_later_stop(&conn->charges.later);
 }
 
 /* ---- a call ---------------------------------------------------------------------------------- */

@@ -285,7 +285,7 @@ static hps_status respond(struct hps_grpc_call *call, size_t size, bool end)
     unsigned n = list_fields(call, size, &texts, fields);
 
     call->progress.at_us = hps_clock_us();
-    grpc_turn_see(call->conn, call->progress.at_us);
+    grpc_conn_see(call->conn, call->progress.at_us);
     return hps_http_respond(call->stream, fields, n, end);
 }
 

@@ -3,8 +3,8 @@
  * What the files of the server of calls share:
  *
  *     grpc_server.c        methods, and the connections of a loop
+ *     grpc_tick.c          their limits of time
  *     grpc_seat.c          their seats: who gives way, who never began, whom nobody knows
- *     grpc_turn.c          how much of one connection a turn of its loop does
  *     grpc_call.c          the life of a call, and what a service may ask of it
  *     grpc_call_phase.c    its phases: which may follow, what goes with each
  *     grpc_call_headers.c  its request headers, by which it is judged
@@ -44,7 +44,6 @@ enum {
     GRPC_DRAINED_BYTES = 1024 * 1024,
     GRPC_WINDOW_BYTES = 1024 * 1024, /* that a client may send ahead on one stream */
     GRPC_NOTES = 4,                  /* of how far readers are, that are kept */
-    GRPC_TURN_US = 1000,             /* that its calls may take of one turn, but for the last */
 };
 
 /* ---- grpc_fields.c --------------------------------------------------------------------------- */
@@ -163,6 +162,8 @@ struct hps_grpc_loop {
     void (*drain_done)(void *ctx);
     void *drain_ctx;
     uint64_t tick_us;
+    struct grpc_conn *tick_next; /* the next one that the tick looks at; NULL: it is done */
+    uint64_t tick_began_us;
     uint64_t jitter;            /* state of a small generator */
     enum grpc_loop_phase phase; /* changed by loop_phase_set of grpc_server.c alone */
     uint64_t
@@ -174,15 +175,6 @@ struct hps_grpc_loop {
     atomic_uint n_conns;
 };
 
-/* What the calls of a connection have had of the time of its loop. */
-struct grpc_turn {
-    uint64_t number;            /* of the loop's turn, plus one */
-    uint64_t from_us;           /* when the connection began in it */
-    uint64_t seen_us;           /* the last time that was read on its behalf */
-    struct hps_loop_later next; /* goes on in the next turn */
-    bool stashed;               /* some call has messages that wait for it */
-};
-
 struct grpc_conn {
     unsigned refs; /* one is its own, until it is gone; one of each call whose charge counts */
     struct grpc_conn *next, *prev;
@@ -190,13 +182,13 @@ struct grpc_conn {
     struct hps_http *http;
     struct hps_grpc_call *calls;
     struct hps_grpc_call *held_head,
-        *held_tail; /* whole requests that wait for reply bytes to go, or for another turn */
-    struct grpc_turn turn;
+        *held_tail; /* whole requests that wait for reply bytes to go, or for another slice */
+    struct hps_run_item item; /* goes on with what waits: with requests, charges and messages */
+    bool stashed;             /* some call has messages that wait for a slice */
     struct {
         size_t bytes;      /* that answers take in memory */
         size_t line_bytes; /* that the calls in line hold, or those that left it unserved */
         struct hps_grpc_call *first, *last; /* calls for whose answers there is no room */
-        struct hps_loop_later later;        /* there may be */
     } charges;
     uint32_t listener_mask;
     bool is_http;               /* it speaks HTTP/1.1 */
@@ -604,7 +596,6 @@ void grpc_http_refuse(struct hps_grpc_call *call, unsigned http_status, hps_stat
 
 /* ---- grpc_charge.c --------------------------------------------------------------------------- */
 
-void grpc_charges_init(struct grpc_conn *conn);
 /* No call is left. */
 void grpc_charges_fini(struct grpc_conn *conn);
 /* Beside what counts, and who waits to, no answer of any size has room. */
@@ -672,6 +663,15 @@ void grpc_intakes_check(struct grpc_conn *conn, uint64_t now_us);
  * thread. */
 void grpc_intakes_cut(struct hps_grpc_loop *grpc_loop);
 
+/* ---- grpc_tick.c ----------------------------------------------------------------------------- */
+
+/* Announce the end of a connection that is ready; new calls are refused after a round trip. */
+void grpc_conn_drain(struct grpc_conn *conn, uint64_t now_us);
+/* The tick's timer has fired; ctx is the loop. */
+void grpc_loop_tick(void *ctx);
+/* How often a loop ticks, by these limits. */
+uint64_t grpc_tick_us(const struct hps_grpc_limits *limits);
+
 /* ---- grpc_server.c --------------------------------------------------------------------------- */
 
 void grpc_loop_unref(struct hps_grpc_loop *grpc_loop); /* any thread */
@@ -680,30 +680,27 @@ void grpc_loop_unref(struct hps_grpc_loop *grpc_loop); /* any thread */
 void grpc_conn_unref(struct grpc_conn *conn);
 /* Replies have gone: let waiting requests on, oldest first, and give window back. */
 void grpc_conn_release_held(struct grpc_conn *conn);
-/* Announce the end of a connection that is ready; new calls are refused after a round trip. */
-void grpc_conn_drain(struct grpc_conn *conn, uint64_t now_us);
 /* The method of that path on those listeners; NULL: none. */
 const struct grpc_entry *grpc_server_find(const struct hps_grpc_server *server, const char *path,
                                           size_t path_size, uint32_t listener_mask);
 /* Whether services read request headers of that name. */
 bool grpc_server_keeps(const struct hps_grpc_server *server, const char *name, size_t name_size);
+/* What waits goes on in another slice. Idempotent. */
+static inline void grpc_conn_resume(struct grpc_conn *conn)
+{
+    hps_run_add(&conn->item, 1);
+}
+/* Its slice is spent: further calls and messages wait for another one. */
+static inline bool grpc_conn_is_spent(const struct grpc_conn *conn)
+{
+    return hps_run_is_spent(conn->item.run);
+}
+/* The time, where somebody has read it anyhow. */
+static inline void grpc_conn_see(struct grpc_conn *conn, uint64_t now_us)
+{
+    hps_run_see(conn->item.run, now_us);
+}
 /* Its replies take, or have queued, as much as they may: its requests wait. */
 bool grpc_conn_is_full(const struct grpc_conn *conn);
-
-/* ---- grpc_turn.c ----------------------------------------------------------------------------- */
-
-/* A connection that has done nothing as yet. */
-void grpc_turn_init(struct grpc_conn *conn);
-void grpc_turn_fini(struct grpc_conn *conn);
-/* The time on behalf of the connection, where somebody has read it anyhow. */
-static inline void grpc_turn_see(struct grpc_conn *conn, uint64_t now_us)
-{
-    conn->turn.seen_us = now_us;
-}
-/* Its calls have had GRPC_TURN_US of this turn of the loop, as far as is seen: further ones wait.
- */
-bool grpc_turn_is_over(struct grpc_conn *conn);
-/* What waits goes on in the next turn, after what other connections have to do. Idempotent. */
-void grpc_turn_resume(struct grpc_conn *conn);
 
 #endif

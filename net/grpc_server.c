@@ -17,11 +17,8 @@
 enum {
     CONNECTION_WINDOW_BYTES = 8 * 1024 * 1024,
     FRAME_BYTES_MAX = 16 * 1024, /* requests are small; more only widens what one frame can do */
-    TICK_US_MIN = 5 * 1000,
-    TICK_US_MAX = 1000 * 1000,
     RECHECKS_PER_TURN = 16,
-    DRAIN_NOTICE_US = 1000 * 1000, /* for a client that does not answer the PING, or asks nothing */
-    AGE_GRACE_US = 5 * 60 * 1000 * 1000, /* calls of an aged connection may still take this long */
+    CHECKS_PER_TURN = 64, /* of connections, by a tick */
 };
 
 /* ---- methods --------------------------------------------------------------------------------- */
@@ -126,12 +123,12 @@ bool grpc_conn_is_full(const struct grpc_conn *conn)
 void grpc_conn_release_held(struct grpc_conn *conn)
 {
     grpc_charges_release(conn);
-    while (conn->held_head != NULL && !grpc_conn_is_full(conn) && !grpc_turn_is_over(conn)) {
+    while (conn->held_head != NULL && !grpc_conn_is_full(conn) && !grpc_conn_is_spent(conn)) {
         grpc_call_dispatch(conn->held_head);
-        grpc_turn_see(conn, hps_clock_us());
+        grpc_conn_see(conn, hps_clock_us());
     }
     if (conn->held_head != NULL && !grpc_conn_is_full(conn)) {
-        grpc_turn_resume(conn);
+        grpc_conn_resume(conn);
     }
     if (conn->withheld && !grpc_conn_is_full(conn)) {
         conn->withheld = false;
@@ -141,6 +138,40 @@ void grpc_conn_release_held(struct grpc_conn *conn)
         }
     }
     HPS_DEBUG_SANE(grpc_conn_sane(conn));
+}
+
+/* Messages of client streams, of which the rest is fed on where it stopped. */
+static void resume_stashed(struct grpc_conn *conn)
+{
+    struct hps_grpc_call *call = conn->calls;
+
+    conn->stashed = false;
+    while (call != NULL) {
+        struct hps_grpc_call *next = NULL;
+        hps_grpc_call_ref(call);
+        grpc_call_resume(call);
+        if (call->conn == conn) {
+            next = call->next;
+        } else {
+            conn->stashed = true; /* those behind it are found anew */
+        }
+        hps_grpc_call_unref(call);
+        call = next;
+    }
+}
+
+static void go_on(struct hps_run_item *item, unsigned events)
+{
+    struct grpc_conn *conn = HPS_CONTAINER_OF(item, struct grpc_conn, item);
+
+    (void)events;
+    grpc_conn_release_held(conn);
+    if (conn->stashed && !grpc_conn_is_spent(conn)) {
+        resume_stashed(conn);
+    }
+    if (conn->stashed) {
+        grpc_conn_resume(conn);
+    }
 }
 
 /* ---- events of a connection ------------------------------------------------------------------ */
@@ -287,7 +318,7 @@ static void conn_gone(struct grpc_conn *conn)
 
     HPS_ASSERT(conn->calls == NULL && conn->held_head == NULL);
     HPS_ASSERT(conn->request_bytes == 0); /* each call has given back what it took */
-    grpc_turn_fini(conn);
+    hps_run_remove(&conn->item);
     if (conn->prev != NULL) {
         conn->prev->next = conn->next;
     } else {
@@ -295,6 +326,9 @@ static void conn_gone(struct grpc_conn *conn)
     }
     if (conn->next != NULL) {
         conn->next->prev = conn->prev;
+    }
+    if (grpc_loop->tick_next == conn) {
+        grpc_loop->tick_next = conn->next;
     }
     atomic_fetch_sub_explicit(&grpc_loop->n_conns, 1, memory_order_relaxed);
     if (observer->on_connection != NULL) {
@@ -342,6 +376,7 @@ static const struct hps_http_events events = {
 
 struct adoption {
     struct hps_task task;
+    struct hps_run_item item;
     struct hps_grpc_loop *grpc_loop;
     struct hps_conn *conn;
     struct grpc_conn *made; /* all of its memory, so that nothing is missing later */
@@ -389,8 +424,7 @@ static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, str
 
     conn->refs = 1;
     conn->grpc_loop = grpc_loop;
-    grpc_charges_init(conn);
-    grpc_turn_init(conn);
+    hps_run_item_init(&conn->item, hps_loop_work(grpc_loop->loop), hps_conn_client(raw), go_on);
     conn->idle_us = now_us;
     conn->written_us = now_us;
     conn->age_end_us =
@@ -417,11 +451,13 @@ static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, str
     grpc_conn_leave(conn, now_us); /* it may have been asked to already */
 }
 
-static void adopt(struct hps_task *task)
+static void adopt(struct hps_run_item *item, unsigned due)
 {
-    struct adoption *adoption = HPS_CONTAINER_OF(task, struct adoption, task);
+    struct adoption *adoption = HPS_CONTAINER_OF(item, struct adoption, item);
     struct hps_grpc_loop *grpc_loop = adoption->grpc_loop;
 
+    (void)due;
+    hps_run_remove(item);
     if (grpc_loop->phase != GRPC_LOOP_SERVING) {
         hps_conn_free(adoption->conn);
         hps_free(adoption->made);
@@ -430,6 +466,15 @@ static void adopt(struct hps_task *task)
     }
     hps_free(adoption);
     grpc_loop_unref(grpc_loop);
+}
+
+static void queue_adoption(struct hps_task *task)
+{
+    struct adoption *adoption = HPS_CONTAINER_OF(task, struct adoption, task);
+
+    hps_run_item_init(&adoption->item, hps_loop_work(adoption->grpc_loop->loop),
+                      hps_conn_client(adoption->conn), adopt);
+    hps_run_add(&adoption->item, 1);
 }
 
 static void adopt_as(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn, uint32_t listener_mask,
@@ -444,7 +489,7 @@ static void adopt_as(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn, uin
     made->listener_mask = listener_mask;
     made->is_http = is_http;
     *adoption = (struct adoption){
-        .task = {.run = adopt}, .grpc_loop = grpc_loop, .conn = conn, .made = made};
+        .task = {.run = queue_adoption}, .grpc_loop = grpc_loop, .conn = conn, .made = made};
     atomic_fetch_add_explicit(&grpc_loop->refs, 1, memory_order_relaxed);
     grpc_seat_watch(grpc_loop, hps_conn_slot(conn));
     hps_loop_post(grpc_loop->loop, &adoption->task);
@@ -468,162 +513,6 @@ void hps_grpc_loop_adopt_http(struct hps_grpc_loop *grpc_loop, struct hps_conn *
                               uint32_t listener_mask)
 {
     adopt_as(grpc_loop, conn, listener_mask, true);
-}
-
-/* ---- time ------------------------------------------------------------------------------------ */
-
-void grpc_conn_drain(struct grpc_conn *conn, uint64_t now_us)
-{
-    if (conn->drain_us == 0 || conn->is_http) { /* HTTP/1.1 may wait since long: another reason */
-        conn->drain_us = now_us;
-        hps_http_drain(conn->http);
-    }
-}
-
-static bool passed(uint64_t now_us, uint64_t since_us, uint64_t limit_us)
-{
-    return limit_us > 0 && now_us > since_us && now_us - since_us > limit_us;
-}
-
-static void check_silence(struct grpc_conn *conn, uint64_t now_us)
-{
-    const struct hps_grpc_limits *limits = &conn->grpc_loop->limits;
-    uint64_t read_us = conn->http->read_us;
-
-    if (conn->http->ops->ping == NULL) {
-        return;
-    }
-    if (conn->ping_us != 0 && read_us >= conn->ping_us) {
-        conn->ping_us = 0;
-    }
-    if (conn->ping_us == 0) {
-        if (passed(now_us, read_us, limits->keepalive_us)) {
-            conn->ping_us = now_us;
-            conn->http->ops->ping(conn->http);
-        }
-    } else if (passed(now_us, conn->ping_us, limits->keepalive_timeout_us)) {
-        hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, "keepalive PING not answered");
-    }
-}
-
-/* Calls whose peer neither takes the reply nor sends the rest of the request. */
-static void check_calls(struct grpc_conn *conn, uint64_t now_us)
-{
-    uint64_t stall_us = conn->grpc_loop->limits.stall_timeout_us;
-    uint64_t written = conn->http->written;
-
-    if (written != conn->written || !conn->http->blocked) {
-        conn->written = written;
-        conn->written_us = now_us;
-    } else if (passed(now_us, conn->written_us, stall_us)) {
-        hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, "the peer does not read");
-        return;
-    }
-    if (!grpc_paces_check(conn, now_us)) {
-        return;
-    }
-    grpc_intakes_check(conn, now_us);
-    for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
-        const struct hps_grpc_method *method = call->entry != NULL ? call->entry->method : NULL;
-        uint64_t framed = call->stream->framed;
-        bool sending = call->stream->queued > 0;
-        bool receiving = call->request.phase <= GRPC_REQUEST_WHOLE &&
-                         call->request.unconsumed == 0 &&
-                         (method == NULL || !method->client_streaming);
-        if (framed != call->progress.framed || (!sending && !receiving)) {
-            call->progress.framed = framed;
-            call->progress.at_us = now_us;
-        } else if (passed(now_us, call->progress.at_us, stall_us)) {
-            call->progress.at_us = now_us;
-            grpc_call_stalled(call);
-        }
-    }
-}
-
-static bool is_unused(const struct grpc_conn *conn, uint64_t now_us)
-{
-    return conn->calls == NULL &&
-           passed(now_us, conn->idle_us, conn->grpc_loop->limits.idle_timeout_us);
-}
-
-/* HTTP/2 has announced the end. HTTP/1.1 can do so only in an answer: it waits for a request until
- * nobody uses the connection, or the server itself ends. */
-static bool notice_is_over(const struct grpc_conn *conn, uint64_t now_us)
-{
-    uint64_t since_us = conn->drain_us;
-
-    if (conn->is_http) {
-        since_us = conn->idle_us > since_us ? conn->idle_us : since_us;
-        if (conn->calls != NULL || conn->grpc_loop->phase == GRPC_LOOP_SERVING) {
-            return is_unused(conn, now_us);
-        }
-    }
-    return passed(now_us, since_us, DRAIN_NOTICE_US);
-}
-
-static void check_conn(struct grpc_conn *conn, uint64_t now_us)
-{
-    const struct hps_grpc_limits *limits = &conn->grpc_loop->limits;
-
-    if (!hps_http_is_ready(conn->http)) {
-        return; /* the connection itself watches its handshake */
-    }
-    if (!conn->had_request && passed(now_us, conn->idle_us, limits->handshake_timeout_us)) {
-        conn->late = true;
-        hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, "no request in time");
-        return;
-    }
-    if (conn->http->head_us != 0 &&
-        passed(now_us, conn->http->head_us, limits->handshake_timeout_us)) {
-        hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR,
-                       "the head of a request did not come in time");
-        return;
-    }
-    if (conn->drain_us == 0 &&
-        ((conn->age_end_us != 0 && now_us > conn->age_end_us) || is_unused(conn, now_us))) {
-        grpc_conn_drain(conn, now_us);
-    }
-    if (conn->drain_us != 0) {
-        if (notice_is_over(conn, now_us)) {
-            hps_http_drain_now(conn->http);
-        }
-        if ((!conn->is_http && passed(now_us, conn->drain_us, AGE_GRACE_US)) ||
-            grpc_conn_must_go(conn, now_us)) {
-            hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, "calls outlived the drain");
-            return;
-        }
-    }
-    check_silence(conn, now_us);
-    check_calls(conn, now_us);
-    HPS_DEBUG_SANE(grpc_conn_sane(conn));
-}
-
-static void on_tick(void *ctx)
-{
-    struct hps_grpc_loop *grpc_loop = ctx;
-    uint64_t now_us = hps_clock_us();
-
-    grpc_intakes_tick(grpc_loop, now_us);
-    /* Nothing here closes a connection at once, so that the list does not change. */
-    for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
-        check_conn(conn, now_us);
-    }
-    hps_timer_set_after(grpc_loop->loop, &grpc_loop->tick, grpc_loop->tick_us);
-}
-
-static uint64_t tick_of(const struct hps_grpc_limits *limits)
-{
-    const uint64_t times[] = {limits->handshake_timeout_us, limits->stall_timeout_us,
-                              limits->idle_timeout_us,      limits->age_max_us,
-                              limits->keepalive_us,         limits->keepalive_timeout_us};
-    uint64_t tick_us = TICK_US_MAX;
-
-    for (unsigned i = 0; i < sizeof times / sizeof *times; i++) {
-        if (times[i] > 0 && times[i] / 8 < tick_us) {
-            tick_us = times[i] / 8;
-        }
-    }
-    return tick_us < TICK_US_MIN ? TICK_US_MIN : tick_us;
 }
 
 /* ---- rules that change ----------------------------------------------------------------------- */
@@ -691,7 +580,7 @@ hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *lo
     grpc_loop->server = server;
     grpc_loop->loop = loop;
     grpc_loop->limits = server->limits;
-    grpc_loop->tick_us = tick_of(&grpc_loop->limits);
+    grpc_loop->tick_us = grpc_tick_us(&grpc_loop->limits);
     grpc_loop->jitter = hps_clock_us() ^ (uint64_t)(uintptr_t)grpc_loop ^ 0x9e3779b97f4a7c15u;
     grpc_paces_init(grpc_loop);
     atomic_init(&grpc_loop->refs, 1);
@@ -700,7 +589,7 @@ hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *lo
     atomic_init(&grpc_loop->leave_posted, false);
     hps_loop_later_init(&grpc_loop->drained, on_drained, grpc_loop);
     hps_loop_later_init(&grpc_loop->recheck, on_recheck, grpc_loop);
-    hps_timer_init(&grpc_loop->tick, on_tick, grpc_loop);
+    hps_timer_init(&grpc_loop->tick, grpc_loop_tick, grpc_loop);
     hps_timer_set_after(loop, &grpc_loop->tick, grpc_loop->tick_us);
     *out_grpc_loop = grpc_loop;
     return HPS_OK;
@@ -711,7 +600,7 @@ void hps_grpc_loop_limits_set(struct hps_grpc_loop *grpc_loop, const struct hps_
     HPS_ASSERT(hps_loop_is_mine(grpc_loop->loop));
     HPS_ASSERT(limits->request_bytes_max > 0 && limits->streams_max > 0);
     grpc_loop->limits = *limits;
-    grpc_loop->tick_us = tick_of(limits);
+    grpc_loop->tick_us = grpc_tick_us(limits);
     hps_timer_set_after(grpc_loop->loop, &grpc_loop->tick, grpc_loop->tick_us);
 }
 

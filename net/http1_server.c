@@ -96,7 +96,7 @@ void http1_sane(const struct http1 *http)
 static void destroy(struct http1 *http)
 {
     http->busy++; /* callbacks from now on must not destroy it again */
-    hps_loop_later_stop(&http->later);
+    hps_run_remove(&http->item);
     hps_timer_stop(&http->timer);
     http->received = hps_conn_received(http->conn);
     hps_conn_free(http->conn);
@@ -235,11 +235,8 @@ static void shake_hands(struct http1 *http)
     settle(http);
 }
 
-static void on_later(void *ctx)
+static void step(struct http1 *http)
 {
-    struct http1 *http = ctx;
-
-    enter(http);
     if (http->aborting) {
         http1_fail(http, HPS_CLOSED, "connection ended");
     } else if (http->phase == HTTP1_HANDSHAKE) {
@@ -254,14 +251,11 @@ static void on_later(void *ctx)
         }
         settle(http);
     }
-    leave(http);
 }
 
-static void on_ready(void *ctx, unsigned events)
+/* The socket is ready. */
+static void serve(struct http1 *http, unsigned events)
 {
-    struct http1 *http = ctx;
-
-    enter(http);
     if (http->phase == HTTP1_HANDSHAKE) {
         if (!http->aborting) {
             shake_hands(http);
@@ -275,7 +269,30 @@ static void on_ready(void *ctx, unsigned events)
         }
         settle(http);
     }
+}
+
+/* What was read is answered in the same slice. */
+static void work(struct hps_run_item *item, unsigned events)
+{
+    struct http1 *http = HPS_CONTAINER_OF(item, struct http1, item);
+
+    enter(http);
+    if ((events & ~(unsigned)HTTP1_KICK) != 0) {
+        serve(http, events);
+    }
+    if (((events | hps_run_take(item, HTTP1_KICK)) & HTTP1_KICK) != 0 && !http1_is_dead(http)) {
+        step(http);
+    }
     leave(http);
+}
+
+static void on_ready(void *ctx, unsigned events)
+{
+    struct http1 *http = ctx;
+
+    if (!http1_is_dead(http)) {
+        hps_run_add(&http->item, events);
+    }
 }
 
 static void on_timer(void *ctx)
@@ -445,7 +462,7 @@ hps_status hps_http1_serve(struct hps_loop *loop, atomic_size_t *queued, struct 
     http->loop = loop;
     http->conn = conn;
     http->queued = queued;
-    hps_loop_later_init(&http->later, on_later, http);
+    hps_run_item_init(&http->item, hps_loop_work(loop), hps_conn_client(conn), work);
     hps_timer_init(&http->timer, on_timer, http);
     hps_buf_init(&http->in.bytes, HTTP1_IN_BYTES_MAX);
     hps_buf_init(&http->out.text, SIZE_MAX / 2);

@@ -24,6 +24,9 @@ enum {
     HTTP1_IN_BYTES_MAX = 20 * 1024,
 };
 
+/* Event of its item, beside those of the socket. */
+enum { HTTP1_KICK = 4 };
+
 enum http1_phase {
     HTTP1_HANDSHAKE, /* the TLS handshake is not finished */
     HTTP1_HEAD,      /* waiting for a head, or reading one */
@@ -56,14 +59,14 @@ struct http1 {
     struct hps_http_stream stream; /* valid while has_stream */
     struct hps_loop *loop;
     struct hps_conn *conn;
-    atomic_size_t *queued; /* body bytes that wait to be sent, on all connections */
-    struct hps_loop_later later;
+    atomic_size_t *queued;    /* body bytes that wait to be sent, on all connections */
+    struct hps_run_item item; /* its work: events of the socket, and HTTP1_KICK */
     /* In LINGER: ends this phase. In other phases: the next check whether a peer that has
      * half-closed has disconnected. */
     struct hps_timer timer;
     enum http1_phase phase; /* only http1_phase_set changes it */
     unsigned busy;          /* depth of enter() (see http1_fail); nothing is freed while > 0 */
-    bool aborting;          /* on_later fails the connection with `why` */
+    bool aborting;          /* `step` fails the connection with `why` */
     bool has_stream;
     bool responded;   /* the head of the response was put into out.text */
     bool finished;    /* the body of the response is queued completely */
@@ -117,12 +120,12 @@ static inline bool http1_takes_in(const struct http1 *http)
  * call. The outermost leave() calls on_closed and frees the connection. */
 void http1_fail(struct http1 *http, hps_status status, const char *fmt, ...) HPS_PRINTF(3, 4);
 
-/* Makes the loop call on_later of http1_server.c at the end of its turn. on_later sends and parses
+/* Makes the loop call `step` of http1_server.c, in this turn if there is time. It sends and parses
  * bytes, and ends the connection if that is due. No effect on a connection that has ended. */
 static inline void http1_kick(struct http1 *http)
 {
     if (!http1_is_dead(http)) {
-        hps_loop_later_set(http->loop, &http->later);
+        hps_run_add(&http->item, HTTP1_KICK);
     }
 }
 

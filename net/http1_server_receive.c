@@ -10,6 +10,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/clock.h"
 #include "net/http1_head.h"
 
 /* Limit of the bytes read in a turn. Each read counts as at least READ_WORK_MIN bytes. */
@@ -523,7 +524,8 @@ void http1_read_in(struct http1 *http)
     HPS_ASSERT(http->busy > 0 && http->phase > HTTP1_HANDSHAKE);
     http->base.read_us = hps_loop_now_us(http->loop);
     http->in.work = 0;
-    while (more && reads(http) && http->in.work < READ_TURN_WORK) {
+    while (more && reads(http) && http->in.work < READ_TURN_WORK &&
+           !hps_run_is_spent(http->item.run)) {
         hps_status status = read_once(http, &more);
         if (status == HPS_AGAIN) {
             return;
@@ -537,5 +539,6 @@ void http1_read_in(struct http1 *http)
                        status == HPS_NO_MEMORY ? "no memory to read" : "connection lost");
             return;
         }
+        hps_run_see(http->item.run, hps_clock_us());
     }
 }

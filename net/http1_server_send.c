@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/block.h"
+#include "base/clock.h"
 #include "base/heap.h"
 #include "net/grpc.h"
 #include "net/http1_head.h"
@@ -161,7 +162,7 @@ void http1_write_out(struct http1 *http)
     http->base.blocked = false;
     while (!http1_is_dead(http) && !http->aborting && !is_empty(http)) {
         size_t size = 0;
-        if (share >= TURN_BYTES) {
+        if (share >= TURN_BYTES || hps_run_is_spent(http->item.run)) {
             http1_kick(http);
             return;
         }
@@ -176,6 +177,7 @@ void http1_write_out(struct http1 *http)
         }
         share += size;
         wrote(http, size);
+        hps_run_see(http->item.run, hps_clock_us());
     }
     bool is_last = http->phase == HTTP1_LAST && !http->has_stream;
     if (!http1_is_dead(http) && !http->aborting && is_empty(http) && (http->finished || is_last)) {

@@ -8,6 +8,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/heap.h"
 
 /* ---- shared ---------------------------------------------------------------------------------- */
@@ -45,7 +46,7 @@ size_t hps_http2_shared_queued(const struct hps_http2_shared *shared)
 static void destroy(struct hps_http2 *h2)
 {
     h2->busy++; /* callbacks from now on must not destroy it again */
-    hps_loop_later_stop(&h2->later);
+    hps_run_remove(&h2->item);
     h2->received = hps_conn_received(h2->conn);
     hps_conn_free(h2->conn);
     h2->conn = NULL;
@@ -180,11 +181,8 @@ static void shake_hands(struct hps_http2 *h2)
     http2_kick(h2);
 }
 
-static void on_later(void *ctx)
+static void settle(struct hps_http2 *h2)
 {
-    struct hps_http2 *h2 = ctx;
-
-    enter(h2);
     if (h2->phase == HTTP2_ABANDONED) {
         http2_fail(h2, &h2->why);
     } else if (h2->phase == HTTP2_HANDSHAKE) {
@@ -195,14 +193,11 @@ static void on_later(void *ctx)
         }
         check_end(h2);
     }
-    leave(h2);
 }
 
-static void on_ready(void *ctx, unsigned events)
+/* The socket is ready. */
+static void serve(struct hps_http2 *h2, unsigned events)
 {
-    struct hps_http2 *h2 = ctx;
-
-    enter(h2);
     if (h2->phase == HTTP2_HANDSHAKE) {
         shake_hands(h2);
     } else if (h2->phase != HTTP2_ABANDONED) {
@@ -214,7 +209,30 @@ static void on_ready(void *ctx, unsigned events)
             http2_read_in(h2);
         }
     }
+}
+
+/* What was read is answered in the same slice. */
+static void work(struct hps_run_item *item, unsigned events)
+{
+    struct hps_http2 *h2 = HPS_CONTAINER_OF(item, struct hps_http2, item);
+
+    enter(h2);
+    if ((events & ~(unsigned)HTTP2_KICK) != 0) {
+        serve(h2, events);
+    }
+    if (((events | hps_run_take(item, HTTP2_KICK)) & HTTP2_KICK) != 0 && !http2_is_dead(h2)) {
+        settle(h2);
+    }
     leave(h2);
+}
+
+static void on_ready(void *ctx, unsigned events)
+{
+    struct hps_http2 *h2 = ctx;
+
+    if (!http2_is_dead(h2)) {
+        hps_run_add(&h2->item, events);
+    }
 }
 
 /* ---- creation -------------------------------------------------------------------------------- */
@@ -328,7 +346,7 @@ hps_status hps_http2_new(struct hps_http2_shared *shared, struct hps_conn *conn,
     h2->events = events;
     h2->ctx = ctx;
     h2->base.read_us = hps_clock_us();
-    hps_loop_later_init(&h2->later, on_later, h2);
+    hps_run_item_init(&h2->item, hps_loop_work(shared->loop), hps_conn_client(conn), work);
     if (make_session(h2) != HPS_OK) {
         goto fail_h2;
     }

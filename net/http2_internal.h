@@ -25,7 +25,13 @@
 #include "net/loop.h"
 
 /* Size of a read. The bytes of a larger read would leave the L2 cache before they are parsed. */
-enum { HTTP2_READ_BYTES = 64 * 1024 };
+enum {
+    HTTP2_READ_BYTES = 64 * 1024,
+    HTTP2_READ_BYTES_SHARED = 8 * 1024, /* while other clients wait */
+};
+
+/* Event of its item, beside those of the socket. */
+enum { HTTP2_KICK = 4 };
 
 struct http2_batch;   /* frames that can be passed to writev */
 struct http2_piece;   /* consecutive bytes of a message, in one block */
@@ -85,7 +91,7 @@ struct hps_http2_stream {
  * the phases from HTTP2_OPEN to HTTP2_ABORTING. */
 enum http2_phase {
     HTTP2_HANDSHAKE, /* the connect or the TLS handshake is not finished */
-    HTTP2_ABANDONED, /* aborted before the handshake finished; on_later fails the connection */
+    HTTP2_ABANDONED, /* aborted before the handshake finished; settle fails the connection */
     HTTP2_OPEN,      /* in normal use */
     HTTP2_DRAINING,  /* hps_http2_drain was called; the peer may still open streams */
     HTTP2_GOAWAY,    /* server: the final GOAWAY is queued; new streams are refused */
@@ -103,7 +109,7 @@ struct hps_http2 {
     struct hps_http2_options options;
     const struct hps_http2_events *events;
     void *ctx;
-    struct hps_loop_later later;
+    struct hps_run_item item; /* its work: events of the socket, and HTTP2_KICK */
     struct hps_http2_stream *streams;
     unsigned n_streams;
     struct hps_http2_stream *sent; /* streams for which on_sent must be called */
@@ -186,12 +192,12 @@ static inline bool http2_takes_in(const struct hps_http2 *h2)
  * so must this call. The outermost leave() calls on_closed and frees the connection. */
 void http2_fail(struct hps_http2 *h2, const struct hps_error *why);
 
-/* Makes the loop call on_later of http2.c at the end of its turn. on_later sends bytes, or ends the
+/* Makes the loop call settle of http2.c, in this turn if there is time. It sends bytes, or ends the
  * connection if that is due. No effect on a connection that has ended. */
 static inline void http2_kick(struct hps_http2 *h2)
 {
     if (!http2_is_dead(h2)) {
-        hps_loop_later_set(h2->shared->loop, &h2->later);
+        hps_run_add(&h2->item, HTTP2_KICK);
     }
 }
 

@@ -73,7 +73,7 @@ void http2_sane(const struct hps_http2 *h2)
     HPS_ASSERT(h2->conn != NULL && h2->session != NULL);
     HPS_ASSERT(!http2_is_dead(h2));
     /* Only the next turn ends an abort, so that must be scheduled. */
-    HPS_ASSERT(!http2_is_aborting(h2) || hps_loop_later_is_set(&h2->later));
+    HPS_ASSERT(!http2_is_aborting(h2) || hps_run_is_added(&h2->item));
     HPS_ASSERT(h2->options.server || h2->phase != HTTP2_GOAWAY);
 
     if (shaking) {

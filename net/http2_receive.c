@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/log.h"
 
 /* Limit of the work in a turn, in bytes of large frames. A frame adds the cost of some hundred
@@ -428,7 +429,9 @@ static hps_status read_once(struct hps_http2 *h2, bool *out_more)
     int n_iov = 0;
     size_t size_max = 0, size;
     uint8_t *direct = direct_buffer(h2, &size_max);
-    size_t buffer_bytes = direct == NULL ? HTTP2_READ_BYTES : BEHIND_BYTES;
+    size_t buffer_bytes = direct != NULL                    ? BEHIND_BYTES
+                          : hps_run_is_shared(h2->item.run) ? HTTP2_READ_BYTES_SHARED
+                                                            : HTTP2_READ_BYTES;
 
     if (direct != NULL) {
         iov[n_iov++] = (struct iovec){.iov_base = direct, .iov_len = size_max};
@@ -456,11 +459,12 @@ void http2_read_in(struct hps_http2 *h2)
 {
     struct hps_error why;
     bool more = true;
+    struct hps_run *run = h2->item.run;
 
     HPS_ASSERT(h2->busy > 0 && h2->phase >= HTTP2_OPEN);
     h2->base.read_us = hps_loop_now_us(h2->shared->loop);
     h2->in.work = 0;
-    while (more && http2_takes_in(h2) && h2->in.work < READ_TURN_WORK) {
+    while (more && http2_takes_in(h2) && h2->in.work < READ_TURN_WORK && !hps_run_is_spent(run)) {
         hps_status status = read_once(h2, &more);
         if (status == HPS_AGAIN) {
             break;
@@ -471,6 +475,7 @@ void http2_read_in(struct hps_http2 *h2)
             http2_fail(h2, &why);
             return;
         }
+        hps_run_see(run, hps_clock_us());
     }
     http2_tell_sent(h2);
     http2_kick(h2);

@@ -26,16 +26,22 @@ _Static_assert(_Alignof(struct event) <= 16, "struct hps_loop_fd aligns its even
 
 #define WAIT_US_MAX 60000000u
 
+enum {
+    STEP_US = 1000, /* that posted tasks, and timers, have of a turn */
+    UNSEEN_MAX = 8, /* of them between two looks at the clock */
+};
+
 struct hps_loop {
     struct event_base *base;
     struct event *wait_event; /* wakes the wait for the next timer */
     struct hps_mailbox *mailbox;
     struct hps_loop_fd mailbox_fd;
+    struct hps_task *tasks;   /* taken from the mailbox, not yet run */
     struct hps_timer *timers; /* root of the pairing heap */
     uint64_t timer_order;     /* equal times fire in order of arming */
     struct hps_loop_later *later_first, *later_last;
+    struct hps_run work;
     uint64_t now_us;
-    uint64_t n_turns; /* turns that have ended */
     struct hps_task stop_task;
     atomic_bool stopping;
     atomic_bool running;
@@ -175,12 +181,20 @@ bool hps_timer_armed(const struct hps_timer *timer)
     return timer->loop != NULL;
 }
 
+/* Whether a step that began at loop->now_us has had its time, after n callbacks. */
+static bool is_over(const struct hps_loop *loop, unsigned n)
+{
+    return n % UNSEEN_MAX == 0 && hps_clock_us() - loop->now_us > STEP_US;
+}
+
 /* Fires the due timers. A timer that its callback sets again gets a higher order, so it waits for
  * the next turn. */
 static void run_timers(struct hps_loop *loop)
 {
     uint64_t order_end = loop->timer_order;
-    while (loop->timers && loop->timers->at_us <= loop->now_us && loop->timers->order < order_end) {
+    unsigned n = 0;
+    while (loop->timers && loop->timers->at_us <= loop->now_us && loop->timers->order < order_end &&
+           !is_over(loop, ++n)) {
         struct hps_timer *timer = loop->timers;
         hps_timer_stop(timer);
         timer->fn(timer->ctx);
@@ -265,23 +279,29 @@ static void run_later(struct hps_loop *loop)
 
 /* ---- posted tasks ---------------------------------------------------------------------------- */
 
-static bool run_tasks(struct hps_loop *loop)
+/* Tasks that are left from the turn before come first. */
+static void take_tasks(struct hps_loop *loop)
 {
-    struct hps_task *task = hps_mailbox_take_all(loop->mailbox);
-    bool any = task != NULL;
-    while (task) {
-        struct hps_task *next = task->next;
+    if (!loop->tasks) {
+        loop->tasks = hps_mailbox_take_all(loop->mailbox);
+    }
+}
+
+static void run_tasks(struct hps_loop *loop)
+{
+    unsigned n = 0;
+    while (loop->tasks && !is_over(loop, ++n)) {
+        struct hps_task *task = loop->tasks;
+        loop->tasks = task->next;
         task->next = NULL;
         task->run(task);
-        task = next;
     }
-    return any;
 }
 
 static void on_mailbox(void *ctx, unsigned events)
 {
     (void)events;
-    run_tasks(ctx);
+    take_tasks(ctx);
 }
 
 void hps_loop_post(struct hps_loop *loop, struct hps_task *task)
@@ -311,6 +331,12 @@ void hps_loop_stop(struct hps_loop *loop)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
+/* Whether the next turn has something to do, even if nothing happens meanwhile. */
+static bool has_more(const struct hps_loop *loop)
+{
+    return loop->later_first || loop->tasks || !hps_run_is_idle(&loop->work);
+}
+
 hps_status hps_loop_new(struct hps_loop **out_loop, struct hps_error *err)
 {
     pthread_once(&library_once, library_setup);
@@ -320,6 +346,7 @@ hps_status hps_loop_new(struct hps_loop **out_loop, struct hps_error *err)
         return hps_error_set(err, HPS_NO_MEMORY, "event loop: out of memory");
     }
     loop->stop_task.run = stop_run;
+    hps_run_init(&loop->work);
     loop->now_us = hps_clock_us();
     struct event_config *config = event_config_new();
     if (config && event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK) == 0) {
@@ -360,9 +387,13 @@ void hps_loop_free(struct hps_loop *loop)
         return;
     }
     HPS_ASSERT(!atomic_load(&loop->running));
-    while (run_tasks(loop) || loop->later_first) {
+    do {
+        loop->now_us = hps_clock_us();
+        run_tasks(loop);
         run_later(loop);
-    }
+        hps_run_turn(&loop->work);
+        take_tasks(loop);
+    } while (has_more(loop));
     HPS_ASSERT(!loop->timers);
     hps_loop_fd_del(&loop->mailbox_fd);
     hps_mailbox_free(loop->mailbox);
@@ -382,14 +413,14 @@ uint64_t hps_loop_now_us(const struct hps_loop *loop)
     return loop->in_turn ? loop->now_us : hps_clock_us();
 }
 
-uint64_t hps_loop_turns(const struct hps_loop *loop)
+struct hps_run *hps_loop_work(struct hps_loop *loop)
 {
-    return loop->n_turns;
+    return &loop->work;
 }
 
 static uint64_t wait_us(const struct hps_loop *loop, uint64_t timeout_us)
 {
-    if (loop->later_first) {
+    if (has_more(loop)) {
         return 0;
     }
     uint64_t wait = timeout_us < WAIT_US_MAX ? timeout_us : WAIT_US_MAX;
@@ -417,10 +448,11 @@ static void turn(struct hps_loop *loop, uint64_t timeout_us)
     event_base_loop(loop->base, flags);
     loop->now_us = hps_clock_us();
     loop->in_turn = true;
+    run_tasks(loop);
     run_timers(loop);
     run_later(loop);
+    hps_run_turn(&loop->work);
     loop->in_turn = false;
-    loop->n_turns++;
 }
 
 static void own(struct hps_loop *loop)

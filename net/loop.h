@@ -11,8 +11,10 @@
  *   2. run the callbacks of ready descriptors, and the posted tasks
  *   3. run the timers that are due
  *   4. run the callbacks that hps_loop_later_set deferred before this step began
+ *   5. do work of connections (hps_loop_work)
  *
- * A callback may free any object, also its own.
+ * Posted tasks, timers and work have about a millisecond each. What is left is done in the next
+ * turn, which does not wait. A callback may free any object, also its own.
  */
 #ifndef HPS_NET_LOOP_H
 #define HPS_NET_LOOP_H
@@ -23,6 +25,7 @@
 
 #include "base/mailbox.h"
 #include "base/status.h"
+#include "net/run.h"
 
 struct hps_loop;
 
@@ -47,8 +50,8 @@ bool hps_loop_is_mine(const struct hps_loop *loop);
 /* The time of the current turn: the value of hps_clock_us that the turn read last. Between turns:
  * the current time. */
 uint64_t hps_loop_now_us(const struct hps_loop *loop);
-/* The number of the current turn, counted from 0. Between turns, the number of the next one. */
-uint64_t hps_loop_turns(const struct hps_loop *loop);
+/* The work of the loop's connections. */
+struct hps_run *hps_loop_work(struct hps_loop *loop);
 
 /* ---- descriptors ----------------------------------------------------------------------------- */
 

@@ -25,9 +25,10 @@ static void hook(const char *expr, const char *file, int line)
     mock_assert(0, expr, file, line);
 }
 
-static void do_nothing(void *ctx)
+static void do_nothing(struct hps_run_item *item, unsigned events)
 {
-    (void)ctx;
+    (void)item;
+    (void)events;
 }
 
 /* A server's connection in order, with one stream that has been answered in part. */
@@ -35,7 +36,7 @@ static void make(struct fixture *f, enum http2_phase phase)
 {
     struct hps_loop *loop = f->loop;
 
-    hps_loop_later_stop(&f->h2.later);
+    hps_run_remove(&f->h2.item);
     memset(f, 0, sizeof *f);
     f->loop = loop;
     f->shared.loop = loop;
@@ -44,14 +45,14 @@ static void make(struct fixture *f, enum http2_phase phase)
                                .session = (nghttp2_session *)f,
                                .options = {.server = true},
                                .phase = phase};
-    hps_loop_later_init(&f->h2.later, do_nothing, NULL);
+    hps_run_item_init(&f->h2.item, hps_loop_work(loop), 0, do_nothing);
     f->stream = (struct hps_http2_stream){.h2 = &f->h2, .id = 1, .send = HTTP2_SEND_OPEN};
     if (phase >= HTTP2_OPEN) {
         f->h2.streams = &f->stream;
         f->h2.n_streams = 1;
     }
     if (http2_is_aborting(&f->h2)) {
-        hps_loop_later_set(loop, &f->h2.later);
+        hps_run_add(&f->h2.item, HTTP2_KICK);
     }
 }
 
@@ -72,7 +73,7 @@ static int teardown(void **state)
     struct fixture *f = *state;
 
     hps_assert_hook(NULL);
-    hps_loop_later_stop(&f->h2.later);
+    hps_run_remove(&f->h2.item);
     hps_loop_free(f->loop);
     return 0;
 }
@@ -160,11 +161,11 @@ static void test_connection_when_it_lies_then_assert(void **state)
         lie;                                   \
         expect_assert_failure(http2_sane(h2)); \
     } while (0)
-    LIES(HTTP2_OPEN, h2->phase = HTTP2_FAILED);             /* a turn on a dead one */
-    LIES(HTTP2_ABORTING, hps_loop_later_stop(&h2->later));  /* nothing would end it */
-    LIES(HTTP2_ABANDONED, hps_loop_later_stop(&h2->later)); /* the same */
-    LIES(HTTP2_GOAWAY, h2->options.server = false);         /* clients only drain */
-    LIES(HTTP2_HANDSHAKE, h2->peer_spoke = true);           /* before TLS was over */
+    LIES(HTTP2_OPEN, h2->phase = HTTP2_FAILED);       /* a turn on a dead one */
+    LIES(HTTP2_ABORTING, hps_run_remove(&h2->item));  /* nothing would end it */
+    LIES(HTTP2_ABANDONED, hps_run_remove(&h2->item)); /* the same */
+    LIES(HTTP2_GOAWAY, h2->options.server = false);   /* clients only drain */
+    LIES(HTTP2_HANDSHAKE, h2->peer_spoke = true);     /* before TLS was over */
     LIES(HTTP2_HANDSHAKE, (h2->out.position = 9, h2->base.written = 9));
     LIES(HTTP2_OPEN, h2->out.position = 9);    /* bytes that are nowhere */
     LIES(HTTP2_OPEN, h2->base.blocked = true); /* with nothing to write */

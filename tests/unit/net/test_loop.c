@@ -21,6 +21,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/container.h"
 #include "tests/lib/fault_heap.h"
 
 static void hook(const char *expr, const char *file, int line)
@@ -429,6 +430,75 @@ static void test_post_when_many_threads_then_each_runs_once(void **state)
     assert_int_equal(n_run, N_SENDERS * N_POSTS);
 }
 
+enum { SLOW = 64, SLOW_US = 200, SLOW_PER_TURN_MAX = 10 };
+
+struct slow {
+    struct hps_task task;
+    struct hps_timer timer;
+    unsigned *n; /* how many have run */
+    unsigned place;
+};
+
+static void take_long(struct slow *slow)
+{
+    assert_int_equal(*slow->n, slow->place);
+    ++*slow->n;
+    hps_clock_advance(SLOW_US);
+}
+
+static void on_slow_task(struct hps_task *task)
+{
+    take_long(HPS_CONTAINER_OF(task, struct slow, task));
+}
+
+static void on_slow_timer(void *ctx)
+{
+    take_long(ctx);
+}
+
+/* Turns the loop until all of them have run. In each turn the descriptor is looked at. */
+static void check_slow(struct hps_loop *loop, struct watch *watch, const unsigned *n)
+{
+    while (*n < SLOW) {
+        unsigned n_before = *n, n_reads = watch->n_reads;
+        hps_loop_turn(loop, 1000000);
+        assert_in_range(*n - n_before, 1, SLOW_PER_TURN_MAX);
+        assert_int_equal(watch->n_reads, n_reads + 1);
+    }
+}
+
+static void test_turn_when_tasks_or_timers_take_long_then_the_rest_in_the_next(void **state)
+{
+    static struct slow slow[SLOW];
+    struct hps_loop *loop = new_loop();
+    struct watch watch = {0};
+    unsigned n_tasks = 0, n_timers = 0;
+    int fds[2];
+
+    (void)state;
+    hps_clock_fake(1000000);
+    socket_pair(fds);
+    assert_int_equal(write(fds[1], "x", 1), 1);
+    assert_int_equal(hps_loop_fd_add(loop, &watch.fd, fds[0], HPS_LOOP_READ, on_watch, &watch),
+                     HPS_OK);
+    for (unsigned i = 0; i < SLOW; i++) {
+        slow[i] = (struct slow){.task.run = on_slow_task, .n = &n_tasks, .place = i};
+        hps_loop_post(loop, &slow[i].task);
+    }
+    check_slow(loop, &watch, &n_tasks);
+    for (unsigned i = 0; i < SLOW; i++) {
+        slow[i].n = &n_timers;
+        hps_timer_init(&slow[i].timer, on_slow_timer, &slow[i]);
+        hps_timer_set(loop, &slow[i].timer, 1);
+    }
+    check_slow(loop, &watch, &n_timers);
+    hps_loop_fd_del(&watch.fd);
+    close(fds[0]);
+    close(fds[1]);
+    hps_loop_free(loop);
+    hps_clock_real();
+}
+
 static void test_run_when_stopped_before_then_returns_at_once(void **state)
 {
     (void)state;
@@ -532,6 +602,7 @@ int main(void)
         cmocka_unit_test(test_later_when_set_in_callback_then_next_turn),
         cmocka_unit_test(test_later_when_stopped_by_another_then_does_not_run),
         cmocka_unit_test(test_post_when_many_threads_then_each_runs_once),
+        cmocka_unit_test(test_turn_when_tasks_or_timers_take_long_then_the_rest_in_the_next),
         cmocka_unit_test(test_run_when_stopped_before_then_returns_at_once),
         cmocka_unit_test(test_loop_when_used_by_another_thread_then_assert),
         cmocka_unit_test(test_signals_when_raised_then_callback),

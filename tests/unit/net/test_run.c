@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What one connection may have of a turn of its loop: calls and messages that take their time, and
- * bytes in as small pieces as a client can make. Time is the fake clock's. Test thread.
+ * How clients share a loop: slices of work, then calls and messages that take their time, and bytes
+ * in as small pieces as a client can make. Time is the fake clock's. Test thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +13,9 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "base/container.h"
 #include "net/conn.h"
+#include "net/run.h"
 #include "net/tls.h"
 #include "tests/lib/certs.h"
 #include "tests/lib/fault_heap.h"
@@ -21,6 +23,117 @@
 
 enum { DATA = 0, PING = 6, WINDOW_UPDATE = 8, ACK = 1, END_STREAM = 1 };
 enum { WORK_US = 400, N_CALLS = 8, PER_TURN = 3 }; /* of 400 us: beyond 1 ms with the third */
+
+/* ---- slices ---------------------------------------------------------------------------------- */
+
+enum { STEP_US = 20, CROWD = 100, STEPS_MAX = 4096 };
+
+struct job {
+    struct hps_run_item item;
+    unsigned left; /* steps */
+    char name;
+    struct job *removes; /* removed in the first slice */
+};
+
+static struct {
+    struct hps_run run;
+    struct job jobs[CROWD + 1];
+    char log[STEPS_MAX + 1]; /* the name of the job of each step */
+} slices;
+
+static void do_steps(struct hps_run_item *item, unsigned events)
+{
+    struct job *job = HPS_CONTAINER_OF(item, struct job, item);
+
+    assert_int_equal(events, 2);
+    if (job->removes != NULL) {
+        hps_run_remove(&job->removes->item);
+        job->removes = NULL;
+    }
+    while (job->left > 0 && !hps_run_is_spent(item->run)) {
+        size_t n = strlen(slices.log);
+        assert_true(n < STEPS_MAX);
+        slices.log[n] = job->name;
+        job->left--;
+        hps_clock_advance(STEP_US);
+        hps_run_see(item->run, hps_clock_us());
+    }
+    if (job->left > 0 && item->run->current == item) {
+        hps_run_add(item, 2);
+    }
+}
+
+static struct job *add_job(unsigned i, uint64_t client, char name, unsigned steps)
+{
+    struct job *job = &slices.jobs[i];
+
+    *job = (struct job){.left = steps, .name = name};
+    hps_run_item_init(&job->item, &slices.run, client, do_steps);
+    hps_run_add(&job->item, 2);
+    hps_run_add(&job->item, 2);
+    return job;
+}
+
+static int slices_setup(void **state)
+{
+    (void)state;
+    memset(&slices, 0, sizeof slices);
+    hps_clock_fake(hps_clock_us());
+    hps_run_init(&slices.run);
+    return 0;
+}
+
+static int slices_teardown(void **state)
+{
+    (void)state;
+    hps_clock_real();
+    return 0;
+}
+
+static void test_slices_when_a_client_has_many_connections_then_another_waits_for_one_slice(
+    void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < CROWD; i++) {
+        add_job(i, 1, 'm', 10);
+    }
+    add_job(CROWD, 2, 'o', 6);
+    hps_run_turn(&slices.run);
+    assert_memory_equal(slices.log, "mmmmoooommmmoommmm", 18); /* 64 us are four steps */
+    assert_false(hps_run_is_idle(&slices.run));
+    while (!hps_run_is_idle(&slices.run)) {
+        hps_run_turn(&slices.run);
+    }
+    assert_int_equal(strlen(slices.log), CROWD * 10 + 6);
+}
+
+static void test_slices_when_a_client_is_alone_then_one_lasts_the_turn(void **state)
+{
+    (void)state;
+    add_job(0, 1, 'a', 60);
+    hps_run_turn(&slices.run);
+    assert_int_equal(strlen(slices.log), HPS_RUN_TURN_US / STEP_US + 1);
+    add_job(1, 2, 'b', 3); /* from the next turn on they share */
+    hps_run_turn(&slices.run);
+    assert_string_equal(slices.log + HPS_RUN_TURN_US / STEP_US + 1, "aaaabbbaaaaa");
+    assert_true(hps_run_is_idle(&slices.run));
+}
+
+static void test_slices_when_items_are_removed_then_no_further_ones(void **state)
+{
+    (void)state;
+    struct job *first = add_job(0, 1, 'a', 100);
+    struct job *second = add_job(1, 1, 'b', 100);
+    first->removes = second;
+    hps_run_turn(&slices.run);
+    assert_null(strchr(slices.log, 'b'));
+    first->removes = first;
+    hps_run_turn(&slices.run);
+    assert_true(hps_run_is_idle(&slices.run));
+    assert_false(hps_run_is_added(&first->item) || hps_run_is_added(&second->item));
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
 
 struct fixture {
     struct rig rig;
@@ -233,19 +346,21 @@ static void test_calls_when_held_for_a_turn_then_in_order_and_all_answered(void 
     }
 }
 
-static void test_calls_when_another_connection_takes_long_then_served_in_the_same_turn(void **state)
+static void test_calls_when_another_client_takes_long_then_served_in_the_same_turn(void **state)
 {
     static const uint8_t message[6] = {0, 0, 0, 0, 1, 99};
     struct fixture *f = *state;
     struct wire other;
     bool seen = false;
 
-    wire_ready(&other, &f->rig);
+    wire_open_tcp(&other, &f->rig); /* the others are of a Unix user */
+    wire_take_settings(&other);
+    wire_pump(&other);
     send_calls(&f->wire, "/w.W/Work", false);
     assert_true(wire_request(&other, 1, "/w.W/Work", false, NULL));
     assert_true(wire_frame(&other, DATA, END_STREAM, 1, message, sizeof message));
     rig_turn(&f->rig);
-    assert_int_equal(f->n, PER_TURN + 1);
+    assert_int_equal(f->n, PER_TURN);
     for (unsigned i = 0; i < f->n; i++) {
         seen = seen || f->order[i] == 99;
     }
@@ -497,10 +612,14 @@ static void test_records_when_of_one_byte_then_a_read_is_what_counts(void **stat
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name)   cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define SLICES(name) cmocka_unit_test_setup_teardown(name, slices_setup, slices_teardown)
+        SLICES(test_slices_when_a_client_has_many_connections_then_another_waits_for_one_slice),
+        SLICES(test_slices_when_a_client_is_alone_then_one_lasts_the_turn),
+        SLICES(test_slices_when_items_are_removed_then_no_further_ones),
         cmocka_unit_test(test_calls_when_they_take_long_then_some_in_each_turn),
         TEST(test_calls_when_held_for_a_turn_then_in_order_and_all_answered),
-        TEST(test_calls_when_another_connection_takes_long_then_served_in_the_same_turn),
+        TEST(test_calls_when_another_client_takes_long_then_served_in_the_same_turn),
         TEST(test_connection_when_lost_while_calls_are_held_then_they_are_gone),
         TEST(test_messages_of_a_stream_when_they_take_long_then_some_in_each_turn),
         cmocka_unit_test(
@@ -512,5 +631,5 @@ int main(void)
         TEST(test_frames_when_tiny_then_few_kilobytes_in_a_turn),
         cmocka_unit_test(test_records_when_of_one_byte_then_a_read_is_what_counts),
     };
-    return cmocka_run_group_tests_name("grpc_turn", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("run", tests, NULL, NULL);
 }

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The limits of time of connections and calls: a tick of their loop looks at all of them, some in
+ * each turn. Loop thread.
+ */
+#include "base/assert.h"
+#include "base/clock.h"
+#include "net/grpc_internal.h"
+
+enum {
+    TICK_US_MIN = 5 * 1000,
+    TICK_US_MAX = 1000 * 1000,
+    CHECKS_PER_TURN = 64,          /* of connections */
+    DRAIN_NOTICE_US = 1000 * 1000, /* for a client that does not answer the PING, or asks nothing */
+    AGE_GRACE_US = 5 * 60 * 1000 * 1000, /* calls of an aged connection may still take this long */
+};
+
+void grpc_conn_drain(struct grpc_conn *conn, uint64_t now_us)
+{
+    if (conn->drain_us == 0 || conn->is_http) { /* HTTP/1.1 may wait since long: another reason */
+        conn->drain_us = now_us;
+        hps_http_drain(conn->http);
+    }
+}
+
+static bool passed(uint64_t now_us, uint64_t since_us, uint64_t limit_us)
+{
+    return limit_us > 0 && now_us > since_us && now_us - since_us > limit_us;
+}
+
+static void check_silence(struct grpc_conn *conn, uint64_t now_us)
+{
+    const struct hps_grpc_limits *limits = &conn->grpc_loop->limits;
+    uint64_t read_us = conn->http->read_us;
+
+    if (conn->http->ops->ping == NULL) {
+        return;
+    }
+    if (conn->ping_us != 0 && read_us >= conn->ping_us) {
+        conn->ping_us = 0;
+    }
+    if (conn->ping_us == 0) {
+        if (passed(now_us, read_us, limits->keepalive_us)) {
+            conn->ping_us = now_us;
+            conn->http->ops->ping(conn->http);
+        }
+    } else if (passed(now_us, conn->ping_us, limits->keepalive_timeout_us)) {
+        hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, "keepalive PING not answered");
+    }
+}
+
+/* Calls whose peer neither takes the reply nor sends the rest of the request. */
+static void check_calls(struct grpc_conn *conn, uint64_t now_us)
+{
+    uint64_t stall_us = conn->grpc_loop->limits.stall_timeout_us;
+    uint64_t written = conn->http->written;
+
+    if (written != conn->written || !conn->http->blocked) {
+        conn->written = written;
+        conn->written_us = now_us;
+    } else if (passed(now_us, conn->written_us, stall_us)) {
+        hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, "the peer does not read");
+        return;
+    }
+    if (!grpc_paces_check(conn, now_us)) {
+        return;
+    }
+    grpc_intakes_check(conn, now_us);
+    for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
+        const struct hps_grpc_method *method = call->entry != NULL ? call->entry->method : NULL;
+        uint64_t framed = call->stream->framed;
+        bool sending = call->stream->queued > 0;
+        bool receiving = call->request.phase <= GRPC_REQUEST_WHOLE &&
+                         call->request.unconsumed == 0 &&
+                         (method == NULL || !method->client_streaming);
+        if (framed != call->progress.framed || (!sending && !receiving)) {
+            call->progress.framed = framed;
+            call->progress.at_us = now_us;
+        } else if (passed(now_us, call->progress.at_us, stall_us)) {
+            call->progress.at_us = now_us;
+            grpc_call_stalled(call);
+        }
+    }
+}
+
+static bool is_unused(const struct grpc_conn *conn, uint64_t now_us)
+{
+    return conn->calls == NULL &&
+           passed(now_us, conn->idle_us, conn->grpc_loop->limits.idle_timeout_us);
+}
+
+/* HTTP/2 has announced the end. HTTP/1.1 can do so only in an answer: it waits for a request until
+ * nobody uses the connection, or the server itself ends. */
+static bool notice_is_over(const struct grpc_conn *conn, uint64_t now_us)
+{
+    uint64_t since_us = conn->drain_us;
+
+    if (conn->is_http) {
+        since_us = conn->idle_us > since_us ? conn->idle_us : since_us;
+        if (conn->calls != NULL || conn->grpc_loop->phase == GRPC_LOOP_SERVING) {
+            return is_unused(conn, now_us);
+        }
+    }
+    return passed(now_us, since_us, DRAIN_NOTICE_US);
+}
+
+static void check_conn(struct grpc_conn *conn, uint64_t now_us)
+{
+    const struct hps_grpc_limits *limits = &conn->grpc_loop->limits;
+
+    if (!hps_http_is_ready(conn->http)) {
+        return; /* the connection itself watches its handshake */
+    }
+    if (!conn->had_request && passed(now_us, conn->idle_us, limits->handshake_timeout_us)) {
+        conn->late = true;
+        hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, "no request in time");
+        return;
+    }
+    if (conn->http->head_us != 0 &&
+        passed(now_us, conn->http->head_us, limits->handshake_timeout_us)) {
+        hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR,
+                       "the head of a request did not come in time");
+        return;
+    }
+    if (conn->drain_us == 0 &&
+        ((conn->age_end_us != 0 && now_us > conn->age_end_us) || is_unused(conn, now_us))) {
+        grpc_conn_drain(conn, now_us);
+    }
+    if (conn->drain_us != 0) {
+        if (notice_is_over(conn, now_us)) {
+            hps_http_drain_now(conn->http);
+        }
+        if ((!conn->is_http && passed(now_us, conn->drain_us, AGE_GRACE_US)) ||
+            grpc_conn_must_go(conn, now_us)) {
+            hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, "calls outlived the drain");
+            return;
+        }
+    }
+    check_silence(conn, now_us);
+    check_calls(conn, now_us);
+    HPS_DEBUG_SANE(grpc_conn_sane(conn));
+}
+
+/* A tick looks at all connections that are there when it begins, at some of them in each turn. */
+void grpc_loop_tick(void *ctx)
+{
+    struct hps_grpc_loop *grpc_loop = ctx;
+
+    if (grpc_loop->tick_next == NULL) {
+        grpc_loop->tick_began_us = hps_clock_us();
+        grpc_loop->tick_next = grpc_loop->conns;
+        grpc_intakes_tick(grpc_loop, grpc_loop->tick_began_us);
+    }
+    for (unsigned n = 0; n < CHECKS_PER_TURN && grpc_loop->tick_next != NULL; n++) {
+        struct grpc_conn *conn = grpc_loop->tick_next;
+        grpc_loop->tick_next = conn->next;
+        check_conn(conn, grpc_loop->tick_began_us);
+    }
+    hps_timer_set_after(grpc_loop->loop, &grpc_loop->tick,
+                        grpc_loop->tick_next != NULL ? 0 : grpc_loop->tick_us);
+}
+
+uint64_t grpc_tick_us(const struct hps_grpc_limits *limits)
+{
+    const uint64_t times[] = {limits->handshake_timeout_us, limits->stall_timeout_us,
+                              limits->idle_timeout_us,      limits->age_max_us,
+                              limits->keepalive_us,         limits->keepalive_timeout_us};
+    uint64_t tick_us = TICK_US_MAX;
+
+    for (unsigned i = 0; i < sizeof times / sizeof *times; i++) {
+        if (times[i] > 0 && times[i] / 8 < tick_us) {
+            tick_us = times[i] / 8;
+        }
+    }
+    return tick_us < TICK_US_MIN ? TICK_US_MIN : tick_us;
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The slices of a loop. See run.h.
+ */
+#include "net/run.h"
+
+#include <stddef.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/container.h"
+
+enum { NS_PER_US = 1000, SLICE_NS_MIN = 500 /* cheaper slices cost this much as well */ };
+
+void hps_run_init(struct hps_run *run)
+{
+    *run = (struct hps_run){0};
+    hps_fair_init(&run->fair, (uint64_t)HPS_RUN_SLICE_US * NS_PER_US);
+}
+
+void hps_run_item_init(struct hps_run_item *item, struct hps_run *run, uint64_t client,
+                       void (*work)(struct hps_run_item *item, unsigned events))
+{
+    uint64_t hash = client * 0x9e3779b97f4a7c15u;
+
+    HPS_ASSERT(work != NULL);
+    *item = (struct hps_run_item){
+        .run = run, .flow = &run->flows[(hash >> 32) % HPS_RUN_FLOWS], .work = work};
+}
+
+void hps_run_add(struct hps_run_item *item, unsigned events)
+{
+    HPS_ASSERT(events != 0);
+    item->events |= events;
+    if (item->run->current != item && !item->item.queued) {
+        hps_fair_add(&item->run->fair, item->flow, &item->item);
+    }
+}
+
+unsigned hps_run_take(struct hps_run_item *item, unsigned events)
+{
+    unsigned taken = item->events & events;
+
+    HPS_ASSERT(item->run->current == item);
+    item->events &= ~events;
+    return taken;
+}
+
+void hps_run_remove(struct hps_run_item *item)
+{
+    item->events = 0;
+    if (item->item.queued) {
+        hps_fair_remove(&item->run->fair, &item->item);
+    }
+    if (item->run != NULL && item->run->current == item) {
+        item->run->current = NULL;
+    }
+}
+
+bool hps_run_is_added(const struct hps_run_item *item)
+{
+    return item->events != 0;
+}
+
+/* One slice of the next item, which begins at seen_us. */
+static void run_slice(struct hps_run *run, struct hps_run_item *item, uint64_t turn_end_us)
+{
+    struct hps_fair_flow *flow = item->flow;
+    uint64_t from_us = run->seen_us;
+    uint64_t slice_end_us = from_us + HPS_RUN_SLICE_US;
+    unsigned events = item->events;
+
+    hps_fair_remove(&run->fair, &item->item);
+    item->events = 0;
+    run->current = item;
+    run->in_slice = true;
+    run->shared = run->fair.n_items > flow->n_items;
+    run->limit_us = run->shared || turn_end_us < slice_end_us ? slice_end_us : turn_end_us;
+    item->work(item, events);
+    run->in_slice = false;
+    run->seen_us = hps_clock_us();
+    hps_fair_spend(&run->fair, flow, (run->seen_us - from_us) * NS_PER_US + SLICE_NS_MIN);
+    if (run->current != NULL && item->events != 0) {
+        hps_fair_add(&run->fair, flow, &item->item);
+    }
+    run->current = NULL;
+}
+
+void hps_run_turn(struct hps_run *run)
+{
+    struct hps_fair_item *first = hps_fair_first(&run->fair, false);
+
+    HPS_ASSERT(!run->in_slice);
+    if (first == NULL) {
+        return;
+    }
+    run->seen_us = hps_clock_us();
+    uint64_t end_us = run->seen_us + HPS_RUN_TURN_US;
+    do {
+        run_slice(run, HPS_CONTAINER_OF(first, struct hps_run_item, item), end_us);
+        first = hps_fair_first(&run->fair, false);
+    } while (first != NULL && run->seen_us < end_us);
+}
+
+bool hps_run_is_idle(const struct hps_run *run)
+{
+    return run->fair.n_items == 0;
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The work of an event loop, which its clients share fairly. A connection that has work is queued
+ * as an item, in the flow of its client (base/fair.h). In each turn the loop does such work for at
+ * most HPS_RUN_TURN_US, then it looks at its descriptors again. The work is done in slices. The
+ * time of a slice is charged to the flow. So a client with a thousand connections gets no more
+ * time than a client with one.
+ *
+ * Everything runs on the thread of the loop. net/loop.h has one run for each loop.
+ */
+#ifndef HPS_NET_RUN_H
+#define HPS_NET_RUN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/fair.h"
+
+enum {
+    HPS_RUN_TURN_US = 1000, /* work of a turn */
+    HPS_RUN_SLICE_US = 64,  /* a slice, while other clients wait */
+    HPS_RUN_FLOWS = 256,    /* clients are distributed over them by a hash */
+};
+
+struct hps_run {
+    struct hps_fair fair;
+    struct hps_fair_flow flows[HPS_RUN_FLOWS];
+    struct hps_run_item *current; /* whose slice it is; NULL: it was removed, or there is none */
+    bool in_slice;
+    bool shared;       /* other flows waited when the slice began */
+    uint64_t seen_us;  /* the time that was read last */
+    uint64_t limit_us; /* when the slice should end */
+};
+
+/* Something that has work, embedded in a struct of its user. */
+struct hps_run_item {
+    struct hps_fair_item item;
+    struct hps_run *run;
+    struct hps_fair_flow *flow;
+    unsigned events; /* added since its last slice began */
+    /* One slice: does the work for `events`. It may free the struct that has the item, after
+     * hps_run_remove. If work is left, it adds events again. */
+    void (*work)(struct hps_run_item *item, unsigned events);
+};
+
+void hps_run_init(struct hps_run *run);
+/* client: hps_sock_client of the connection; 0 for connections of this process itself */
+void hps_run_item_init(struct hps_run_item *item, struct hps_run *run, uint64_t client,
+                       void (*work)(struct hps_run_item *item, unsigned events));
+/* Queues the item, unless it is queued. An item may be added within its own slice: then it is
+ * queued when the slice ends, behind other items. events: bits that its user defines, not 0. */
+void hps_run_add(struct hps_run_item *item, unsigned events);
+/* Within a slice of the item: those of `events` that were added since it began. They are done. */
+unsigned hps_run_take(struct hps_run_item *item, unsigned events);
+void hps_run_remove(struct hps_run_item *item); /* idempotent */
+bool hps_run_is_added(const struct hps_run_item *item);
+
+/* The slice has had its time, as far as the clock was read (hps_run_see). False outside of slices.
+ */
+static inline bool hps_run_is_spent(const struct hps_run *run)
+{
+    return run->in_slice && run->seen_us > run->limit_us;
+}
+
+/* Somebody has read the clock. */
+static inline void hps_run_see(struct hps_run *run, uint64_t now_us)
+{
+    run->seen_us = now_us;
+}
+
+/* Whether other clients wait for this slice to end. Its steps should be short then. */
+static inline bool hps_run_is_shared(const struct hps_run *run)
+{
+    return run->in_slice && run->shared;
+}
+
+/* For the loop: does the work of a turn. */
+void hps_run_turn(struct hps_run *run);
+bool hps_run_is_idle(const struct hps_run *run);
+
+#endif
