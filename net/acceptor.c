@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Accepts connections within limits, on the thread of its loop. net/peers.h counts the connections,
- * because they end on other threads and outlive the acceptor.
+ * Accepts connections within limits, on the thread of its loop. net/places.h counts the
+ * connections, because they end on other threads and outlive the acceptor.
  */
 #include "net/acceptor.h"
 
@@ -34,12 +34,12 @@ struct listener {
 struct hps_acceptor {
     struct hps_loop *loop;
     struct hps_acceptor_options options;
-    struct hps_peers *peers;
+    struct hps_place_table *places;
     struct listener *listeners;
     struct hps_timer pause;
     bool starved; /* no descriptors or memory, which the log says once; reset by the next accept */
-    uint64_t logged_us[HPS_PEERS_REFUSALS]; /* when these were last logged; 0: never */
-    uint64_t n_untold[HPS_PEERS_REFUSALS];
+    uint64_t logged_us[HPS_PLACES_REFUSALS]; /* when these were last logged; 0: never */
+    uint64_t n_untold[HPS_PLACES_REFUSALS];
 };
 
 /* ---- accepting ------------------------------------------------------------------------------- */
@@ -72,27 +72,37 @@ static void starve(struct hps_acceptor *acceptor)
     hps_timer_set_after(acceptor->loop, &acceptor->pause, PAUSE_US);
 }
 
-static void write_refused(int fd, enum hps_peers_refusal why, uint64_t n)
+static void write_refused(int fd, enum hps_place_refusal why, uint64_t n)
 {
-    static const char *const messages[HPS_PEERS_REFUSALS] = {
-        [HPS_PEERS_FULL] = "connection refused: too many connections; raise the limit, or find the "
-                           "peers that open them",
-        [HPS_PEERS_PEER_MAX] = "connection refused: too many connections of one peer; raise the "
-                               "limit, or find out why it opens them",
-        [HPS_PEERS_SLOWED] =
+    static const char *const messages[HPS_PLACES_REFUSALS] = {
+        [HPS_PLACES_FULL] =
+            "connection refused: too many connections; raise the limit, or find the "
+            "peers that open them",
+        [HPS_PLACES_CLIENT_MAX] = "connection refused: too many connections of one peer; raise the "
+                                  "limit, or find out why it opens them",
+        [HPS_PLACES_SLOWED] =
             "connection refused: earlier connections of this peer failed before their first "
             "request; a few per second are accepted until one succeeds",
-        [HPS_PEERS_FAILED] = "connection refused: no memory to set it up; give hpsd more, or lower "
-                             "connections_max",
+        [HPS_PLACES_FAILED] =
+            "connection refused: no memory to set it up; give hpsd more, or lower "
+            "connections_max",
     };
     char peer[HPS_ADDR_TEXT_MAX];
     hps_sock_peer(fd, peer, sizeof(peer));
     HPS_LOG(WARN, "acceptor", messages[why], HPS_STR("peer", peer),
-            HPS_STR("limit", hps_peers_refusal_name(why)), HPS_U64("refused", n));
+            HPS_STR("limit", hps_place_refusal_name(why)), HPS_U64("refused", n));
+}
+
+static void count_refused(const struct hps_acceptor *acceptor, enum hps_place_refusal why)
+{
+    struct hps_metric *refused = acceptor->options.refused[why];
+    if (refused) {
+        hps_metric_add(refused, 1);
+    }
 }
 
 /* One line for many, because a refused client retries. */
-static void log_refused(struct hps_acceptor *acceptor, int fd, enum hps_peers_refusal why,
+static void log_refused(struct hps_acceptor *acceptor, int fd, enum hps_place_refusal why,
                         uint64_t now_us)
 {
     uint64_t *logged_us = &acceptor->logged_us[why];
@@ -109,11 +119,12 @@ static void take(struct listener *listener, int fd)
 {
     struct hps_acceptor *acceptor = listener->acceptor;
     uint64_t now_us = hps_clock_us();
-    enum hps_peers_refusal why;
+    enum hps_place_refusal why;
     bool is_unix;
     uint64_t client = hps_sock_client(fd, &is_unix);
-    struct hps_peer_slot *slot = hps_peers_admit(acceptor->peers, client, is_unix, now_us, &why);
-    if (!slot) {
+    struct hps_place *place = hps_places_admit(acceptor->places, client, is_unix, now_us, &why);
+    if (!place) {
+        count_refused(acceptor, why);
         log_refused(acceptor, fd, why, now_us);
         close(fd);
         return;
@@ -123,11 +134,11 @@ static void take(struct listener *listener, int fd)
     if (hps_conn_new(fd, listener->tls, &conn, &err) != HPS_OK) {
         HPS_LOG(WARN, "acceptor", "connection refused: it could not be set up",
                 HPS_STR("reason", err.text));
-        hps_peers_count_refused(acceptor->peers, HPS_PEERS_FAILED);
-        hps_peer_slot_free(slot);
+        count_refused(acceptor, HPS_PLACES_FAILED);
+        hps_place_free(place);
         return;
     }
-    hps_conn_slot_give(conn, slot);
+    hps_conn_place_give(conn, place);
     hps_conn_loopback_set(conn, listener->loopback);
     acceptor->options.on_accept(acceptor->options.ctx, conn, listener->cookie);
 }
@@ -164,15 +175,15 @@ hps_status hps_acceptor_new(struct hps_loop *loop, const struct hps_acceptor_opt
 {
     HPS_ASSERT(options->on_accept);
     struct hps_acceptor *acceptor = hps_calloc(1, sizeof(*acceptor));
-    struct hps_peers *peers = hps_peers_new(&options->limits, options->metrics);
-    if (!acceptor || !peers) {
+    struct hps_place_table *places = hps_places_new(&options->limits, options->displaced);
+    if (!acceptor || !places) {
         hps_free(acceptor);
-        hps_peers_free(peers);
+        hps_places_free(places);
         return hps_error_set(err, HPS_NO_MEMORY, "acceptor: out of memory");
     }
     acceptor->loop = loop;
     acceptor->options = *options;
-    acceptor->peers = peers;
+    acceptor->places = places;
     hps_timer_init(&acceptor->pause, on_pause_over, acceptor);
     *out_acceptor = acceptor;
     return HPS_OK;
@@ -210,19 +221,14 @@ hps_status hps_acceptor_add(struct hps_acceptor *acceptor, int listen_fd, struct
     return HPS_OK;
 }
 
-void hps_acceptor_limits_set(struct hps_acceptor *acceptor, const struct hps_peers_limits *limits)
+void hps_acceptor_limits_set(struct hps_acceptor *acceptor, const struct hps_place_limits *limits)
 {
-    hps_peers_limits_set(acceptor->peers, limits);
+    hps_places_limits_set(acceptor->places, limits);
 }
 
 unsigned hps_acceptor_connections(struct hps_acceptor *acceptor)
 {
-    return hps_peers_connections(acceptor->peers);
-}
-
-uint64_t hps_acceptor_refused(struct hps_acceptor *acceptor)
-{
-    return hps_peers_refused(acceptor->peers);
+    return hps_places_taken(acceptor->places);
 }
 
 /* Leaves the file alone if another server has put its own socket there. */
@@ -259,6 +265,6 @@ void hps_acceptor_free(struct hps_acceptor *acceptor)
     }
     hps_acceptor_stop(acceptor);
     HPS_ASSERT(!hps_timer_armed(&acceptor->pause));
-    hps_peers_free(acceptor->peers);
+    hps_places_free(acceptor->places);
     hps_free(acceptor);
 }

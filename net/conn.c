@@ -17,7 +17,7 @@
 #include "base/assert.h"
 #include "base/heap.h"
 #include "net/addr.h"
-#include "net/peers.h"
+#include "net/places.h"
 #include "net/sock.h"
 #include "net/tls.h"
 
@@ -62,7 +62,7 @@ struct hps_conn {
     char peer[HPS_ADDR_TEXT_MAX];
     uint64_t client;
     bool received; /* bytes came; with TLS see hps_conn_received */
-    struct hps_peer_slot *slot;
+    struct hps_place *place;
 };
 
 static void on_fd(void *ctx, unsigned events);
@@ -212,7 +212,7 @@ void hps_conn_free(struct hps_conn *conn)
     close(conn->fd);
     hps_free(conn->connecting);
     hps_free(conn->record);
-    hps_peer_slot_free(conn->slot);
+    hps_place_free(conn->place);
     hps_free(conn);
 }
 
@@ -640,22 +640,22 @@ void hps_conn_loopback_set(struct hps_conn *conn, bool loopback)
     conn->is_loopback = loopback;
 }
 
-void hps_conn_slot_give(struct hps_conn *conn, struct hps_peer_slot *slot)
+void hps_conn_place_give(struct hps_conn *conn, struct hps_place *place)
 {
-    HPS_ASSERT(!conn->slot);
-    conn->slot = slot;
+    HPS_ASSERT(!conn->place);
+    conn->place = place;
 }
 
-struct hps_peer_slot *hps_conn_slot(const struct hps_conn *conn)
+struct hps_place *hps_conn_place(const struct hps_conn *conn)
 {
-    return conn->slot;
+    return conn->place;
 }
 
-struct hps_peer_slot *hps_conn_slot_take(struct hps_conn *conn)
+struct hps_place *hps_conn_place_take(struct hps_conn *conn)
 {
-    struct hps_peer_slot *slot = conn->slot;
-    conn->slot = NULL;
-    return slot;
+    struct hps_place *place = conn->place;
+    conn->place = NULL;
+    return place;
 }
 
 hps_status hps_conn_peer_groups(const struct hps_conn *conn, gid_t **out_groups, size_t *out_n)

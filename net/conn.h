@@ -21,8 +21,8 @@
 #include "net/loop.h"
 
 struct hps_conn;
-struct hps_peer_slot; /* net/peers.h */
-struct hps_tls;       /* net/tls.h */
+struct hps_place; /* net/places.h */
+struct hps_tls;   /* net/tls.h */
 
 /* Creates the server's end of an accepted socket. The connection owns `fd` from now on, also on
  * failure. It takes a reference to `tls` (NULL: no TLS). */
@@ -117,13 +117,13 @@ bool hps_conn_is_gone(const struct hps_conn *conn);
 /* Whether the peer has sent at least one byte. Bytes of a TLS handshake count. */
 bool hps_conn_received(const struct hps_conn *conn);
 
-/* Sets the slot of the connection (net/peers.h). hps_conn_free frees the slot, unless
- * hps_conn_slot_take was called before. */
-void hps_conn_slot_give(struct hps_conn *conn, struct hps_peer_slot *slot);
-/* Returns the slot, which the connection still owns. NULL: the connection has no slot. */
-struct hps_peer_slot *hps_conn_slot(const struct hps_conn *conn);
-/* Returns the slot and makes the caller its owner. The caller frees the slot when the connection
- * has ended. NULL: the connection had no slot. */
-struct hps_peer_slot *hps_conn_slot_take(struct hps_conn *conn);
+/* Sets the place of the connection (net/places.h). hps_conn_free frees the place, unless
+ * hps_conn_place_take was called before. */
+void hps_conn_place_give(struct hps_conn *conn, struct hps_place *place);
+/* Returns the place, which the connection still owns. NULL: the connection has no place. */
+struct hps_place *hps_conn_place(const struct hps_conn *conn);
+/* Returns the place and makes the caller its owner. The caller frees the place when the connection
+ * has ended. NULL: the connection had no place. */
+struct hps_place *hps_conn_place_take(struct hps_conn *conn);
 
 #endif

@@ -224,9 +224,9 @@ hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *lo
                              struct hps_grpc_loop **out_grpc_loop) HPS_MUST_CHECK;
 /* Serves `conn` on the loop. The loop owns `conn` from now on, also on failure. Any thread: this
  * posts to the loop. listener_mask: selects the services of the connection (see
- * hps_grpc_server_add). If the connection has a slot (net/peers.h), the server keeps the state of
- * the slot up to date. A displaced connection ends at once, or within about two seconds if it has
- * calls. */
+ * hps_grpc_server_add). If the connection has a place (net/places.h), the server keeps the state
+ * of the place up to date. A displaced connection ends at once, or within about two seconds if it
+ * has calls. */
 void hps_grpc_loop_adopt(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
                          uint32_t listener_mask);
 /* Like hps_grpc_loop_adopt, for a connection that speaks HTTP/1.1. */

@@ -145,7 +145,7 @@ static void unlink_from_conn(struct hps_grpc_call *call)
     call->prev = NULL;
     if (conn->calls == NULL) {
         conn->idle_us = hps_clock_us();
-        hps_peer_slot_idle(conn->seat, conn->idle_us);
+        hps_place_idle(conn->seat, conn->idle_us);
     }
 }
 

@@ -117,7 +117,7 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
     hps_status entered;
 
     call->conn->had_request = true;
-    hps_peer_slot_busy(call->conn->seat);
+    hps_place_busy(call->conn->seat, call->start_us);
     if (!grpc_conn_has_room(call->conn, 1)) {
         grpc_call_refuse(call, HPS_EXHAUSTED,
                          "call rejected: calls and requests in flight hold all of the %zu bytes "

@@ -211,7 +211,7 @@ bool grpc_conn_has_room(const struct grpc_conn *conn, unsigned eighths)
     bytes_max += bytes_max / 8 * eighths;
     return bytes_max == 0 || all <= bytes_max ||
            (conn->seat != NULL && all - bytes_max <= share &&
-            hps_peer_slot_peer_bytes(conn->seat) <= share);
+            hps_place_client_bytes(conn->seat) <= share);
 }
 
 static bool is_large(const struct hps_grpc_call *call)
@@ -236,7 +236,7 @@ static void check_room(struct hps_grpc_call *call)
     size_t share = call->grpc_loop->limits.request_bytes_share;
     bool has_share = share > 0 && call->conn->seat != NULL;
     size_t all = all_bytes(server);
-    size_t peer = hps_peer_slot_peer_bytes(call->conn->seat);
+    size_t peer = hps_place_client_bytes(call->conn->seat);
     bool large = is_large(call);
     uint64_t now_us;
 

@@ -4,7 +4,7 @@
  *
  *     grpc_server.c        methods, and the connections of a loop
  *     grpc_tick.c          their limits of time
- *     grpc_seat.c          their seats: who gives way, who never began, whom nobody knows
+ *     grpc_seat.c          their places: who gives way, who never began, whom nobody knows
  *     grpc_call.c          the life of a call, and what a service may ask of it
  *     grpc_call_phase.c    its phases: which may follow, what goes with each
  *     grpc_call_headers.c  its request headers, by which it is judged
@@ -32,7 +32,7 @@
 #include "net/grpc.h"
 #include "net/grpc_frame.h"
 #include "net/http2.h"
-#include "net/peers.h"
+#include "net/places.h"
 
 enum {
     GRPC_METADATA_BYTES_MAX = 16 * 1024, /* of a request by HTTP/2: names + values + 32 each */
@@ -191,16 +191,16 @@ struct grpc_conn {
         struct hps_grpc_call *first, *last; /* calls for whose answers there is no room */
     } charges;
     uint32_t listener_mask;
-    bool is_http;               /* it speaks HTTP/1.1 */
-    void *visitor;              /* of the guard, from the first call on */
-    uint64_t rechecked;         /* after which change of its rules */
-    struct hps_peer_slot *seat; /* NULL: none */
-    size_t request_bytes;       /* of requests that are being put together */
-    uint64_t idle_us;           /* since when there is no call */
-    uint64_t age_end_us;        /* 0: none */
-    uint64_t drain_us;          /* when the drain began; 0: not */
-    uint64_t ping_us;           /* keepalive sent; 0: none out */
-    uint64_t written;           /* as seen by the last tick */
+    bool is_http;           /* it speaks HTTP/1.1 */
+    void *visitor;          /* of the guard, from the first call on */
+    uint64_t rechecked;     /* after which change of its rules */
+    struct hps_place *seat; /* NULL: none */
+    size_t request_bytes;   /* of requests that are being put together */
+    uint64_t idle_us;       /* since when there is no call */
+    uint64_t age_end_us;    /* 0: none */
+    uint64_t drain_us;      /* when the drain began; 0: not */
+    uint64_t ping_us;       /* keepalive sent; 0: none out */
+    uint64_t written;       /* as seen by the last tick */
     uint64_t written_us;
     struct grpc_pace pace;
     unsigned n_unknown; /* calls that were refused as nobody knows who made them, in a row */
@@ -381,7 +381,7 @@ static inline void grpc_call_count_bytes(struct hps_grpc_call *call, size_t held
     if (more != 0) {                            /* all loops write the server's sum */
         atomic_fetch_add_explicit(&call->grpc_loop->server->request_bytes, more,
                                   memory_order_relaxed);
-        hps_peer_slot_hold(call->conn->seat, more);
+        hps_place_hold(call->conn->seat, more);
         call->conn->request_bytes += more;
         call->request.counted = held;
     }
@@ -396,7 +396,7 @@ static inline void grpc_call_count_head(struct hps_grpc_call *call, size_t bytes
     size_t more = bytes - call->headers.counted; /* modulo 2^64: it may be less */
     if (more != 0) {
         atomic_fetch_add_explicit(&call->grpc_loop->server->call_bytes, more, memory_order_relaxed);
-        hps_peer_slot_hold(call->conn->seat, more);
+        hps_place_hold(call->conn->seat, more);
         call->headers.counted = bytes;
     }
 }
@@ -608,7 +608,7 @@ void grpc_charge_sane(const struct hps_grpc_call *call);
 /* ---- grpc_seat.c ----------------------------------------------------------------------------- */
 
 /* A connection that is adopted on this loop can be asked to give way from now on. */
-void grpc_seat_watch(struct hps_grpc_loop *grpc_loop, struct hps_peer_slot *seat);
+void grpc_seat_watch(struct hps_grpc_loop *grpc_loop, struct hps_place *seat);
 /* The connection was asked to give way: it does, unless it does already. */
 void grpc_conn_leave(struct grpc_conn *conn, uint64_t now_us);
 /* A connection that gives way has had time enough for its calls. */

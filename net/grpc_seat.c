@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Connections and their seats (peers.h): those that are asked to give way to others, those that end
- * before their first request, and those that nobody knows. Loop thread, but for who asks.
+ * Connections and their seats (places.h): those that are asked to give way to others, those that
+ * end before their first request, and those that nobody knows. Loop thread, but for who asks.
  */
 #include "net/grpc_internal.h"
 
@@ -41,20 +41,21 @@ static void on_leave(void *ctx)
     }
 }
 
-void grpc_seat_watch(struct hps_grpc_loop *grpc_loop, struct hps_peer_slot *seat)
+void grpc_seat_watch(struct hps_grpc_loop *grpc_loop, struct hps_place *seat)
 {
     if (seat != NULL) {
-        hps_peer_slot_on_leave(seat, on_leave, grpc_loop);
+        hps_place_on_leave(seat, on_leave, grpc_loop);
     }
 }
 
 void grpc_conn_leave(struct grpc_conn *conn, uint64_t now_us)
 {
-    if (conn->leaving || conn->seat == NULL || !hps_peer_slot_is_leaving(conn->seat)) {
+    if (conn->leaving || conn->seat == NULL || !hps_place_is_leaving(conn->seat)) {
         return;
     }
     conn->leaving = true;
-    if (conn->calls != NULL && hps_http_is_ready(conn->http)) {
+    if (conn->calls != NULL && hps_http_is_ready(conn->http) &&
+        !hps_place_leaves_at_once(conn->seat)) {
         grpc_conn_drain(conn, now_us);
     } else {
         hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, "it gives way to another connection");
@@ -117,7 +118,7 @@ void grpc_conn_no_start(struct grpc_conn *conn, const struct hps_error *why)
     if (!is_to_blame(conn, how)) {
         return;
     }
-    uint64_t n = hps_peer_slot_failed(conn->seat, hps_clock_us());
+    uint64_t n = hps_place_failed(conn->seat, hps_clock_us());
     if (n > 0 && how != HPS_GRPC_LEFT) {
         HPS_LOG(WARN, "grpc",
                 "connection failed: it ended before its first request; see error, and whether the "
@@ -136,7 +137,7 @@ void grpc_conn_judged(struct grpc_conn *conn, hps_status status)
         return;
     }
     uint64_t now_us = hps_clock_us();
-    (void)hps_peer_slot_failed(conn->seat, now_us); /* whoever judges has told of it */
+    (void)hps_place_failed(conn->seat, now_us); /* whoever judges has told of it */
     if (++conn->n_unknown == UNKNOWN_MAX) {
         grpc_conn_drain(conn, now_us);
         hps_http_drain_now(conn->http);

@@ -337,7 +337,7 @@ static void conn_gone(struct grpc_conn *conn)
     if (conn->visitor != NULL) {
         grpc_loop->server->guard.visitor_free(conn->visitor);
     }
-    hps_peer_slot_free(conn->seat);
+    hps_place_free(conn->seat);
     conn->seat = NULL;
     grpc_charges_fini(conn);
     conn->http = NULL;
@@ -431,11 +431,11 @@ static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, str
         limits->age_max_us > 0 ? now_us + jittered(grpc_loop, limits->age_max_us) : 0;
     conn->client = hps_conn_client(raw);
     strncpy(conn->peer, hps_conn_peer(raw), sizeof conn->peer - 1);
-    conn->seat = hps_conn_slot_take(raw);
+    conn->seat = hps_conn_place_take(raw);
     if (open_http(grpc_loop, raw, conn, &err) != HPS_OK) {
         HPS_LOG(WARN, "grpc", "connection refused: it could not be set up",
                 HPS_STR("reason", err.text));
-        hps_peer_slot_free(conn->seat);
+        hps_place_free(conn->seat);
         hps_free(conn);
         return;
     }
@@ -491,7 +491,7 @@ static void adopt_as(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn, uin
     *adoption = (struct adoption){
         .task = {.run = queue_adoption}, .grpc_loop = grpc_loop, .conn = conn, .made = made};
     atomic_fetch_add_explicit(&grpc_loop->refs, 1, memory_order_relaxed);
-    grpc_seat_watch(grpc_loop, hps_conn_slot(conn));
+    grpc_seat_watch(grpc_loop, hps_conn_place(conn));
     hps_loop_post(grpc_loop->loop, &adoption->task);
     return;
 

@@ -55,6 +55,9 @@ static void check_calls(struct grpc_conn *conn, uint64_t now_us)
     uint64_t stall_us = conn->grpc_loop->limits.stall_timeout_us;
     uint64_t written = conn->http->written;
 
+    if (conn->calls != NULL && written != conn->written) {
+        hps_place_busy(conn->seat, now_us);
+    }
     if (written != conn->written || !conn->http->blocked) {
         conn->written = written;
         conn->written_us = now_us;

@@ -110,8 +110,8 @@ struct hps_daemon {
         struct hps_grpc_server *server;
         struct hps_grpc_loop *loop; /* the connections, on the main thread */
         struct hps_acceptor *acceptor;
-        struct hps_peers *readers; /* calls of /metrics in flight */
-        struct hps_block *page;    /* the last page of /metrics, while it has readers */
+        struct hps_place_table *readers; /* calls of /metrics in flight */
+        struct hps_block *page;          /* the last page of /metrics, while it has readers */
         size_t page_bytes;
         uint64_t printed_us;
     } pages; /* serves http_listen; all NULL if http_listen is not configured */
@@ -156,8 +156,8 @@ void daemon_reload(struct hps_daemon *daemon);
 
 /* Set the limits of the admin listener, if `admin` is true, else of the public listeners. For the
  * public listeners, connections_max is lower than configured if RLIMIT_NOFILE requires it. */
-void daemon_peers_limits(const struct hps_config_server *config, bool admin,
-                         struct hps_peers_limits *out_limits);
+void daemon_place_limits(const struct hps_config_server *config, bool admin,
+                         struct hps_place_limits *out_limits);
 /* Install the signal handlers, and start the acceptors and the pages. */
 hps_status daemon_start_serving(struct hps_daemon *daemon, struct hps_error *err) HPS_MUST_CHECK;
 /* Start serving the probes and /metrics (pages.c). This call, daemon_pages_reload and

@@ -184,20 +184,20 @@ static void on_metrics(struct hps_grpc_call *call, const uint8_t *data, size_t s
 {
     struct hps_daemon *daemon = hps_grpc_call_ctx(call);
     struct hps_error err = {0};
-    enum hps_peers_refusal why;
+    enum hps_place_refusal why;
     (void)data;
     (void)size;
     if (check_reader(daemon, call, &err) != HPS_OK) {
         hps_grpc_call_fail(call, &err);
         return;
     }
-    struct hps_peer_slot *slot = hps_peers_admit(daemon->pages.readers, hps_grpc_call_client(call),
-                                                 false, hps_clock_us(), &why);
-    hps_grpc_call_set_user(call, slot);
-    if (open_reply(call, 200, METRICS_TYPE, slot != NULL ? refresh_page(daemon) : HPS_NO_MEMORY)) {
+    struct hps_place *place = hps_places_admit(daemon->pages.readers, hps_grpc_call_client(call),
+                                               false, hps_clock_us(), &why);
+    hps_grpc_call_set_user(call, place);
+    if (open_reply(call, 200, METRICS_TYPE, place != NULL ? refresh_page(daemon) : HPS_NO_MEMORY)) {
         struct hps_block *page = daemon->pages.page;
         struct hps_slice slice = {page, page->data, daemon->pages.page_bytes};
-        hps_peer_slot_on_leave(slot, on_displaced, call);
+        hps_place_on_leave(place, on_displaced, call);
         hps_block_ref(page);
         hps_grpc_call_send(call, &slice, 1);
         hps_grpc_call_finish(call, 0, NULL);
@@ -207,8 +207,8 @@ static void on_metrics(struct hps_grpc_call *call, const uint8_t *data, size_t s
 static void on_metrics_close(struct hps_grpc_call *call)
 {
     struct hps_daemon *daemon = hps_grpc_call_ctx(call);
-    hps_peer_slot_free(hps_grpc_call_user(call));
-    if (hps_peers_connections(daemon->pages.readers) == 0) {
+    hps_place_free(hps_grpc_call_user(call));
+    if (hps_places_taken(daemon->pages.readers) == 0) {
         hps_block_unref(daemon->pages.page);
         daemon->pages.page = NULL;
     }
@@ -217,7 +217,7 @@ static void on_metrics_close(struct hps_grpc_call *call)
 /* ---- the listener ---------------------------------------------------------------------------- */
 
 /* `open`: every call passes the authorizer; on_metrics checks its caller with the rules of that
- * moment. A connection with an incomplete request keeps its slot. So requests with a body, which a
+ * moment. A connection with an incomplete request keeps its place. So requests with a body, which a
  * client could send slowly, are rejected. */
 static const struct hps_http_route routes[] = {
 #define PAGE(path_, answer, close)                   \
@@ -238,16 +238,16 @@ static const struct hps_http_route routes[] = {
 
 /* Without TLS, failures do not slow a peer down: slow clients and probes may share an address. */
 static void limits_of(struct hps_daemon *daemon, struct hps_grpc_limits *out_limits,
-                      struct hps_peers_limits *out_peers)
+                      struct hps_place_limits *out_places)
 {
     const struct hps_config_server *config = &daemon->options.config->server;
     bool tls = listener_of(daemon)->tls;
     daemon_grpc_limits(config, out_limits);
     out_limits->handshake_timeout_us = (uint64_t)config->http_head_timeout_ms * 1000;
-    *out_peers = (struct hps_peers_limits){.connections_max = CONNECTIONS_MAX,
-                                           .share = config->peer_share,
-                                           .failures_max = tls ? config->handshake_failures_max : 0,
-                                           .idle_at_once = true};
+    *out_places =
+        (struct hps_place_limits){.max = CONNECTIONS_MAX,
+                                  .failures_max = tls ? config->handshake_failures_max : 0,
+                                  .short_calls = true};
 }
 
 static void on_no_start(void *ctx, const char *peer, enum hps_grpc_no_start how)
@@ -290,9 +290,8 @@ hps_status daemon_pages_start(struct hps_daemon *daemon, struct hps_error *err)
         return HPS_OK;
     }
     limits_of(daemon, &limits, &options.limits);
-    const struct hps_peers_limits readers = {
-        .connections_max = READERS_MAX, .share = options.limits.share, .idle_at_once = true};
-    daemon->pages.readers = hps_peers_new(&readers, NULL);
+    const struct hps_place_limits readers = {.max = READERS_MAX, .short_calls = true};
+    daemon->pages.readers = hps_places_new(&readers, NULL);
     if (daemon->pages.readers == NULL || make_server(daemon, &limits) != HPS_OK) {
         return hps_error_set(err, HPS_NO_MEMORY, "HTTP server: out of memory");
     }
@@ -309,11 +308,11 @@ hps_status daemon_pages_start(struct hps_daemon *daemon, struct hps_error *err)
 void daemon_pages_reload(struct hps_daemon *daemon)
 {
     struct hps_grpc_limits limits;
-    struct hps_peers_limits peers;
+    struct hps_place_limits places;
     if (daemon->pages.acceptor != NULL) {
-        limits_of(daemon, &limits, &peers);
+        limits_of(daemon, &limits, &places);
         hps_grpc_loop_limits_set(daemon->pages.loop, &limits);
-        hps_acceptor_limits_set(daemon->pages.acceptor, &peers);
+        hps_acceptor_limits_set(daemon->pages.acceptor, &places);
     }
 }
 
@@ -321,7 +320,7 @@ void daemon_pages_stop(struct hps_daemon *daemon)
 {
     hps_acceptor_free(daemon->pages.acceptor);
     hps_grpc_loop_free(daemon->pages.loop);
-    hps_peers_free(daemon->pages.readers);
+    hps_places_free(daemon->pages.readers);
     daemon->pages.acceptor = NULL;
     daemon->pages.loop = NULL;
     daemon->pages.readers = NULL;

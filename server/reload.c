@@ -197,17 +197,17 @@ static void apply(struct hps_daemon *daemon, struct prepared *prepared)
     const struct hps_config *config = daemon->options.config;
     const struct hps_config_server *server = &config->server;
     struct hps_lookup_limits lookup;
-    struct hps_peers_limits peers;
+    struct hps_place_limits places;
     hps_slowlog_threshold_set(daemon->slowlog, (uint64_t)server->slow_request_ms * 1000);
     hps_admission_limits_set(daemon->admission, server->reply_bytes_in_flight,
                              server->reply_bytes_max, server->peer_share);
     daemon_pools_limits(daemon, server);
     daemon_lookup_limits(server, &lookup);
     hps_lookup_service_limits_set(daemon->lookup, &lookup);
-    daemon_peers_limits(server, false, &peers);
-    hps_acceptor_limits_set(daemon->acceptor, &peers);
-    daemon_peers_limits(server, true, &peers);
-    hps_acceptor_limits_set(daemon->admin_acceptor, &peers);
+    daemon_place_limits(server, false, &places);
+    hps_acceptor_limits_set(daemon->acceptor, &places);
+    daemon_place_limits(server, true, &places);
+    hps_acceptor_limits_set(daemon->admin_acceptor, &places);
     daemon_pages_reload(daemon);
     hps_catalog_reconfigure(daemon->catalog, config, &prepared->model_roots);
     hps_access_rules_set(daemon->access, prepared->rules);

@@ -74,40 +74,37 @@ static unsigned connections_max(const struct hps_config_server *config)
     return (unsigned)n_max;
 }
 
-void daemon_peers_limits(const struct hps_config_server *config, bool admin,
-                         struct hps_peers_limits *out_limits)
+void daemon_place_limits(const struct hps_config_server *config, bool admin,
+                         struct hps_place_limits *out_limits)
 {
-    *out_limits = (struct hps_peers_limits){
-        .connections_max = admin ? ADMIN_CONNECTIONS_MAX : connections_max(config),
-        .connections_per_peer_max = admin ? 0 : config->connections_per_peer_max,
-        .share = config->peer_share,
-        .failures_max = config->handshake_failures_max};
+    *out_limits =
+        (struct hps_place_limits){.max = admin ? ADMIN_CONNECTIONS_MAX : connections_max(config),
+                                  .client_max = admin ? 0 : config->connections_per_peer_max,
+                                  .failures_max = config->handshake_failures_max};
 }
 
-static void fill_peers_metrics(struct hps_metrics *metrics, struct hps_peers_metrics *out_series)
+static void set_metrics(struct hps_metrics *metrics, struct hps_acceptor_options *options)
 {
-    for (unsigned i = 0; i < HPS_PEERS_REFUSALS; i++) {
-        out_series->refused[i] =
+    for (unsigned i = 0; i < HPS_PLACES_REFUSALS; i++) {
+        options->refused[i] =
             hps_server_metric(metrics, HPS_M_CONNECTIONS_REFUSED,
-                              hps_peers_refusal_name((enum hps_peers_refusal)i), NULL, NULL, NULL);
+                              hps_place_refusal_name((enum hps_place_refusal)i), NULL, NULL, NULL);
     }
-    for (unsigned i = 0; i < HPS_PEERS_LOSSES; i++) {
-        out_series->displaced[i] =
+    for (unsigned i = 0; i < HPS_PLACES_LOSSES; i++) {
+        options->displaced[i] =
             hps_server_metric(metrics, HPS_M_CONNECTIONS_DISPLACED,
-                              hps_peers_loss_name((enum hps_peers_loss)i), NULL, NULL, NULL);
+                              hps_place_loss_name((enum hps_place_loss)i), NULL, NULL, NULL);
     }
 }
 
 static hps_status make_acceptors(struct hps_daemon *daemon, struct hps_error *err)
 {
     const struct hps_config_server *config = &daemon->options.config->server;
-    struct hps_peers_metrics metrics;
-    struct hps_acceptor_options options = {
-        .metrics = &metrics, .on_accept = on_accept, .ctx = daemon};
+    struct hps_acceptor_options options = {.on_accept = on_accept, .ctx = daemon};
+    set_metrics(daemon->metrics, &options);
     struct hps_acceptor_options admin = options;
-    fill_peers_metrics(daemon->metrics, &metrics);
-    daemon_peers_limits(config, false, &options.limits);
-    daemon_peers_limits(config, true, &admin.limits);
+    daemon_place_limits(config, false, &options.limits);
+    daemon_place_limits(config, true, &admin.limits);
     hps_status status = hps_acceptor_new(daemon->loop, &options, &daemon->acceptor, err);
     return status == HPS_OK ? hps_acceptor_new(daemon->loop, &admin, &daemon->admin_acceptor, err)
                             : status;

@@ -89,7 +89,8 @@ def test_bodies_when_they_never_come_then_refused_and_probes_are_answered(target
         assert target.daemon.get("/readyz") == (200, "ready\n")
 
 
-METRICS = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+UNREAD = {"/metrics": b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+          "/healthz pipelined": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000}
 
 
 def unread(target, source, sends):
@@ -106,13 +107,14 @@ def unread(target, source, sends):
     return sock
 
 
+@pytest.mark.parametrize("sends", UNREAD)
 @pytest.mark.parametrize("source", ["127.0.0.1", ATTACKER])
-def test_metrics_when_many_do_not_read_them_then_probes_and_others_are_answered(other, source):
+def test_pages_when_many_are_not_read_then_probes_and_metrics_are_answered(other, source, sends):
     """Also from the address of the probes. Only after 10 s are readers too slow."""
     target = other()
     with contextlib.ExitStack() as stack:
         for i in range(many(100, 1000)):
-            stack.enter_context(unread(target, source, METRICS))
+            stack.enter_context(unread(target, source, UNREAD[sends]))
             if i % 10 == 9:
                 assert target.daemon.get("/readyz") == (200, "ready\n"), i
         assert target.daemon.get("/metrics")[0] == 200
@@ -125,7 +127,7 @@ def test_metrics_when_a_reader_holds_a_page_then_others_get_it_until_it_is_old(o
         target.is_served()  # a lookup, so a page that is printed now differs
         return target.daemon.get("/metrics")
 
-    with target.beside(), unread(target, ATTACKER, METRICS):
+    with target.beside(), unread(target, ATTACKER, UNREAD["/metrics"]):
         until(lambda: page() == page(), "a page that two clients get")
         first = page()
         until(lambda: page() != first, "a newer page")

@@ -489,13 +489,13 @@ static void on_no_start(void *ctx, const char *peer, enum hps_grpc_no_start how)
 
 static void adopt(struct rig *rig, int fd)
 {
-    struct hps_peer_slot *slot = NULL;
+    struct hps_place *place = NULL;
     struct hps_conn *conn;
 
-    if (rig->peers != NULL) {
-        enum hps_peers_refusal why;
-        slot = hps_peers_admit(rig->peers, rig->client, false, hps_clock_us(), &why);
-        rig->refused = slot == NULL;
+    if (rig->places != NULL) {
+        enum hps_place_refusal why;
+        place = hps_places_admit(rig->places, rig->client, false, hps_clock_us(), &why);
+        rig->refused = place == NULL;
         if (rig->refused) {
             close(fd);
             return;
@@ -503,8 +503,8 @@ static void adopt(struct rig *rig, int fd)
     }
     assert_int_equal(hps_conn_new(fd, rig->tls, &conn, NULL), HPS_OK);
     hps_conn_loopback_set(conn, rig->loopback);
-    if (slot != NULL) {
-        hps_conn_slot_give(conn, slot);
+    if (place != NULL) {
+        hps_conn_place_give(conn, place);
     }
     if (rig->http) {
         hps_grpc_loop_adopt_http(rig->grpc_loop, conn, 1);

@@ -10,7 +10,7 @@
 #include "base/buf.h"
 #include "net/grpc.h"
 #include "net/loop.h"
-#include "net/peers.h"
+#include "net/places.h"
 
 enum { RIG_CHARGES = 8 };
 
@@ -22,12 +22,12 @@ struct rig {
     struct hps_loop_fd listener;
     int listen_fd;
     char address[64];
-    struct hps_tls *tls;     /* of connections accepted from now on */
-    struct hps_peers *peers; /* the same: who gives them slots; NULL: they have none */
-    uint64_t client;         /* the same: whose slots they are */
-    bool refused;            /* the last one got none */
-    bool http;               /* the same: they speak HTTP/1.1 */
-    bool loopback;           /* the same: their listener is on loopback */
+    struct hps_tls *tls;            /* of connections accepted from now on */
+    struct hps_place_table *places; /* the same: where their places are; NULL: they have none */
+    uint64_t client;                /* the same: whose places they are */
+    bool refused;                   /* the last one got none */
+    bool http;                      /* the same: they speak HTTP/1.1 */
+    bool loopback;                  /* the same: their listener is on loopback */
     struct hps_grpc_service service;
     /* what the methods saw */
     unsigned n_messages;

@@ -28,6 +28,8 @@
 struct rig {
     struct hps_loop *loop;
     struct hps_acceptor *acceptor;
+    struct hps_metrics *metrics;
+    struct hps_metric *refused;
     struct hps_addr addr;
     int listen_fd;
     struct hps_conn *conns[N_MAX];
@@ -63,10 +65,15 @@ static void rig_open(struct rig *rig, unsigned max, unsigned per_peer_max)
 {
     memset(rig, 0, sizeof(*rig));
     assert_int_equal(hps_loop_new(&rig->loop, NULL), HPS_OK);
+    static const struct hps_metric_family_def refused = {"refused", "", HPS_METRIC_COUNTER, ""};
     struct hps_acceptor_options options = {
-        .limits = {.connections_max = max, .connections_per_peer_max = per_peer_max},
-        .on_accept = on_accept,
-        .ctx = rig};
+        .limits = {.max = max, .client_max = per_peer_max}, .on_accept = on_accept, .ctx = rig};
+    rig->metrics = hps_metrics_new(&refused, 1, 0);
+    assert_non_null(rig->metrics);
+    rig->refused = hps_metric_get(rig->metrics, 0, NULL);
+    for (unsigned i = 0; i < HPS_PLACES_REFUSALS; i++) {
+        options.refused[i] = rig->refused;
+    }
     assert_int_equal(hps_acceptor_new(rig->loop, &options, &rig->acceptor, NULL), HPS_OK);
 }
 
@@ -92,11 +99,11 @@ static int rig_connect(struct rig *rig, const char *from)
 
 static void turn_until(struct rig *rig, unsigned n_accepted, uint64_t n_refused)
 {
-    while (rig->n < n_accepted || hps_acceptor_refused(rig->acceptor) < n_refused) {
+    while (rig->n < n_accepted || hps_metric_value(rig->refused) < (double)n_refused) {
         hps_loop_turn(rig->loop, 1000000);
     }
     assert_int_equal(rig->n, n_accepted);
-    assert_int_equal(hps_acceptor_refused(rig->acceptor), n_refused);
+    assert_true(hps_metric_value(rig->refused) == (double)n_refused);
 }
 
 static void end(struct rig *rig, unsigned i)
@@ -117,6 +124,7 @@ static void rig_close(struct rig *rig)
         close(rig->clients[i]);
     }
     hps_loop_free(rig->loop);
+    hps_metrics_free(rig->metrics);
 }
 
 /* Has the server closed this client? Waits for it. */
@@ -172,12 +180,12 @@ static void test_limits_when_set_then_they_hold_for_connections_that_come(void *
     rig_connect(&rig, "127.0.0.2:0");
     rig_connect(&rig, "127.0.0.2:0");
     turn_until(&rig, 2, 0);
-    struct hps_peers_limits limits = {.connections_max = 1};
+    struct hps_place_limits limits = {.max = 1};
     hps_acceptor_limits_set(rig.acceptor, &limits);
     assert_int_equal(hps_acceptor_connections(rig.acceptor), 2); /* those stay */
     rig_connect(&rig, "127.0.0.3:0");
     turn_until(&rig, 2, 1);
-    limits = (struct hps_peers_limits){.connections_max = 3, .connections_per_peer_max = 1};
+    limits = (struct hps_place_limits){.max = 3, .client_max = 1};
     hps_acceptor_limits_set(rig.acceptor, &limits);
     rig_connect(&rig, "127.0.0.2:0");
     turn_until(&rig, 2, 2);

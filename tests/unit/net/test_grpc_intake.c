@@ -65,13 +65,13 @@ static int setup(void **state)
 /* Senders may take any time, and are of these peers. */
 static void setup_shares(struct fixture *f, const uint64_t peers[SENDERS])
 {
-    static const struct hps_peers_limits no_limits;
+    static const struct hps_place_limits no_limits;
     struct hps_grpc_limits limits = rig_limits;
 
     limits.request_bytes_share = SHARE;
     open_rig(f, &limits);
-    f->rig.peers = hps_peers_new(&no_limits, NULL);
-    assert_non_null(f->rig.peers);
+    f->rig.places = hps_places_new(&no_limits, NULL);
+    assert_non_null(f->rig.places);
     for (unsigned i = 0; i < SENDERS; i++) {
         f->rig.client = peers[i];
         open_sender(f, i);
@@ -274,11 +274,11 @@ static void test_requests_when_small_ones_are_many_then_their_connection_is_refu
 
 static void close_shares(struct fixture *f)
 {
-    struct hps_peers *peers = f->rig.peers;
+    struct hps_place_table *places = f->rig.places;
     void *state = f;
 
     teardown(&state);
-    hps_peers_free(peers);
+    hps_places_free(places);
 }
 
 /* Bytes of a request that is never ended: as many as have come. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Connections that give way to others, and those that end before their first request, as clients
- * and the table of peers see it. Test thread; time stands still unless a test moves it.
+ * and the table of places see it. Test thread; time stands still unless a test moves it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,20 +19,20 @@
 enum { SECOND_US = 1000 * 1000, GREEDY = 11, MODEST = 22 };
 enum { FRAME_HEADERS = 1, FRAME_GOAWAY = 7 };
 
-static void open_rig(struct rig *rig, struct hps_peers_limits limits)
+static void open_rig(struct rig *rig, struct hps_place_limits limits)
 {
     hps_clock_fake(hps_clock_us());
     rig_open(rig, &rig_limits);
     rig->client = GREEDY;
-    rig->peers = hps_peers_new(&limits, NULL);
-    assert_non_null(rig->peers);
+    rig->places = hps_places_new(&limits, NULL);
+    assert_non_null(rig->places);
 }
 
 static void close_rig(struct rig *rig)
 {
     rig_close(rig);
-    assert_int_equal(hps_peers_connections(rig->peers), 0);
-    hps_peers_free(rig->peers);
+    assert_int_equal(hps_places_taken(rig->places), 0);
+    hps_places_free(rig->places);
     hps_clock_real();
 }
 
@@ -112,7 +112,7 @@ static void test_idle_connection_when_its_place_is_needed_then_goes_before_one_w
 
     (void)state;
     for (unsigned http = 0; http < 2; http++) {
-        open_rig(&rig, (struct hps_peers_limits){.connections_max = 2, .share = 0.5});
+        open_rig(&rig, (struct hps_place_limits){.max = 2});
         open_client(&parked, &rig, http, true);
         open_client(&idle, &rig, http, false);
         rig.client = MODEST;
@@ -139,7 +139,7 @@ static void test_connection_with_a_call_when_its_peer_has_too_many_then_ends_wit
     for (unsigned i = 0; i < 4; i++) {
         bool http = i / 2 > 0;
         bool ends = i % 2 > 0; /* or it is cut off after two seconds */
-        open_rig(&rig, (struct hps_peers_limits){.connections_max = 2, .share = 0.25});
+        open_rig(&rig, (struct hps_place_limits){.max = 2});
         open_client(&parked, &rig, http, true);
         struct hps_grpc_call *call = rig.parked;
         hps_grpc_call_ref(call);
@@ -165,12 +165,59 @@ static void test_connection_with_a_call_when_its_peer_has_too_many_then_ends_wit
     }
 }
 
+static void test_connection_with_a_call_when_calls_are_short_then_ends_at_once(void **state)
+{
+    struct rig rig;
+    struct client parked, other;
+
+    (void)state;
+    for (unsigned http = 0; http < 2; http++) {
+        open_rig(&rig, (struct hps_place_limits){.max = 1, .short_calls = true});
+        open_client(&parked, &rig, http, true);
+        open_client(&other, &rig, http, false);
+        expect_gone(&parked);
+        close_client(&parked);
+        close_client(&other);
+        close_rig(&rig);
+    }
+}
+
+static void test_connection_when_its_call_makes_progress_then_another_goes_first(void **state)
+{
+    struct rig rig;
+    struct client chat = {0}, parked, other;
+
+    (void)state;
+    open_rig(&rig, (struct hps_place_limits){.max = 2});
+    wire_open(&chat.wire, &rig);
+    assert_true(wire_request(&chat.wire, 1, "/t.T/Chat", false, NULL));
+    for (unsigned i = 0; i < 3; i++) { /* the other call begins after the first message */
+        assert_true(wire_frame(&chat.wire, 0, 0, 1, "\0\0\0\0\0", 5));
+        WIRE_UNTIL(&chat.wire, rig.n_messages == i + 1 + (i > 0));
+        wire_pump(&chat.wire); /* its reply is written */
+        hps_clock_advance(SECOND_US);
+        wire_pump(&chat.wire);
+        if (i == 0) {
+            open_client(&parked, &rig, false, true);
+        }
+    }
+    rig.client = MODEST;
+    open_client(&other, &rig, false, false);
+    hps_clock_advance(2 * SECOND_US + 1);
+    expect_gone(&parked);
+    assert_false(is_closed(&chat));
+    close_client(&chat);
+    close_client(&parked);
+    close_client(&other);
+    close_rig(&rig);
+}
+
 static void test_connection_when_told_to_leave_before_it_is_open_then_ends(void **state)
 {
     struct rig rig;
 
     (void)state;
-    open_rig(&rig, (struct hps_peers_limits){.connections_max = 2, .share = 0.25});
+    open_rig(&rig, (struct hps_place_limits){.max = 2});
     int first = rig_raw(&rig); /* accepted; the loop has not taken it up */
     int second = rig_raw(&rig);
     rig.client = MODEST;
@@ -178,7 +225,7 @@ static void test_connection_when_told_to_leave_before_it_is_open_then_ends(void 
     assert_false(rig.refused);
     char byte;
     RIG_UNTIL(&rig, recv(first, &byte, 1, 0) == 0);
-    RIG_UNTIL(&rig, hps_peers_connections(rig.peers) == 2);
+    RIG_UNTIL(&rig, hps_places_taken(rig.places) == 2);
     assert_int_equal(rig.n_no_starts[HPS_GRPC_LEFT], 0); /* not by what its peer did */
     close(first);
     close(second);
@@ -192,7 +239,7 @@ static void test_http_connections_when_a_place_is_needed_then_the_longest_idle_e
     struct client clients[3], other;
 
     (void)state;
-    open_rig(&rig, (struct hps_peers_limits){.connections_max = 3, .share = 1});
+    open_rig(&rig, (struct hps_place_limits){.max = 3});
     for (unsigned i = 0; i < 3; i++) { /* each of another address */
         rig.client = GREEDY + i;
         open_client(&clients[i], &rig, true, false);
@@ -248,11 +295,11 @@ static void test_preface_when_wrong_then_named_and_after_some_its_peer_is_slowed
     struct rig rig;
 
     (void)state;
-    open_rig(&rig, (struct hps_peers_limits){.failures_max = 5});
-    for (unsigned i = 0; i < 5 + HPS_PEERS_LET_IN_PER_S; i++) {
+    open_rig(&rig, (struct hps_place_limits){.failures_max = 5});
+    for (unsigned i = 0; i < 5 + HPS_PLACES_LET_IN_PER_S; i++) {
         send_and_close(&rig, "GET / HTTP/1.1\r\nHost: a.example\r\n\r\n", 35);
     }
-    assert_int_equal(rig.n_no_starts[HPS_GRPC_PROTOCOL], 5 + HPS_PEERS_LET_IN_PER_S);
+    assert_int_equal(rig.n_no_starts[HPS_GRPC_PROTOCOL], 5 + HPS_PLACES_LET_IN_PER_S);
     close(rig_raw(&rig));
     assert_true(rig.refused);
     rig.client = MODEST;
@@ -266,7 +313,7 @@ static void test_probe_when_it_says_nothing_then_counted_and_not_held_against_it
     struct rig rig;
 
     (void)state;
-    open_rig(&rig, (struct hps_peers_limits){.failures_max = 1});
+    open_rig(&rig, (struct hps_place_limits){.failures_max = 1});
     for (unsigned i = 0; i < 50; i++) {
         send_and_close(&rig, NULL, 0);
         assert_false(rig.refused);
@@ -293,7 +340,7 @@ static void test_connection_when_no_request_comes_then_timeout_and_silence_count
     struct wire early;
 
     (void)state;
-    open_rig(&rig, (struct hps_peers_limits){.failures_max = 1});
+    open_rig(&rig, (struct hps_place_limits){.failures_max = 1});
     wire_open(&early, &rig); /* speaks HTTP/2, and asks nothing: as clients do that connect early */
     RIG_UNTIL(&rig, rig.n_connections == 1);
     for (unsigned i = 0; i < 20; i++) {
@@ -303,14 +350,14 @@ static void test_connection_when_no_request_comes_then_timeout_and_silence_count
     WIRE_UNTIL(&early, early.closed);
     assert_int_equal(rig.n_no_starts[HPS_GRPC_TIMEOUT], 1);
     wire_close(&early);
-    knock(&rig, 2 * HPS_PEERS_LET_IN_PER_S);
+    knock(&rig, 2 * HPS_PLACES_LET_IN_PER_S);
     assert_false(rig.refused); /* that was none of its failures */
     int silent = rig_raw(&rig);
     RIG_UNTIL(&rig, rig.n_connections == 1);
     hps_clock_advance(10 * SECOND_US + 1);
     RIG_UNTIL(&rig, rig.n_connections == 0);
     assert_int_equal(rig.n_no_starts[HPS_GRPC_TIMEOUT], 2);
-    knock(&rig, HPS_PEERS_LET_IN_PER_S);
+    knock(&rig, HPS_PLACES_LET_IN_PER_S);
     assert_false(rig.refused);
     knock(&rig, 1);
     assert_true(rig.refused);
@@ -340,19 +387,19 @@ static void test_calls_when_nobody_knows_who_makes_them_then_some_in_a_row_end_t
     uint32_t stream = 1;
 
     (void)state;
-    open_rig(&rig, (struct hps_peers_limits){.failures_max = 31});
+    open_rig(&rig, (struct hps_place_limits){.failures_max = 31});
     rig_guard_set(&rig, &guard);
     wire_open(&wire, &rig);
     for (unsigned i = 0; i < 31; i++, stream += 2) {
         ask(&wire, stream, i == 15); /* not in a row */
     }
     assert_false(wire_find(&wire, FRAME_GOAWAY, 0, NULL, NULL));
-    knock(&rig, 2 * HPS_PEERS_LET_IN_PER_S);
+    knock(&rig, 2 * HPS_PLACES_LET_IN_PER_S);
     assert_false(rig.refused);
     ask(&wire, stream, false);
     WIRE_UNTIL(&wire, wire.closed);
     assert_true(wire_find(&wire, FRAME_GOAWAY, 0, NULL, NULL));
-    knock(&rig, HPS_PEERS_LET_IN_PER_S); /* whoever tries so often is slowed */
+    knock(&rig, HPS_PLACES_LET_IN_PER_S); /* whoever tries so often is slowed */
     assert_false(rig.refused);
     knock(&rig, 1);
     assert_true(rig.refused);
@@ -367,6 +414,8 @@ int main(void)
             test_idle_connection_when_its_place_is_needed_then_goes_before_one_with_a_call),
         cmocka_unit_test(
             test_connection_with_a_call_when_its_peer_has_too_many_then_ends_with_the_call),
+        cmocka_unit_test(test_connection_with_a_call_when_calls_are_short_then_ends_at_once),
+        cmocka_unit_test(test_connection_when_its_call_makes_progress_then_another_goes_first),
         cmocka_unit_test(test_connection_when_told_to_leave_before_it_is_open_then_ends),
         cmocka_unit_test(test_http_connections_when_a_place_is_needed_then_the_longest_idle_ends),
         cmocka_unit_test(test_preface_when_wrong_then_named_and_after_some_its_peer_is_slowed),
