@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/lock.h"
 #include "base/text.h"
 #include "base/utf8.h"
@@ -273,6 +274,11 @@ static void line_write(const struct line *line)
         }
         done += (size_t)rc;
     }
+}
+
+struct hps_log_site *hps_log_site_of(struct hps_log_site sites[HPS_LOG_CLIENTS], uint64_t client)
+{
+    return &sites[hps_mix64(client ^ hps_hash_secret()) % HPS_LOG_CLIENTS];
 }
 
 static bool window_open(uint64_t window_us, uint64_t now_us)

@@ -2,8 +2,8 @@
  *
  * The log has one line per event, in logfmt or JSON. docs/monitoring.md lists the fields. Each line
  * is written with one write(2) to stderr, or to the descriptor that hps_log_setup sets. Each call
- * site is limited to 10 lines per second. The field suppressed=N of its next line is the number of
- * lines that were left out. Any thread.
+ * site is limited to 10 lines per second, or to 10 for each client. The field suppressed=N of its
+ * next line is the number of lines that were left out. Any thread.
  */
 #ifndef HPS_BASE_LOG_H
 #define HPS_BASE_LOG_H
@@ -39,13 +39,30 @@ struct hps_log_site {
     uint32_t suppressed;
 };
 
+/* The limit of a client among those of a site, by a hash with a secret. Clients share them, so that
+ * a large number of addresses cannot fill the disk. */
+enum { HPS_LOG_CLIENTS = 64 };
+struct hps_log_site *hps_log_site_of(struct hps_log_site sites[HPS_LOG_CLIENTS], uint64_t client);
+
 /* Log an event, for example:
  * HPS_LOG(WARN, "catalog", "version dropped", HPS_STR("model", name), HPS_I64("version", 3)); */
-#define HPS_LOG(lvl, component, msg, ...)                                                    \
+#define HPS_LOG(lvl, component, msg, ...)                                  \
+    do {                                                                   \
+        static struct hps_log_site hps_log_site_;                          \
+        HPS_LOG_BY_SITE(&hps_log_site_, lvl, component, msg, __VA_ARGS__); \
+    } while (0)
+/* As HPS_LOG, for an event that a client causes: each client has its own limit, and cannot hide
+ * the lines of others. client: a number that tells clients apart. */
+#define HPS_LOG_BY(client, lvl, component, msg, ...)                                  \
+    do {                                                                              \
+        static struct hps_log_site hps_log_sites_[HPS_LOG_CLIENTS];                   \
+        HPS_LOG_BY_SITE(hps_log_site_of(hps_log_sites_, client), lvl, component, msg, \
+                        __VA_ARGS__);                                                 \
+    } while (0)
+#define HPS_LOG_BY_SITE(site, lvl, component, msg, ...)                                      \
     do {                                                                                     \
-        static struct hps_log_site hps_log_site_;                                            \
         if (hps_log_enabled(HPS_LOG_##lvl)) {                                                \
-            hps_log_write(&hps_log_site_, HPS_LOG_##lvl, (component), (msg),                 \
+            hps_log_write((site), HPS_LOG_##lvl, (component), (msg),                         \
                           (struct hps_log_field[]){__VA_ARGS__ __VA_OPT__(, ) HPS_LOG_END}); \
         }                                                                                    \
     } while (0)

@@ -51,10 +51,11 @@ static void refuse(struct hps_grpc_call *call, enum hps_grpc_slow why)
 {
     uint64_t minimum = call->grpc_loop->limits.request_bytes_per_s_min;
 
-    HPS_LOG(WARN, "grpc",
-            "slow request refused: it came at less than request_bytes_per_s_min; send it faster, "
-            "or fewer at a time",
-            HPS_STR("peer", call->conn->peer), HPS_U64("bytes", call->request.counted));
+    HPS_LOG_BY(
+        hps_grpc_call_client(call), WARN, "grpc",
+        "slow request refused: it came at less than request_bytes_per_s_min; send it faster, "
+        "or fewer at a time",
+        HPS_STR("peer", call->conn->peer), HPS_U64("bytes", call->request.counted));
     grpc_slow_count(call->conn, why);
     grpc_call_refuse(call, HPS_EXHAUSTED,
                      "the request came at less than %" PRIu64 " bytes a second%s", minimum,

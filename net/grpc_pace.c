@@ -126,16 +126,16 @@ void grpc_slow_count(const struct grpc_conn *conn, enum hps_grpc_slow why)
 static void tell(const struct grpc_conn *conn, enum hps_grpc_slow why, size_t bytes)
 {
     if (why == HPS_GRPC_SLOW_RATE) {
-        HPS_LOG(WARN, "grpc",
-                "slow reader cut off: for 10 s it took its replies at less than "
-                "reply_bytes_per_s_min; have it read faster or ask for less at a time",
-                HPS_STR("peer", conn->peer), HPS_U64("bytes", bytes));
+        HPS_LOG_BY(hps_conn_client(hps_http_conn(conn->http)), WARN, "grpc",
+                   "slow reader cut off: for 10 s it took its replies at less than "
+                   "reply_bytes_per_s_min; have it read faster or ask for less at a time",
+                   HPS_STR("peer", conn->peer), HPS_U64("bytes", bytes));
     } else {
-        HPS_LOG(WARN, "grpc",
-                "slow reader cut off: it took its replies at less than reply_bytes_per_s_min "
-                "while there was no memory for those of others; have it read faster or ask for "
-                "less at a time",
-                HPS_STR("peer", conn->peer), HPS_U64("bytes", bytes));
+        HPS_LOG_BY(hps_conn_client(hps_http_conn(conn->http)), WARN, "grpc",
+                   "slow reader cut off: it took its replies at less than reply_bytes_per_s_min "
+                   "while there was no memory for those of others; have it read faster or ask for "
+                   "less at a time",
+                   HPS_STR("peer", conn->peer), HPS_U64("bytes", bytes));
     }
     grpc_slow_count(conn, why);
 }

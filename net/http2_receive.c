@@ -107,8 +107,9 @@ static int cb_begin_headers(nghttp2_session *session, const nghttp2_frame *frame
 static void log_malformed(const struct hps_http2 *h2, const char *error)
 {
     if (h2->options.server) {
-        HPS_LOG(WARN, "grpc", "request refused: its HTTP/2 is malformed; fix the client, see error",
-                HPS_STR("peer", hps_conn_peer(h2->conn)), HPS_STR("error", error));
+        HPS_LOG_BY(hps_conn_client(h2->conn), WARN, "grpc",
+                   "request refused: its HTTP/2 is malformed; fix the client, see error",
+                   HPS_STR("peer", hps_conn_peer(h2->conn)), HPS_STR("error", error));
     }
 }
 
@@ -163,12 +164,12 @@ static int count_field(struct hps_http2 *h2, struct hps_http2_stream *stream, bo
         return 0;
     }
     if (options->server && !stream->base.too_large) {
-        HPS_LOG(WARN, "grpc",
-                "request refused: its metadata is too large; send less, see metadata_bytes_max "
-                "and metadata_fields_max",
-                HPS_STR("peer", hps_conn_peer(h2->conn)),
-                HPS_U64("metadata_bytes_max", options->header_bytes_max),
-                HPS_U64("metadata_fields_max", options->header_fields_max));
+        HPS_LOG_BY(hps_conn_client(h2->conn), WARN, "grpc",
+                   "request refused: its metadata is too large; send less, see metadata_bytes_max "
+                   "and metadata_fields_max",
+                   HPS_STR("peer", hps_conn_peer(h2->conn)),
+                   HPS_U64("metadata_bytes_max", options->header_bytes_max),
+                   HPS_U64("metadata_fields_max", options->header_fields_max));
     }
     stream->base.too_large = true;
     return is_head && stream->header_bytes <= LARGE_HEADERS_MAX * options->header_bytes_max &&

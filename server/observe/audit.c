@@ -17,15 +17,15 @@
 #include "base/hash.h"
 #include "base/heap.h"
 
-enum { FIELDS_MAX = 48, FIELDS_OWN = 10, SLOTS = 64 };
+enum { FIELDS_MAX = 48, FIELDS_OWN = 10 };
 enum kind { REFUSED, FAILED, DONE, KINDS };
 
 struct hps_audit {
     int fd; /* -1: no file; never changes */
     struct hps_metric *lost;
     struct hps_pool *pool;
-    struct hps_log_site sites[KINDS][SLOTS]; /* by the hash of the identity */
-    atomic_bool torn;                        /* the last line is incomplete: the disk was full */
+    struct hps_log_site sites[KINDS][HPS_LOG_CLIENTS]; /* by the hash of the identity */
+    atomic_bool torn; /* the last line is incomplete: the disk was full */
 };
 
 /* A line, posted to a thread that may wait. */
@@ -200,9 +200,9 @@ void hps_audit_write(struct hps_audit *audit, const struct hps_audit_event *even
 void hps_audit_limited(struct hps_audit *audit, const struct hps_audit_event *event)
 {
     const char *who = text(event->who);
-    uint64_t hash = hps_hash_bytes(who, strlen(who), hps_hash_secret());
+    uint64_t hash = hps_hash_bytes(who, strlen(who), 0);
     uint32_t suppressed = 0;
-    if (hps_log_site_admit(&audit->sites[kind_of(event)][hash % SLOTS], &suppressed)) {
+    if (hps_log_site_admit(hps_log_site_of(audit->sites[kind_of(event)], hash), &suppressed)) {
         write_event(audit, event, suppressed);
     }
 }

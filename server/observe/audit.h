@@ -41,7 +41,7 @@ hps_status hps_audit_open(const char *path, int *out_fd, struct hps_error *err) 
  * -1, it writes only to hpsd's log. Takes `fd`, also on failure. lost: counts lines that could not
  * be written to the file; borrowed until hps_audit_free. NULL: out of memory. */
 struct hps_audit *hps_audit_new(int fd, struct hps_metric *lost);
-/* Set the pool whose threads write the lines of refused events and of loop threads to the file,
+/* Set the pool that writes the lines of refused events and of loop threads to the file,
  * because their callers must not wait for a disk. If the pool is full or NULL, lines of refused
  * events are lost, and other lines are written at once. Call it before other threads start, or
  * after they have ended. */
@@ -57,8 +57,8 @@ void hps_audit_free(struct hps_audit *audit); /* no effect if NULL; no line may 
 void hps_audit_write(struct hps_audit *audit, const struct hps_audit_event *event);
 /* As hps_audit_write, for events that a client can cause without a change: refused calls, failed
  * calls, and calls that read. Writes at most 10 of each a second for one identity. The field
- * `suppressed` of the next line counts the events that were not written. Identities share 64 such
- * limits, by a hash with a secret, so that many addresses cannot fill the disk. */
+ * `suppressed` of the next line counts the events that were not written. hps_log_site_of
+ * describes the limits. */
 void hps_audit_limited(struct hps_audit *audit, const struct hps_audit_event *event);
 
 #endif

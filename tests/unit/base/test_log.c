@@ -188,6 +188,16 @@ static void test_write_when_site_floods_then_ten_a_second(void **state)
     assert_int_equal(count_lines(logged()), 1);
 }
 
+static void test_write_when_a_client_floods_then_lines_of_others_are_written(void **state)
+{
+    (void)state;
+    enum { OTHERS = 16, OTHERS_SEEN = 8 /* a few may share a limit with the first one */ };
+    for (unsigned i = 0; i < 25 + OTHERS; i++) {
+        HPS_LOG_BY(i < 25 ? 7 : 1000 + i, INFO, "t", "flood");
+    }
+    assert_in_range(count_lines(logged()), 10 + OTHERS_SEEN, 10 + OTHERS);
+}
+
 static void test_log_when_below_level_then_nothing_evaluated(void **state)
 {
     (void)state;
@@ -264,6 +274,7 @@ int main(void)
         LOG_TEST(test_write_when_value_long_then_cut_between_characters),
         LOG_TEST(test_write_when_line_full_then_whole_fields_left_out),
         LOG_TEST(test_write_when_site_floods_then_ten_a_second),
+        LOG_TEST(test_write_when_a_client_floods_then_lines_of_others_are_written),
         LOG_TEST(test_log_when_below_level_then_nothing_evaluated),
         LOG_TEST(test_level_parse_when_unknown_then_false),
         LOG_TEST(test_write_when_threads_share_a_site_then_lines_whole_and_counted),
