@@ -27,7 +27,7 @@ MINE, OTHER = "mine-1", "other-1"  # models that do not exist: no call changes a
 # a service, needs a change here, too.
 OPEN = {"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch", KSERVE + "ServerLive", KSERVE + "ServerReady"}
 ADMINISTRATION = {"hps.v1.Admin"}
-PAGES = {page: ((), "always") for page in ("/healthz", "/readyz", "/metrics")}  # on loopback; test_access.py: beyond
+PAGES = {"/healthz": ((), "always"), "/readyz": ((), "always"), "/metrics": (("read",), "")}  # beyond loopback
 DRAIN = "/hps.v1.Admin/Drain"
 IN_MESSAGES = {KSERVE + "ModelStreamInfer": kserve_pb.ModelStreamInferResponse}  # errors are in the messages
 ERRORS = {"has not the role": wire.PERMISSION_DENIED, "requests_per_s": wire.RESOURCE_EXHAUSTED}
@@ -231,7 +231,7 @@ def serve():
         def make(*flags):
             made.append(Daemon(work, default_config(durable=False, server={
                 "access": access_file(work), "kserve_listen": ["127.0.0.1:0"], "drain_delay_ms": 3600000,
-                "handshake_failures_max": 0}), flags=flags))
+                "plaintext": True, "handshake_failures_max": 0}), flags=["--http-listen", "0.0.0.0:0", *flags]))
             return made[-1]
 
         yield make
