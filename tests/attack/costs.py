@@ -69,10 +69,15 @@ def gzip_lookups(n, model, table, n_keys, first=1):
 # ---- connections -------------------------------------------------------------------------------------
 
 def flood(stack, n, address, source, sends):
-    """n connections that send the same bytes and read nothing; a step each."""
+    """n connections; then each sends the same bytes and reads nothing."""
+    socks = []
     for _ in range(n):
         with contextlib.suppress(OSError):
-            stack.enter_context(contextlib.closing(wire.connect(address, source))).sendall(sends)
+            socks.append(stack.enter_context(contextlib.closing(wire.connect(address, source))))
+        yield
+    for sock in socks:
+        with contextlib.suppress(OSError):
+            sock.sendall(sends)
         yield
 
 
