@@ -18,7 +18,7 @@ import wire
 from costs import (HEALTH, HELLO, checks, flood, gzip_lookups, heads, json_infer, metadata, reflections, small_lookups)
 from guarded import digest
 from http1 import answers, get
-from rig import admin_grpc, admin_pb, generate
+from rig import admin_pb, generate
 from target import ATTACKER, DIM, SANITIZER, SLOW, WHOLE, Table, Target, many, scratch, until
 
 MIB = 1 << 20
@@ -240,8 +240,7 @@ def refreshes(lab, stack):
                          for i in range(200)))
     yield
     for _ in range(many(3, 20)):
-        stub = admin_grpc.AdminStub(lab.daemon.channel(lab.daemon.admin))
-        stub.Ping(admin_pb.PingRequest(), timeout=QUICK_S, metadata=[bearer("chief")])
+        lab.daemon.admin_stub().Ping(admin_pb.PingRequest(), timeout=QUICK_S, metadata=[bearer("chief")])
         yield
 
 
