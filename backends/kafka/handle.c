@@ -341,9 +341,8 @@ static rd_kafka_resp_err_t query_unknown(rd_kafka_t *rk, rd_kafka_topic_partitio
     return code;
 }
 
-/* Query for n entries of the list, from `from` on. */
-static void query_part(rd_kafka_t *rk, rd_kafka_topic_partition_list_t *list, int from, int n,
-                       uint64_t end_us)
+void hps_kafka_offsets_query(rd_kafka_t *rk, rd_kafka_topic_partition_list_t *list, int from, int n,
+                             uint64_t end_us)
 {
     HPS_ASSERT(from >= 0 && n > 0 && from + n <= list->cnt);
     rd_kafka_topic_partition_list_t *part = rd_kafka_topic_partition_list_new(n);
@@ -364,12 +363,7 @@ static void query_part(rd_kafka_t *rk, rd_kafka_topic_partition_list_t *list, in
     }
     rd_kafka_topic_partition_list_destroy(part);
     if (!done) { /* depth: the logarithm of list->cnt */
-        query_part(rk, list, from, n / 2, end_us);
-        query_part(rk, list, from + n / 2, n - n / 2, end_us);
+        hps_kafka_offsets_query(rk, list, from, n / 2, end_us);
+        hps_kafka_offsets_query(rk, list, from + n / 2, n - n / 2, end_us);
     }
-}
-
-void hps_kafka_offsets_query(rd_kafka_t *rk, rd_kafka_topic_partition_list_t *list, uint64_t end_us)
-{
-    query_part(rk, list, 0, list->cnt, end_us);
 }

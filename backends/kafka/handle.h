@@ -63,10 +63,10 @@ hps_status hps_kafka_handle_open(const struct hps_kafka_settings *settings, rd_k
 /* Returns within some seconds, whatever the handle waits for. NULL: no effect. */
 void hps_kafka_handle_close(rd_kafka_t *rk);
 
-/* Query one leader for the offsets of the partitions in `list`, like rd_kafka_offsets_for_times.
+/* Query one leader for the offsets of list->elems[from, from + n), like rd_kafka_offsets_for_times.
  * That call fails for all partitions if one fails; after this call each has its own offset or
  * error. Any thread. */
-void hps_kafka_offsets_query(rd_kafka_t *rk, rd_kafka_topic_partition_list_t *list,
+void hps_kafka_offsets_query(rd_kafka_t *rk, rd_kafka_topic_partition_list_t *list, int from, int n,
                              uint64_t end_us);
 
 #endif

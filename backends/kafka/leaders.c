@@ -304,7 +304,7 @@ static int leader_query(struct leader *leader, bool failed)
     int n = list->cnt;
     if (n > 0) {
         hps_lock_release(&of->lock);
-        hps_kafka_offsets_query(of->rk, list, sent_us + UINT64_C(1000) * QUERY_MS);
+        hps_kafka_offsets_query(of->rk, list, 0, n, sent_us + UINT64_C(1000) * QUERY_MS);
         hps_lock_acquire(&of->lock);
     }
     bool news = false; /* for the router, and for callers that wait for a first response */

@@ -66,7 +66,7 @@ static void query(const struct query *of, int32_t broker, int64_t wanted, uint64
         }
     }
     if (list->cnt > 0) {
-        hps_kafka_offsets_query(of->rk, list, end_us);
+        hps_kafka_offsets_query(of->rk, list, 0, list->cnt, end_us);
     }
     int k = 0;
     for (uint32_t i = 0; i < of->n_partitions; i++) {

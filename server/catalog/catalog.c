@@ -269,8 +269,8 @@ static void configure(struct hps_catalog *catalog, const struct hps_config *conf
     catalog->async_without_gpu = config->server.async_without_gpu;
     catalog->options.env.memory_bytes = config->server.load_memory_bytes;
     catalog->options.env.nan_allowed = config->server.nan_policy == HPS_CONFIG_NAN_ACCEPT;
-    hps_updater_nan_set(catalog->options.updater, catalog->options.env.nan_allowed);
-    hps_updater_rate_set(catalog->options.updater, config->update_source.max_rows_per_s);
+    hps_updater_reconfigure(catalog->options.updater, catalog->options.env.nan_allowed,
+                            config->update_source.max_rows_per_s);
     for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
         set_policies(catalog, model);
     }

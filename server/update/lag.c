@@ -45,12 +45,6 @@ static const struct hps_partition_view *find_partition(const struct hps_stream_v
     return NULL;
 }
 
-static bool is_same_record(const struct hps_witness *a, const struct hps_witness *b)
-{
-    return a->known == b->known && (!a->known || (a->offset == b->offset &&
-                                                  a->time_ms == b->time_ms && a->hash == b->hash));
-}
-
 /* Offsets can be compared only within one topic, not with a topic that was recreated. If topic ids
  * are not known, two versions that stopped at the same record have read the same topic. */
 static bool has_all_of(const struct hps_partition_view *mine,
@@ -62,7 +56,7 @@ static bool has_all_of(const struct hps_partition_view *mine,
     if (mine->topic_id[0] != '\0' && theirs->topic_id[0] != '\0') {
         return mine->next >= theirs->next && strcmp(mine->topic_id, theirs->topic_id) == 0;
     }
-    return mine->next == theirs->next && is_same_record(&mine->last, &theirs->last);
+    return mine->next == theirs->next && hps_witness_same(&mine->last, &theirs->last);
 }
 
 static bool is_fresh(const struct candidate *candidate, int64_t as_of_ms)

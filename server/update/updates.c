@@ -227,16 +227,10 @@ hps_status hps_updater_place(struct hps_version *version, struct hps_error *err)
     return update_set_shared_positions(version, err);
 }
 
-void hps_updater_nan_set(struct hps_updater *updater, bool nan_allowed)
+void hps_updater_reconfigure(struct hps_updater *updater, bool nan_allowed, uint64_t rows_per_s_max)
 {
     if (updater != NULL) {
         atomic_store(&updater->common.nan_allowed, nan_allowed);
-    }
-}
-
-void hps_updater_rate_set(struct hps_updater *updater, uint64_t rows_per_s_max)
-{
-    if (updater != NULL) {
         atomic_store(&updater->common.rows_per_s_max, rows_per_s_max);
     }
 }

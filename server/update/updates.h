@@ -88,8 +88,8 @@ void hps_updater_activated(struct hps_updater *updater, const struct hps_version
 hps_status hps_updater_check_lag(struct hps_updater *updater, const char *model, int64_t number,
                                  uint64_t lag_max_ms, struct hps_error *err) HPS_MUST_CHECK;
 /* Change options while streams run. Any thread. */
-void hps_updater_nan_set(struct hps_updater *updater, bool nan_allowed);
-void hps_updater_rate_set(struct hps_updater *updater, uint64_t rows_per_s_max);
+void hps_updater_reconfigure(struct hps_updater *updater, bool nan_allowed,
+                             uint64_t rows_per_s_max);
 
 /* ---- views ----------------------------------------------------------------------------------- */
 

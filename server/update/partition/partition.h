@@ -141,15 +141,6 @@ struct update_partition {
 /* The state of a phase in views. Any thread. */
 enum hps_partition_state update_partition_state(enum update_phase phase);
 
-/* Whether the consumer reads it. */
-static inline bool update_reads(const struct update_partition *partition)
-{
-    return update_phase_reads(partition->phase);
-}
-static inline bool update_has_gap(const struct update_partition *partition)
-{
-    return update_phase_has_gap(partition->phase);
-}
 static inline bool update_is_published(const struct update_partition *partition)
 {
     return partition->basis == UPDATE_PUBLISHED;

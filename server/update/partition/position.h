@@ -69,6 +69,13 @@ struct hps_witness {
     uint64_t hash;
 };
 
+/* Whether both are of the same record, or both are unknown. */
+static inline bool hps_witness_same(const struct hps_witness *a, const struct hps_witness *b)
+{
+    return a->known == b->known && (!a->known || (a->offset == b->offset &&
+                                                  a->time_ms == b->time_ms && a->hash == b->hash));
+}
+
 struct hps_position {
     char cluster[HPS_CLUSTER_BYTES_MAX];   /* "": not known */
     char topic_id[HPS_TOPIC_ID_BYTES_MAX]; /* "": not known */

@@ -183,9 +183,9 @@ static int64_t skipped_by(const struct update_partition *partition, int64_t offs
 {
     const struct hps_position *at = partition->applied;
     if (!update_is_published(partition)) {
-        return update_has_gap(partition) ? HPS_POSITION_LOST : HPS_POSITION_WHOLE;
+        return update_phase_has_gap(partition->phase) ? HPS_POSITION_LOST : HPS_POSITION_WHOLE;
     }
-    if (update_has_gap(partition) || at->skipped == HPS_POSITION_LOST) {
+    if (update_phase_has_gap(partition->phase) || at->skipped == HPS_POSITION_LOST) {
         return HPS_POSITION_LOST;
     }
     int64_t from = at->skipped >= 0 ? at->skipped : at->next;
@@ -383,7 +383,8 @@ void update_start_over(struct hps_update_stream *stream, const char *topic)
 {
     const struct update_event lost = {.kind = UPDATE_ON_LOST};
     UPDATE_EACH (stream, partition) {
-        if (update_reads(partition) && (topic == NULL || strcmp(topic, partition->topic) == 0)) {
+        if (update_phase_reads(partition->phase) &&
+            (topic == NULL || strcmp(topic, partition->topic) == 0)) {
             (void)update_step(stream, partition, &lost, NULL);
         }
     }

@@ -140,7 +140,8 @@ static struct update_partition *partition_by_id(struct hps_update_stream *stream
 {
     UPDATE_EACH (stream, partition) {
         if (update_is_published(partition) &&
-            update_log_partition(partition, partition->applied->cluster) == id) {
+            hps_log_partition(partition->applied->cluster, partition->topic, partition->number) ==
+                id) {
             return partition;
         }
     }
@@ -161,7 +162,7 @@ static const char *refusal(const struct update_partition *partition, bool listed
     if (partition == NULL) {
         return "the log has no such partition";
     }
-    if (!update_reads(partition)) {
+    if (!update_phase_reads(partition->phase)) {
         return "a partition is stopped";
     }
     return partition->listed->compaction == HPS_COMPACTION_NO ? NULL : "a topic may be compacted";
@@ -342,7 +343,8 @@ static uint32_t replay_spans(struct hps_update_stream *stream, struct hps_log_sp
         if (partition->replay->from >= 0 && partition->replay->next > partition->replay->from) {
             partition->pending.span = n;
             out_spans[n++] = (struct hps_log_span){
-                .partition = update_log_partition(partition, partition->applied->cluster),
+                .partition = hps_log_partition(partition->applied->cluster, partition->topic,
+                                               partition->number),
                 .start = partition->applied->start,
                 .first = partition->replay->from,
                 .next = partition->replay->next};

@@ -88,11 +88,6 @@ bool update_bypasses_shared(const struct hps_update_stream *stream)
 
 /* ---- the records of a batch ------------------------------------------------------------------ */
 
-uint64_t update_log_partition(const struct update_partition *partition, const char *cluster)
-{
-    return hps_log_partition(cluster, partition->topic, partition->number);
-}
-
 void update_span_parts(const struct hps_update_stream *stream, const struct hps_update_part *parts,
                        uint32_t n_parts, uint32_t *out_part_spans)
 {
@@ -116,11 +111,11 @@ uint32_t update_spans(struct hps_update_stream *stream, struct hps_log_span *out
                        (applied->cluster[0] == '\0' || /* from a manifest */
                         strcmp(applied->cluster, read->cluster) == 0);
         partition->pending.span = n;
-        out_spans[n++] =
-            (struct hps_log_span){.partition = update_log_partition(partition, read->cluster),
-                                  .start = read->start,
-                                  .first = follows ? applied->next : read->start,
-                                  .next = read->next};
+        out_spans[n++] = (struct hps_log_span){
+            .partition = hps_log_partition(read->cluster, partition->topic, partition->number),
+            .start = read->start,
+            .first = follows ? applied->next : read->start,
+            .next = read->next};
     }
     return n;
 }
@@ -166,7 +161,8 @@ bool update_adopt(struct hps_update_stream *stream, const int64_t *starts)
         const struct update_partition *partition = &stream->partitions[i];
         if (starts[i] >= 0 && !partition->shared_asked) {
             at[n++] = (struct hps_log_position){
-                .partition = update_log_partition(partition, stream->cluster),
+                .partition =
+                    hps_log_partition(stream->cluster, partition->topic, partition->number),
                 .start = update_is_published(partition) ? partition->applied->start : starts[i]};
         }
     }
@@ -199,7 +195,8 @@ void update_ask_shared(struct hps_update_stream *stream)
     UPDATE_EACH (stream, partition) {
         partition->shared_at = 0;
         if (at != NULL && is_new(partition)) {
-            at[n++].partition = update_log_partition(partition, stream->cluster);
+            at[n++].partition =
+                hps_log_partition(stream->cluster, partition->topic, partition->number);
         }
     }
     bool answered = at != NULL && get_positions(stream, at, n) == HPS_OK;

@@ -136,8 +136,6 @@ hps_status update_set_shared_positions(struct hps_version *version, struct hps_e
     HPS_MUST_CHECK;
 /* Whether the version must bypass the shared tier once the current batch is applied. */
 bool update_bypasses_shared(const struct hps_update_stream *stream);
-/* The id of the partition in a shared tier. cluster: of the log that the position is from. */
-uint64_t update_log_partition(const struct update_partition *partition, const char *cluster);
 /* Make the spans of log records that the current batch has. out_spans: [update_n_unstored]. Returns
  * their number: 0 if no tier is shared. */
 uint32_t update_spans(struct hps_update_stream *stream, struct hps_log_span *out_spans);

@@ -25,7 +25,7 @@ enum {
 static bool pauses_or_runs(const struct update_partition *partition)
 {
     bool pauses = partition->phase == UPDATE_PAUSED || partition->phase == UPDATE_BLOCKED;
-    return update_reads(partition) || (pauses && update_is_published(partition));
+    return update_phase_reads(partition->phase) || (pauses && update_is_published(partition));
 }
 
 static bool nothing_read(const struct update_partition *partition)
@@ -130,8 +130,7 @@ static void judge(struct hps_update_stream *stream, struct update_partition *par
         .kind = UPDATE_ON_WITNESS,
         .offset = now->offset,
         .low = now->low,
-        .matches = read->witness.known && found.offset == read->witness.offset &&
-                   found.hash == read->witness.hash && found.time_ms == read->witness.time_ms,
+        .matches = found.known && hps_witness_same(&found, &read->witness),
         .settled = !found.known && now_us - identity->none_us > NONE_US,
         .time_ms = identity->asked_ms};
     bool was_same = identity->at_ms >= identity->since_ms;

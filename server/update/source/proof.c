@@ -54,7 +54,7 @@ static void take_response(struct hps_update_stream *stream, struct update_partit
     proof->response_asked_ms = response.asked_unix_ms;
     partition->high = response.high;
     proof->n_ends = other ? 0 : proof->n_ends;
-    if (update_reads(partition)) {
+    if (update_phase_reads(partition->phase)) {
         add_end(proof, &response);
     }
 }

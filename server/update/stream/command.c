@@ -34,7 +34,7 @@ static bool moves(const void *ctx, const struct update_partition *partition)
 {
     const struct hps_update_command *command = ctx;
     return is_named(ctx, partition) &&
-           (command->kind == HPS_UPDATE_SEEK || update_has_gap(partition));
+           (command->kind == HPS_UPDATE_SEEK || update_phase_has_gap(partition->phase));
 }
 
 /* Returns the event that moves the partition. Fails if the log does not have the offset. */
@@ -212,7 +212,7 @@ static void pause_or_resume(struct hps_update_stream *stream, struct update_call
     const struct update_event event = {.kind = pauses ? UPDATE_ON_PAUSE : UPDATE_ON_RESUME};
     UPDATE_EACH (stream, partition) {
         bool stopped = partition->phase == UPDATE_BLOCKED || partition->phase == UPDATE_FAILED;
-        bool changes = pauses ? !partition->paused && !update_has_gap(partition)
+        bool changes = pauses ? !partition->paused && !update_phase_has_gap(partition->phase)
                               : partition->paused || stopped;
         if (changes && is_named(call->command, partition)) {
             (void)update_step(stream, partition, &event, NULL);

@@ -11,7 +11,7 @@
 static void phase_sane(const struct hps_update_stream *stream,
                        const struct update_partition *partition)
 {
-    if (update_reads(partition)) {
+    if (update_phase_reads(partition->phase)) {
         HPS_ASSERT(stream->consumer != NULL);
         HPS_ASSERT(!partition->unassign_due);
         HPS_ASSERT(!partition->paused);
@@ -33,7 +33,7 @@ static void positions_sane(const struct hps_update_stream *stream,
         HPS_ASSERT(pending->dirty || partition->read->next == partition->applied->next);
     } else {
         HPS_ASSERT(partition->replay->from < 0);
-        HPS_ASSERT(pending->dirty || !update_reads(partition));
+        HPS_ASSERT(pending->dirty || !update_phase_reads(partition->phase));
     }
     HPS_ASSERT(partition->basis != UPDATE_ADOPTED || stream->sole_copy);
     if (partition->replay->from >= 0) {

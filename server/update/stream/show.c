@@ -25,7 +25,7 @@ static enum hps_partition_state shown_state(const struct hps_update_stream *stre
                                             const struct update_partition *partition)
 {
     bool blocked = partition->phase == UPDATE_BLOCKED;
-    bool runs = update_reads(partition);
+    bool runs = update_phase_reads(partition->phase);
     return stream->frozen && (runs || blocked)       ? HPS_PARTITION_FROZEN
            : stream->batch->held && runs             ? HPS_PARTITION_HELD
            : runs && update_leader_silent(partition) ? HPS_PARTITION_UNREACHABLE
@@ -90,7 +90,7 @@ static double rate(struct update_rate *rate, uint64_t n)
  * runs may have read more records than its leader had at the last response. */
 static bool is_other(const struct update_partition *partition)
 {
-    bool runs = update_reads(partition);
+    bool runs = update_phase_reads(partition->phase);
     return partition->phase == UPDATE_REPLACED ||
            (!runs && partition->high < partition->applied->next);
 }

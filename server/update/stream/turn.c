@@ -132,11 +132,13 @@ static void note_form(struct hps_update_stream *stream, struct update_partition 
 static bool check_first(struct hps_update_stream *stream, struct update_partition *partition,
                         const struct hps_consumer_record *record)
 {
-    const struct hps_witness *last = &partition->applied->last;
-    struct update_event event = {.kind = UPDATE_ON_RECORD, .offset = record->offset};
-    event.matches = record->offset == last->offset && record->time_unix_ms == last->time_ms &&
-                    last->hash == hps_update_record_hash(record->key, record->key_size,
-                                                         record->value, record->value_size);
+    const struct hps_witness found = {
+        true, record->offset, record->time_unix_ms,
+        hps_update_record_hash(record->key, record->key_size, record->value, record->value_size)};
+    const struct update_event event = {.kind = UPDATE_ON_RECORD,
+                                       .offset = record->offset,
+                                       .matches =
+                                           hps_witness_same(&found, &partition->applied->last)};
     (void)update_step(stream, partition, &event, NULL);
     return partition->phase == UPDATE_RUNNING && record->offset >= partition->applied->next;
 }
@@ -148,7 +150,7 @@ static bool take_record(struct hps_update_stream *stream, const struct hps_consu
     struct update_partition *partition = &stream->partitions[record->tag];
     struct hps_update_outcome outcome;
     struct hps_error err = {0};
-    if (!update_reads(partition)) {
+    if (!update_phase_reads(partition->phase)) {
         return true;
     }
     if (partition->phase == UPDATE_CHECKING && !check_first(stream, partition, record)) {
@@ -204,7 +206,7 @@ static void take_caught_up(struct hps_update_stream *stream, struct update_parti
         partition->high = offset;
     }
     (void)update_step(stream, partition, &(struct update_event){.kind = UPDATE_ON_CAUGHT_UP}, NULL);
-    if (update_reads(partition)) {
+    if (update_phase_reads(partition->phase)) {
         skip_to(partition, offset);
     }
 }
@@ -235,7 +237,7 @@ static void take_event(struct hps_update_stream *stream, const struct hps_consum
 {
     struct update_partition *partition =
         event->tag < stream->n_partitions ? &stream->partitions[event->tag] : NULL;
-    if (partition != NULL && !update_reads(partition)) {
+    if (partition != NULL && !update_phase_reads(partition->phase)) {
         return;
     }
     switch (event->kind) {

@@ -102,7 +102,7 @@ static void ten_rows_per_s(struct rig *rig)
 
 static void any_rate(struct rig *rig)
 {
-    hps_updater_rate_set(rig->updater, 0);
+    hps_updater_reconfigure(rig->updater, rig->options.nan_allowed, 0);
 }
 
 static void nan_allowed(struct rig *rig)
@@ -112,7 +112,7 @@ static void nan_allowed(struct rig *rig)
 
 static void nan_refused(struct rig *rig)
 {
-    hps_updater_nan_set(rig->updater, false);
+    hps_updater_reconfigure(rig->updater, false, rig->options.rows_per_s_max);
 }
 
 static void break_consumers(struct rig *rig)
