@@ -85,7 +85,7 @@ struct hps_consumer_listing {
 
 /* Offsets of one partition, as the log reports them. */
 struct hps_consumer_offsets {
-    const char *topic;
+    const char *topic; /* NULL: the entry is skipped */
     int32_t partition;
     int64_t time_unix_ms; /* in: time to look up; -1: no time */
     int64_t low;          /* offset of the first record that exists */
@@ -198,8 +198,7 @@ struct hps_consumer_event {
     enum hps_consumer_event_kind kind;
     uint32_t tag;
     int64_t offset;
-    int64_t low; /* -1: not known */
-    int64_t high;
+    int64_t high; /* -1: not known */
     hps_status status;
     const char *text; /* text for messages; never NULL */
 };

@@ -209,7 +209,6 @@ static struct hps_consumer_event *event_add(struct hps_kafka_consumer *c, uint32
         .kind = kind,
         .tag = HPS_CONSUMER_NO_TAG,
         .offset = -1,
-        .low = -1,
         .high = -1,
         .status = status,
         .text = text,
@@ -255,7 +254,6 @@ static void events_of_partition(struct hps_kafka_consumer *c, struct hps_kafka_p
         event = event_add(c, n, stop->kind, stop->status, stop->text);
         event->tag = partition->tag;
         event->offset = partition->next;
-        event->low = stop->low;
         event->high = stop->high;
         hps_kafka_phase_set(partition, HPS_KAFKA_REPORTED);
     }

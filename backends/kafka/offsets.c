@@ -85,8 +85,11 @@ static hps_status find_leaders(const struct query *of, struct hps_kafka_watches 
     for (uint32_t i = 0; i < of->n_partitions; i++) {
         struct hps_consumer_offsets *partition = &of->partitions[i];
         struct hps_watch *watch = NULL;
-        partition->low = partition->high = partition->at_time = -1;
         of->brokers[i] = NO_BROKER;
+        if (partition->topic == NULL) {
+            continue;
+        }
+        partition->low = partition->high = partition->at_time = -1;
         hps_status status =
             hps_kafka_watch(watches, partition->topic, partition->partition, &watch, err);
         if (status == HPS_NO_MEMORY) {

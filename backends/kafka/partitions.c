@@ -175,8 +175,7 @@ static void partition_stop(struct hps_kafka_partitions *of, struct hps_kafka_par
     partition_leave(of, partition);
     hps_kafka_phase_set(partition, HPS_KAFKA_STOPPED);
     of->has_news = true;
-    partition->stop =
-        (struct hps_kafka_stop){.kind = kind, .status = status, .low = -1, .high = -1};
+    partition->stop = (struct hps_kafka_stop){.kind = kind, .status = status, .high = -1};
     hps_kafka_text_set(partition->stop.text, text);
 }
 
@@ -354,7 +353,6 @@ static void gap_found(struct hps_kafka_partitions *of, struct hps_kafka_partitio
                  partition->number, partition->next);
     }
     partition_stop(of, partition, HPS_CONSUMER_GAP, HPS_RANGE, text);
-    partition->stop.low = known ? log.low : -1;
     partition->stop.high = known ? log.high : -1;
 }
 

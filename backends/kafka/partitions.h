@@ -35,8 +35,7 @@ struct hps_kafka_search {
 struct hps_kafka_stop {
     enum hps_consumer_event_kind kind;
     hps_status status;
-    int64_t low; /* -1: not known; also `high` */
-    int64_t high;
+    int64_t high; /* -1: not known */
     char text[HPS_KAFKA_TEXT_BYTES];
 };
 

@@ -544,7 +544,6 @@ static void add_event(struct fake_consumer *c, enum hps_consumer_event_kind kind
         .kind = kind,
         .tag = reading == NULL ? HPS_CONSUMER_NO_TAG : reading->tag,
         .offset = reading == NULL ? -1 : reading->next,
-        .low = partition == NULL ? -1 : partition->low,
         .high = partition == NULL ? -1 : partition->high,
         .status = status,
         .text = text,
@@ -810,6 +809,9 @@ static hps_status fake_offsets(struct hps_consumer *base, struct hps_consumer_of
         status = away(c->log, err);
     }
     for (uint32_t i = 0; i < n_parts && status == HPS_OK; i++) {
+        if (parts[i].topic == NULL) {
+            continue;
+        }
         const struct partition *partition =
             find_partition(c->log, parts[i].topic, parts[i].partition);
         const struct topic *topic = find_topic(c->log, parts[i].topic);

@@ -174,7 +174,7 @@ enum update_event_kind {
     UPDATE_ON_OFFSETS,   /* status, low, high; time_ms, at_time: of the start time */
     UPDATE_ON_RECORD,    /* offset, matches: the first record in the phase CHECKING */
     UPDATE_ON_CAUGHT_UP, /* all records were delivered */
-    UPDATE_ON_NO_OFFSET, /* offset, low, high: the log does not have the offset to read from */
+    UPDATE_ON_NO_OFFSET, /* offset, high: the log does not have the offset to read from */
     UPDATE_ON_REFUSED,   /* the consumer cannot read the partition */
     UPDATE_ON_LINEAGE,   /* a record is skipped because the version is frozen */
     UPDATE_ON_RESPONSE,  /* high, silent: the leader responded */

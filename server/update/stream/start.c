@@ -179,27 +179,20 @@ hps_status update_ask_offsets(struct hps_update_stream *stream, update_wants_fn 
                               struct hps_consumer_offsets **out_offsets, struct hps_error *err)
 {
     struct hps_consumer_offsets *offsets = hps_calloc(stream->n_partitions, sizeof(*offsets));
-    uint32_t n = 0;
     if (offsets == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for the offsets of partitions");
     }
     UPDATE_EACH (stream, partition) {
         if (wants(ctx, partition)) {
-            offsets[n++] = (struct hps_consumer_offsets){
+            offsets[partition - stream->partitions] = (struct hps_consumer_offsets){
                 .topic = partition->topic, .partition = partition->number, .time_unix_ms = time_ms};
         }
     }
-    hps_status status = n == 0 ? HPS_OK
-                               : update_ops(stream)->offsets(stream->consumer, offsets, n,
-                                                             UPDATE_LOG_TIMEOUT_MS, err);
+    hps_status status = update_ops(stream)->offsets(stream->consumer, offsets, stream->n_partitions,
+                                                    UPDATE_LOG_TIMEOUT_MS, err);
     if (status != HPS_OK) {
         hps_free(offsets);
         return status;
-    }
-    /* From the end, since no entry moves to a lower index. */
-    for (uint32_t i = stream->n_partitions; i-- > 0;) {
-        bool wanted = wants(ctx, &stream->partitions[i]);
-        offsets[i] = wanted ? offsets[--n] : (struct hps_consumer_offsets){0};
     }
     *out_offsets = offsets;
     return HPS_OK;

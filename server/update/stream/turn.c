@@ -248,7 +248,6 @@ static void take_event(struct hps_update_stream *stream, const struct hps_consum
         (void)update_step(stream, partition,
                           &(struct update_event){.kind = UPDATE_ON_NO_OFFSET,
                                                  .offset = event->offset,
-                                                 .low = -1,
                                                  .high = event->high},
                           event->text);
         break;
