@@ -370,6 +370,19 @@ void hps_metrics_remove(struct hps_metrics *metrics, const struct hps_metric_lab
     hps_lock_release(&metrics->lock);
 }
 
+void hps_metrics_clear(struct hps_metrics *metrics, unsigned family)
+{
+    HPS_ASSERT(family < metrics->n_families);
+    hps_lock_acquire(&metrics->lock);
+    for (struct hps_metric *metric = metrics->families[family].first; metric != NULL;
+         metric = metric->next) {
+        if (metric->live) {
+            series_hide(metrics, metric);
+        }
+    }
+    hps_lock_release(&metrics->lock);
+}
+
 /* Whether updates count: the dropped series ignores them. */
 static bool metric_takes(const struct hps_metric *metric, enum hps_metric_type type)
 {

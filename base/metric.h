@@ -50,6 +50,8 @@ struct hps_metric_label {
  * such a series starts it from zero. */
 void hps_metrics_remove(struct hps_metrics *metrics, const struct hps_metric_label *labels,
                         unsigned n_labels);
+/* Remove all series of the family, as above. */
+void hps_metrics_clear(struct hps_metrics *metrics, unsigned family);
 
 void hps_metric_add(struct hps_metric *metric, uint64_t n);     /* counter */
 void hps_metric_set(struct hps_metric *metric, double value);   /* gauge */

@@ -169,17 +169,6 @@ static bool is_loaded(struct update_common *common, const char *model, int64_t v
     return loaded;
 }
 
-/* Remove the gauges of a stream that is not active any more. The updater's lock is held. */
-static void forget_gauges(const struct hps_updater *updater, struct hps_update_stream *stream)
-{
-    hps_lock_acquire(&stream->board->lock);
-    for (uint32_t i = 0; i < stream->view->n_partitions; i++) {
-        const struct hps_partition_view *of = &stream->view->partitions[i];
-        update_forget_gauges(updater->common.options.metrics, of->topic, of->partition);
-    }
-    hps_lock_release(&stream->board->lock);
-}
-
 void hps_updater_remove(struct hps_updater *updater, const struct hps_version *version)
 {
     if (updater == NULL) {
@@ -188,9 +177,6 @@ void hps_updater_remove(struct hps_updater *updater, const struct hps_version *v
     hps_lock_acquire(&updater->lock);
     struct hps_update_stream *stream = update_stream_find(updater, version->model, version->number);
     if (stream != NULL) {
-        if (atomic_load(&stream->active)) {
-            forget_gauges(updater, stream); /* first: a stream that ends empties its view */
-        }
         update_life_set(stream, UPDATE_STOPS);
         wake(stream);
     }
@@ -210,10 +196,7 @@ void hps_updater_activated(struct hps_updater *updater, const struct hps_version
         if (strcmp(stream->model, version->model) != 0) {
             continue;
         }
-        bool active = stream->number == version->number;
-        if (atomic_exchange(&stream->active, active) && !active) {
-            forget_gauges(updater, stream); /* the new one may lack some of its partitions */
-        }
+        atomic_store(&stream->active, stream->number == version->number);
         if (strcmp(stream->lineage, lineage) != 0) {
             atomic_store(&stream->freeze.asked_by, n_switches);
             wake(stream);
@@ -320,37 +303,23 @@ uint64_t hps_updater_start_hash(const struct hps_updater *updater,
 bool hps_updater_start_text(const struct hps_updater *updater, const struct hps_manifest *manifest,
                             uint64_t oldest_file_ms, char *out_text, size_t size)
 {
-    char since[48], manifested[96] = "";
+    char since[24];
     if (updater == NULL) {
         return false;
     }
     const struct hps_updater_options *options = &updater->common.options;
-    update_time_text(update_start_time_ms(options, (int64_t)oldest_file_ms), since, sizeof(since));
-    if (manifest->n_positions > 0) {
-        snprintf(manifested, sizeof(manifested),
-                 "from the manifest's start_positions (%zu partitions); in other partitions, ",
-                 manifest->n_positions);
-    }
-    switch (options->start) {
-    case HPS_UPDATE_START_FILES:
-        snprintf(out_text, size,
-                 "%srecords since %s are applied, %" PRIu64
-                 " s before the oldest file was written (update_source.start_slack_s)",
-                 manifested, since, options->start_slack_ms / 1000);
-        break;
-    case HPS_UPDATE_START_TIME:
-        snprintf(out_text, size,
-                 "%srecords since %s are applied (update_source.start_time_unix_ms)", manifested,
-                 since);
-        break;
-    case HPS_UPDATE_START_EARLIEST:
-        snprintf(out_text, size, "%sall records of the log are applied (update_source.start)",
-                 manifested);
-        break;
-    case HPS_UPDATE_START_LATEST:
-        snprintf(out_text, size, "%sonly new records are applied (update_source.start)",
-                 manifested);
-        break;
+    int64_t start_ms = update_start_time_ms(options, (int64_t)oldest_file_ms);
+    update_time_text(start_ms, since, sizeof(since));
+    const char *which = options->start == HPS_UPDATE_START_EARLIEST ? "all" : "only new";
+    int n = start_ms >= 0
+                ? snprintf(out_text, size,
+                           "records since %s are applied (update_source.start, "
+                           "start_time_unix_ms, start_slack_s)",
+                           since)
+                : snprintf(out_text, size, "%s records are applied (update_source.start)", which);
+    if (manifest->n_positions > 0 && n > 0 && (size_t)n < size) {
+        snprintf(out_text + n, size - (size_t)n,
+                 "; %zu partitions start at the manifest's start_positions", manifest->n_positions);
     }
     return true;
 }
@@ -379,8 +348,14 @@ void hps_updater_each(struct hps_updater *updater,
 
 void hps_updater_gauges(struct hps_updater *updater)
 {
+    static const enum hps_metric_id of_partitions[] = {
+        HPS_M_UPDATE_LAG, HPS_M_UPDATE_LAG_SECONDS, HPS_M_UPDATE_GAP, HPS_M_UPDATE_PARTITION_STATE};
     if (updater != NULL) {
         struct hps_metrics *metrics = updater->common.options.metrics;
+        /* An active version may have fewer partitions than before. */
+        for (unsigned i = 0; i < sizeof(of_partitions) / sizeof(of_partitions[0]); i++) {
+            hps_metrics_clear(metrics, of_partitions[i]);
+        }
         hps_updater_each(updater, update_show_gauges, metrics);
         hps_lock_acquire(&updater->waits_lock);
         uint32_t n_waiters = updater->n_waiters;

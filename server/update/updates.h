@@ -98,7 +98,7 @@ void hps_updater_reconfigure(struct hps_updater *updater, bool nan_allowed,
 void hps_updater_each(struct hps_updater *updater,
                       void (*fn)(void *ctx, const struct hps_stream_view *view), void *ctx);
 /* Set update_lag_records, update_lag_seconds, update_gap, update_staleness_seconds and the other
- * gauges of active versions. Any thread. */
+ * gauges of active versions. One thread at a time. */
 void hps_updater_gauges(struct hps_updater *updater);
 
 /* ---- waiting --------------------------------------------------------------------------------- */

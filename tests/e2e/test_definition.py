@@ -269,14 +269,14 @@ def test_load_when_files_are_older_than_the_log_then_it_says_from_when_updates_a
     for name in os.listdir(os.path.dirname(path)):
         os.utime(os.path.join(os.path.dirname(path), name), (1_700_000_600, 1_700_000_600))
     said = one.ctl("load", "m", "--from", f"{work}/m/2", "--dry-run")
-    assert "records since 2023-11-14T22:13:20Z are applied, 600 s before" in said
+    assert "records since 2023-11-14T22:13:20Z are applied" in said
     assert 'lineage "run1" is that of version 1' in said
     assert 'lineage "' not in one.ctl("load", "m", "--from", f"{work}/m/2", "--lineage", "run2")
     with open(f"{work}/m/2/manifest.json", "w", encoding="utf-8") as f:
         json.dump({"format": "hpsd-manifest", "version": 1, "lineage": "run3", "tables": [{"name": "t"}],
                    "start_positions": [{"topic": "hps_et.m.t", "partition": 0, "offset": 17}]}, f)
     said = one.ctl("load", "m", "--from", f"{work}/m/2")
-    assert "from the manifest's start_positions (1 partitions)" in said and "run1" not in said
+    assert "1 partitions start at the manifest's start_positions" in said and "run1" not in said
 
 
 # ---- labels --------------------------------------------------------------------------------------------

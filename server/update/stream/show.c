@@ -172,16 +172,6 @@ static int64_t show_partitions(struct hps_update_stream *stream, uint32_t *out_n
     return as_of_ms < listed_ms ? as_of_ms : listed_ms;
 }
 
-/* To be called after the view without these partitions is complete. */
-static void forget_absent(const struct hps_update_stream *stream)
-{
-    UPDATE_EACH (stream, partition) {
-        if (update_is_absent(partition) && atomic_load(&stream->active)) {
-            update_forget_gauges(stream->options->metrics, partition->topic, partition->number);
-        }
-    }
-}
-
 /* Withdraws claims from the view that have become too old: the end of a silent leader, and the
  * identity of a topic that was not proved lately. */
 static void age_view(struct hps_update_stream *stream)
@@ -236,7 +226,6 @@ void update_stream_show(struct hps_update_stream *stream)
     age_view(stream);
     int64_t as_of_ms = view->as_of_ms;
     hps_lock_release(&stream->board->lock);
-    forget_absent(stream);
     hps_update_times_set(stream->version, stream->counts->event_time_ms, as_of_ms);
 }
 
@@ -327,14 +316,6 @@ static void show_partition_gauges(struct hps_metrics *metrics, const struct hps_
         set(metrics, HPS_M_UPDATE_PARTITION_STATE, of->topic, number,
             hps_partition_state_text((enum hps_partition_state)state), (int)of->state == state);
     }
-}
-
-void update_forget_gauges(struct hps_metrics *metrics, const char *topic, int32_t partition)
-{
-    char number[16];
-    snprintf(number, sizeof(number), "%" PRId32, partition);
-    const struct hps_metric_label labels[] = {{"topic", topic}, {"partition", number}};
-    hps_metrics_remove(metrics, labels, 2);
 }
 
 void update_show_gauges(void *ctx, const struct hps_stream_view *view)

@@ -118,8 +118,6 @@ void update_stream_show(struct hps_update_stream *stream);
 void update_view_now(struct hps_update_stream *stream);
 /* Sets the metrics of an active version. ctx: struct hps_metrics. Any thread. */
 void update_show_gauges(void *ctx, const struct hps_stream_view *view);
-/* Removes the metrics of a partition that is not read. Any thread. */
-void update_forget_gauges(struct hps_metrics *metrics, const char *topic, int32_t partition);
 /* Adds a record that was rejected to the view, for calls that wait for it. reason: static. */
 void update_show_rejected(struct hps_update_stream *stream,
                           const struct update_partition *partition, int64_t offset,

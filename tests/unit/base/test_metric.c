@@ -234,6 +234,11 @@ static void test_remove_when_two_labels_then_only_series_with_both_go(void **sta
     assert_non_null(strstr(text, "{method=\"Lookup\",code=\"0\"}"));
     assert_non_null(strstr(text, "rpc_duration_seconds_count{method=\"Lookup\"}"));
     hps_buf_fini(&buf);
+    hps_metrics_clear(metrics, REQUESTS);
+    text = printed(metrics, &buf, false);
+    assert_null(strstr(text, "code="));
+    assert_non_null(strstr(text, "rpc_duration_seconds_count{method=\"Lookup\"}"));
+    hps_buf_fini(&buf);
     hps_metrics_free(metrics);
 }
 

@@ -700,6 +700,7 @@ static void test_updater_when_a_version_is_removed_then_its_pin_and_gauges_are_r
     hps_updater_gauges(rig->updater);
     assert_true(gap_is_reported(rig));
     hps_updater_remove(rig->updater, rig->fx.version);
+    hps_updater_gauges(rig->updater);
     assert_false(gap_is_reported(rig)); /* an alert on it would never end */
     assert_int_equal(operate(rig, &operation), HPS_NOT_FOUND);
     hps_updater_stop(rig->updater);
