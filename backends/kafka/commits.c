@@ -53,7 +53,7 @@ struct group {
 };
 
 struct hps_kafka_commits {
-    const struct hps_kafka_settings *settings;
+    const rd_kafka_conf_t *shared;
     struct hps_lock lock;
     struct group *groups;
     bool stopping;
@@ -69,10 +69,10 @@ static hps_status connect_group(struct group *group, struct hps_error *err)
         return HPS_OK;
     }
     hps_status status =
-        hps_kafka_conf(group->of->settings, own, sizeof(own) / sizeof(own[0]), &conf, err);
+        hps_kafka_conf(group->of->shared, own, sizeof(own) / sizeof(own[0]), &conf, err);
     if (status == HPS_OK) {
         hps_kafka_conf_at_most(conf, "socket.timeout.ms", SOCKET_MS);
-        status = hps_kafka_handle_open(group->of->settings, RD_KAFKA_CONSUMER, conf, "commits",
+        status = hps_kafka_handle_open(RD_KAFKA_CONSUMER, conf, "commits",
                                        "Kafka client that commits", &group->rk, err);
     }
     if (status == HPS_OK) {
@@ -273,14 +273,14 @@ static void *group_run(void *arg)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-hps_status hps_kafka_commits_new(const struct hps_kafka_settings *settings,
+hps_status hps_kafka_commits_new(const rd_kafka_conf_t *shared,
                                  struct hps_kafka_commits **out_commits)
 {
     struct hps_kafka_commits *of = hps_calloc(1, sizeof(*of));
     if (of == NULL) {
         return HPS_NO_MEMORY;
     }
-    of->settings = settings;
+    of->shared = shared;
     hps_lock_init(&of->lock, HPS_LOCK_KAFKA_COMMITS);
     *out_commits = of;
     return HPS_OK;

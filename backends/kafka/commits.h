@@ -9,8 +9,8 @@
 
 struct hps_kafka_commits;
 
-/* `settings` are borrowed for the life of the commits. */
-hps_status hps_kafka_commits_new(const struct hps_kafka_settings *settings,
+/* `shared` is borrowed for the life of the commits. */
+hps_status hps_kafka_commits_new(const rd_kafka_conf_t *shared,
                                  struct hps_kafka_commits **out_commits) HPS_MUST_CHECK;
 void hps_kafka_commits_free(struct hps_kafka_commits *commits); /* NULL: no effect */
 void hps_kafka_commits_add(struct hps_kafka_commits *commits, const char *group,

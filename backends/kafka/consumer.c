@@ -444,16 +444,15 @@ static hps_status handle_open(struct hps_kafka_consumer *c,
                               const struct hps_consumer_options *options, struct hps_error *err)
 {
     rd_kafka_conf_t *conf = NULL;
-    const struct hps_kafka_property group = {
-        "group.id", c->group == NULL ? c->log->settings.client_id : c->group};
-    hps_status status = hps_kafka_conf(&c->log->settings, &group, 1, &conf, err);
+    const struct hps_kafka_property group = {"group.id", c->group == NULL ? "hpsd" : c->group};
+    hps_status status = hps_kafka_conf(c->log->shared, &group, 1, &conf, err);
     if (status != HPS_OK) {
         return status;
     }
     rd_kafka_conf_set_opaque(conf, c);
     rd_kafka_conf_set_error_cb(conf, on_error);
-    status = hps_kafka_handle_open(&c->log->settings, RD_KAFKA_CONSUMER, conf, options->name,
-                                   "Kafka consumer", &c->rk, err);
+    status = hps_kafka_handle_open(RD_KAFKA_CONSUMER, conf, options->name, "Kafka consumer", &c->rk,
+                                   err);
     if (status != HPS_OK) {
         return status;
     }
@@ -481,7 +480,7 @@ hps_status hps_kafka_consumer_open(struct hps_update_log *base,
     c->topics = topics;
     c->partitions = partitions;
     c->link.status = HPS_UNAVAILABLE;
-    c->dead_letters.settings = &log->settings;
+    c->dead_letters.shared = log->shared;
     c->watches = (struct hps_kafka_watches){.leaders = log->leaders, .recalls = log->recalls};
     c->group = options->group == NULL ? NULL : hps_strdup(options->group);
     c->records = hps_calloc(HPS_KAFKA_HELD_MAX, sizeof(c->records[0]));

@@ -14,7 +14,7 @@
 
 struct hps_kafka {
     struct hps_update_log base;
-    struct hps_kafka_settings settings;
+    rd_kafka_conf_t *shared; /* configuration of all handles */
     struct hps_kafka_leaders *leaders;
     struct hps_kafka_recalls *recalls;
     struct hps_kafka_commits *commits;

@@ -53,14 +53,14 @@ static hps_status producer_open(struct hps_kafka_dead_letters *of, struct hps_er
     if (of->producer != NULL) {
         return HPS_OK;
     }
-    hps_status status = hps_kafka_conf(of->settings, reported, 2, &conf, err);
+    hps_status status = hps_kafka_conf(of->shared, reported, 2, &conf, err);
     if (status != HPS_OK) {
         return status;
     }
     hps_kafka_conf_at_most(conf, "queue.buffering.max.kbytes", QUEUE_KB_MAX);
     rd_kafka_conf_set_opaque(conf, of);
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
-    return hps_kafka_handle_open(of->settings, RD_KAFKA_PRODUCER, conf, "dead-letters",
+    return hps_kafka_handle_open(RD_KAFKA_PRODUCER, conf, "dead-letters",
                                  "producer of dead letters", &of->producer, err);
 }
 

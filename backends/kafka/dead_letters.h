@@ -9,7 +9,7 @@
 #include "backends/kafka/handle.h"
 
 struct hps_kafka_dead_letters {
-    const struct hps_kafka_settings *settings;
+    const rd_kafka_conf_t *shared;
     rd_kafka_t *producer; /* opened for the first letter */
     /* Letters that were sent since the last flush that found none late: [newer]. Earlier ones: the
      * other one. */

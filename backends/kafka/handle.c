@@ -174,40 +174,70 @@ static hps_status set(rd_kafka_conf_t *conf, const struct hps_kafka_property *pr
     return HPS_OK;
 }
 
-hps_status hps_kafka_conf(const struct hps_kafka_settings *settings,
-                          const struct hps_kafka_property *own, size_t n_own,
-                          rd_kafka_conf_t **out_conf, struct hps_error *err)
+static hps_status set_all(rd_kafka_conf_t *conf, const struct hps_kafka_property *properties,
+                          size_t n, struct hps_error *err)
 {
-    rd_kafka_conf_t *conf = rd_kafka_conf_new();
-    HPS_ASSERT(settings->brokers != NULL && (own != NULL || n_own == 0));
-    const struct hps_kafka_property brokers = {"bootstrap.servers", settings->brokers};
-    int version = rd_kafka_version();
-    const struct {
-        const struct hps_kafka_property *properties;
-        size_t n;
-        bool applies;
-    } all[] = {
-        {&brokers, 1, true},
-        {FIXED, COUNT(FIXED), true},
-        {SLOW_QUEUE, COUNT(SLOW_QUEUE), version < QUEUE_BACKOFF_VERSION},
-        {&SHORT_CACHE, 1, version >= TOPIC_IDS_VERSION && version < TOPIC_IDS_FIXED_VERSION},
-        {settings->properties, settings->n_properties, true},
-        {own, n_own, true},
-    };
     hps_status status = HPS_OK;
+    for (size_t i = 0; i < n && status == HPS_OK; i++) {
+        status = set(conf, &properties[i], err);
+    }
+    return status;
+}
+
+hps_status hps_kafka_conf_new(const struct hps_kafka_options *options, rd_kafka_conf_t **out_conf,
+                              struct hps_error *err)
+{
+    char *brokers = hps_strdup(options->brokers);
+    if (brokers == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for Kafka properties");
+    }
+    for (char *at = strchr(brokers, ';'); at != NULL; at = strchr(at, ';')) {
+        *at = ',';
+    }
+    const struct hps_kafka_property named[] = {
+        {"bootstrap.servers", brokers},
+        {"client.id", options->client_id == NULL ? "hpsd" : options->client_id}};
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    int version = rd_kafka_version();
     for (size_t i = 0; i < COUNT(DEFAULTS); i++) {
         hps_ignore(set(conf, &DEFAULTS[i], NULL)); /* this librdkafka may lack it */
     }
-    for (size_t i = 0; i < COUNT(all); i++) {
-        for (size_t k = 0; k < all[i].n && all[i].applies && status == HPS_OK; k++) {
-            status = set(conf, &all[i].properties[k], err);
-        }
+    hps_status status = set_all(conf, named, COUNT(named), err);
+    if (status == HPS_OK) {
+        status = set_all(conf, FIXED, COUNT(FIXED), err);
     }
+    if (status == HPS_OK && version < QUEUE_BACKOFF_VERSION) {
+        status = set_all(conf, SLOW_QUEUE, COUNT(SLOW_QUEUE), err);
+    }
+    if (status == HPS_OK && version >= TOPIC_IDS_VERSION && version < TOPIC_IDS_FIXED_VERSION) {
+        status = set(conf, &SHORT_CACHE, err);
+    }
+    for (uint32_t i = 0; i < options->n_properties && status == HPS_OK; i++) {
+        const struct hps_kafka_property *property = &options->properties[i];
+        status = is_fixed(property->name)
+                     ? hps_error_set(err, HPS_INVALID,
+                                     "Kafka property \"%s\" is not to be set here", property->name)
+                     : set(conf, property, err);
+    }
+    hps_free(brokers);
     if (status != HPS_OK) {
         rd_kafka_conf_destroy(conf);
         return status;
     }
     rd_kafka_conf_set_log_cb(conf, on_log);
+    *out_conf = conf;
+    return HPS_OK;
+}
+
+hps_status hps_kafka_conf(const rd_kafka_conf_t *shared, const struct hps_kafka_property *own,
+                          size_t n_own, rd_kafka_conf_t **out_conf, struct hps_error *err)
+{
+    rd_kafka_conf_t *conf = rd_kafka_conf_dup(shared);
+    hps_status status = set_all(conf, own, n_own, err);
+    if (status != HPS_OK) {
+        rd_kafka_conf_destroy(conf);
+        return status;
+    }
     *out_conf = conf;
     return HPS_OK;
 }
@@ -225,14 +255,17 @@ void hps_kafka_conf_at_most(rd_kafka_conf_t *conf, const char *name, long max)
 
 /* ---- handles --------------------------------------------------------------------------------- */
 
-hps_status hps_kafka_handle_open(const struct hps_kafka_settings *settings, rd_kafka_type_t type,
-                                 rd_kafka_conf_t *conf, const char *name, const char *what,
-                                 rd_kafka_t **out_rk, struct hps_error *err)
+hps_status hps_kafka_handle_open(rd_kafka_type_t type, rd_kafka_conf_t *conf, const char *name,
+                                 const char *what, rd_kafka_t **out_rk, struct hps_error *err)
 {
-    char id[256];
+    char shared_id[256] = "";
+    char id[512];
     char text[256];
+    size_t size = sizeof(shared_id);
     HPS_ASSERT(conf != NULL && name != NULL && what != NULL);
-    snprintf(id, sizeof(id), "%s-%s", settings->client_id, name);
+    /* Each handle adds its name, so that quotas and a broker's log can tell them apart. */
+    rd_kafka_conf_get(conf, "client.id", shared_id, &size);
+    snprintf(id, sizeof(id), "%s-%s", shared_id, name);
     const struct hps_kafka_property client_id = {"client.id", id};
     hps_status status = set(conf, &client_id, err);
     rd_kafka_t *rk = status == HPS_OK ? rd_kafka_new(type, conf, text, sizeof(text)) : NULL;
@@ -273,53 +306,6 @@ void hps_kafka_handle_close(rd_kafka_t *rk)
             "consumer leaked: librdkafka did not close it in time; its threads run until hpsd ends",
             HPS_I64("waited_s", CLOSE_S));
     }
-}
-
-/* ---- settings -------------------------------------------------------------------------------- */
-
-void hps_kafka_settings_free(struct hps_kafka_settings *settings)
-{
-    for (uint32_t i = 0; i < settings->n_properties; i++) {
-        hps_free((char *)settings->properties[i].name);
-        hps_free((char *)settings->properties[i].value);
-    }
-    hps_free(settings->properties);
-    hps_free(settings->client_id);
-    hps_free(settings->brokers);
-}
-
-hps_status hps_kafka_settings_copy(const struct hps_kafka_options *options,
-                                   struct hps_kafka_settings *out, struct hps_error *err)
-{
-    /* Each handle adds its name, so that quotas and a broker's log can tell them apart. */
-    const char *client_id = options->client_id == NULL ? "hpsd" : options->client_id;
-    *out = (struct hps_kafka_settings){
-        .brokers = hps_strdup(options->brokers),
-        .properties = hps_calloc((size_t)options->n_properties + 1, sizeof(out->properties[0]))};
-    bool copied = out->brokers != NULL && out->properties != NULL;
-    for (uint32_t i = 0; i < options->n_properties && copied; i++) {
-        const struct hps_kafka_property *from = &options->properties[i];
-        if (is_fixed(from->name)) {
-            return hps_error_set(err, HPS_INVALID, "Kafka property \"%s\" is not to be set here",
-                                 from->name);
-        }
-        if (strcmp(from->name, "client.id") == 0) {
-            client_id = from->value;
-            continue;
-        }
-        struct hps_kafka_property *to = &out->properties[out->n_properties++];
-        to->name = hps_strdup(from->name);
-        to->value = hps_strdup(from->value);
-        copied = to->name != NULL && to->value != NULL;
-    }
-    out->client_id = hps_strdup(client_id);
-    if (!copied || out->client_id == NULL) {
-        return hps_error_set(err, HPS_NO_MEMORY, "no memory for Kafka properties");
-    }
-    for (char *at = strchr(out->brokers, ';'); at != NULL; at = strchr(at, ';')) {
-        *at = ',';
-    }
-    return HPS_OK;
 }
 
 /* ---- offsets --------------------------------------------------------------------------------- */

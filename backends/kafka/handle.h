@@ -28,19 +28,6 @@
 
 enum { HPS_KAFKA_TEXT_BYTES = 256 }; /* of an event */
 
-struct hps_kafka_settings {
-    char *brokers;
-    char *client_id;
-    struct hps_kafka_property *properties; /* [n_properties] strings owned */
-    uint32_t n_properties;
-};
-
-/* Copy the options. INVALID: a property that hpsd sets itself; NO_MEMORY. Free it in any case. */
-hps_status hps_kafka_settings_copy(const struct hps_kafka_options *options,
-                                   struct hps_kafka_settings *out_settings, struct hps_error *err)
-    HPS_MUST_CHECK;
-void hps_kafka_settings_free(struct hps_kafka_settings *settings);
-
 hps_status hps_kafka_status(rd_kafka_resp_err_t code);
 /* The broker did not respond, in contrast to a response with an error. */
 bool hps_kafka_is_silence(rd_kafka_resp_err_t code);
@@ -49,17 +36,21 @@ hps_status hps_kafka_fail(struct hps_error *err, rd_kafka_resp_err_t code, const
 void hps_kafka_text_set(char text[HPS_KAFKA_TEXT_BYTES], const char *from);
 int hps_kafka_remaining_ms(uint64_t end_us); /* until then; at least 0 */
 
-/* Make the configuration of a handle: hpsd's defaults, the operator's properties, and `own`
- * [n_own], which override both. INVALID: librdkafka does not know or accept a property. */
-hps_status hps_kafka_conf(const struct hps_kafka_settings *settings,
-                          const struct hps_kafka_property *own, size_t n_own,
-                          rd_kafka_conf_t **out_conf, struct hps_error *err) HPS_MUST_CHECK;
+/* Make the configuration that all handles share: hpsd's defaults and the operator's properties.
+ * INVALID: a property that hpsd sets itself, or that librdkafka does not know or accept;
+ * NO_MEMORY. */
+hps_status hps_kafka_conf_new(const struct hps_kafka_options *options, rd_kafka_conf_t **out_conf,
+                              struct hps_error *err) HPS_MUST_CHECK;
+/* Copy `shared`, and set the properties `own` [n_own] of one handle. INVALID: as above. */
+hps_status hps_kafka_conf(const rd_kafka_conf_t *shared, const struct hps_kafka_property *own,
+                          size_t n_own, rd_kafka_conf_t **out_conf, struct hps_error *err)
+    HPS_MUST_CHECK;
 /* Lower a numeric property to `max` if it is higher. */
 void hps_kafka_conf_at_most(rd_kafka_conf_t *conf, const char *name, long max);
 /* Takes conf. `name` is the last part of the handle's client.id, `what` its name in errors. */
-hps_status hps_kafka_handle_open(const struct hps_kafka_settings *settings, rd_kafka_type_t type,
-                                 rd_kafka_conf_t *conf, const char *name, const char *what,
-                                 rd_kafka_t **out_rk, struct hps_error *err) HPS_MUST_CHECK;
+hps_status hps_kafka_handle_open(rd_kafka_type_t type, rd_kafka_conf_t *conf, const char *name,
+                                 const char *what, rd_kafka_t **out_rk, struct hps_error *err)
+    HPS_MUST_CHECK;
 /* Returns within some seconds, whatever the handle waits for. NULL: no effect. */
 void hps_kafka_handle_close(rd_kafka_t *rk);
 

@@ -13,7 +13,9 @@ static void kafka_close(struct hps_update_log *base)
     hps_kafka_commits_free(log->commits);
     hps_kafka_recalls_free(log->recalls);
     hps_kafka_leaders_free(log->leaders);
-    hps_kafka_settings_free(&log->settings);
+    if (log->shared != NULL) {
+        rd_kafka_conf_destroy(log->shared);
+    }
     hps_free(log);
 }
 
@@ -26,23 +28,16 @@ static const struct hps_update_log_ops LOG_OPS = {
 hps_status hps_kafka_open(const struct hps_kafka_options *options, struct hps_update_log **out_log,
                           struct hps_error *err)
 {
-    rd_kafka_conf_t *conf = NULL;
     struct hps_kafka *log = hps_calloc(1, sizeof(*log));
     if (log == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for the update source");
     }
     log->base.ops = &LOG_OPS;
-    hps_status status = hps_kafka_settings_copy(options, &log->settings, err);
-    if (status == HPS_OK) {
-        status = hps_kafka_conf(&log->settings, NULL, 0, &conf, err); /* only to check it */
-    }
-    if (status == HPS_OK) {
-        rd_kafka_conf_destroy(conf);
-        if (hps_kafka_leaders_new(&log->settings, &log->leaders) != HPS_OK ||
-            hps_kafka_recalls_new(&log->settings, &log->recalls) != HPS_OK ||
-            hps_kafka_commits_new(&log->settings, &log->commits) != HPS_OK) {
-            status = hps_error_set(err, HPS_NO_MEMORY, "no memory for the update source");
-        }
+    hps_status status = hps_kafka_conf_new(options, &log->shared, err);
+    if (status == HPS_OK && (hps_kafka_leaders_new(log->shared, &log->leaders) != HPS_OK ||
+                             hps_kafka_recalls_new(log->shared, &log->recalls) != HPS_OK ||
+                             hps_kafka_commits_new(log->shared, &log->commits) != HPS_OK)) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for the update source");
     }
     if (status != HPS_OK) {
         kafka_close(&log->base);
@@ -57,20 +52,19 @@ hps_status hps_kafka_check(const struct hps_kafka_options *options, struct hps_e
     /* Without brokers the handle does not connect. */
     const struct hps_kafka_property own[] = {{"group.id", "hpsd.check"},
                                              {"bootstrap.servers", NULL}};
-    struct hps_update_log *log = NULL;
+    rd_kafka_conf_t *shared = NULL;
     rd_kafka_conf_t *conf = NULL;
     rd_kafka_t *rk = NULL;
-    hps_status status = hps_kafka_open(options, &log, err);
+    hps_status status = hps_kafka_conf_new(options, &shared, err);
     if (status != HPS_OK) {
         return status;
     }
-    const struct hps_kafka_settings *settings = &((const struct hps_kafka *)log)->settings;
-    status = hps_kafka_conf(settings, own, sizeof(own) / sizeof(own[0]), &conf, err);
+    status = hps_kafka_conf(shared, own, sizeof(own) / sizeof(own[0]), &conf, err);
     if (status == HPS_OK) {
-        status = hps_kafka_handle_open(settings, RD_KAFKA_CONSUMER, conf, "check", "Kafka consumer",
-                                       &rk, err);
+        status =
+            hps_kafka_handle_open(RD_KAFKA_CONSUMER, conf, "check", "Kafka consumer", &rk, err);
     }
     hps_kafka_handle_close(rk);
-    log->ops->close(log);
+    rd_kafka_conf_destroy(shared);
     return status;
 }

@@ -87,7 +87,7 @@ struct leader {
 };
 
 struct hps_kafka_leaders {
-    const struct hps_kafka_settings *settings;
+    const rd_kafka_conf_t *shared;
     struct hps_lock lock;
     struct hps_cond changed;
     /* Under the lock: */
@@ -513,14 +513,14 @@ static void *router_run(void *arg)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-hps_status hps_kafka_leaders_new(const struct hps_kafka_settings *settings,
+hps_status hps_kafka_leaders_new(const rd_kafka_conf_t *shared,
                                  struct hps_kafka_leaders **out_leaders)
 {
     struct hps_kafka_leaders *of = hps_calloc(1, sizeof(*of));
     if (of == NULL) {
         return HPS_NO_MEMORY;
     }
-    of->settings = settings;
+    of->shared = shared;
     of->code = RD_KAFKA_RESP_ERR__TRANSPORT;
     hps_lock_init(&of->lock, HPS_LOCK_KAFKA_LEADERS);
     hps_cond_init(&of->changed);
@@ -553,11 +553,11 @@ hps_status hps_kafka_leaders_start(struct hps_kafka_leaders *of, rd_kafka_t **ou
     hps_status status = HPS_OK;
     hps_lock_acquire(&of->lock);
     if (of->rk == NULL) {
-        status = hps_kafka_conf(of->settings, OWN, sizeof(OWN) / sizeof(OWN[0]), &conf, err);
+        status = hps_kafka_conf(of->shared, OWN, sizeof(OWN) / sizeof(OWN[0]), &conf, err);
         if (status == HPS_OK) {
             hps_kafka_conf_at_most(conf, "socket.timeout.ms", QUERY_MS);
             hps_kafka_conf_at_most(conf, "socket.connection.setup.timeout.ms", QUERY_MS);
-            status = hps_kafka_handle_open(of->settings, RD_KAFKA_CONSUMER, conf, "leaders",
+            status = hps_kafka_handle_open(RD_KAFKA_CONSUMER, conf, "leaders",
                                            "Kafka client that queries leaders", &of->rk, err);
         }
     }

@@ -14,8 +14,8 @@ enum { HPS_KAFKA_NO_PARTITION = -1 };
 struct hps_kafka_leaders;
 struct hps_kafka_watched; /* a partition that is watched, for any consumer */
 
-/* `settings` are borrowed for the life of the leaders. */
-hps_status hps_kafka_leaders_new(const struct hps_kafka_settings *settings,
+/* `shared` is borrowed for the life of the leaders. */
+hps_status hps_kafka_leaders_new(const rd_kafka_conf_t *shared,
                                  struct hps_kafka_leaders **out_leaders) HPS_MUST_CHECK;
 /* All watched partitions must be released. NULL: no effect. */
 void hps_kafka_leaders_free(struct hps_kafka_leaders *leaders);

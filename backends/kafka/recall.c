@@ -90,7 +90,7 @@ struct request {
 };
 
 struct hps_kafka_recalls {
-    const struct hps_kafka_settings *settings;
+    const rd_kafka_conf_t *shared;
     struct hps_lock lock;
     struct hps_cond changed;
     /* Under the lock: */
@@ -159,8 +159,7 @@ static hps_status reader_open(struct hps_kafka_recalls *of, struct reader *reade
     if (reader->rk != NULL) {
         return HPS_OK;
     }
-    hps_status status =
-        hps_kafka_conf(of->settings, OWN, sizeof(OWN) / sizeof(OWN[0]), &conf, NULL);
+    hps_status status = hps_kafka_conf(of->shared, OWN, sizeof(OWN) / sizeof(OWN[0]), &conf, NULL);
     if (status != HPS_OK) {
         return status;
     }
@@ -168,8 +167,7 @@ static hps_status reader_open(struct hps_kafka_recalls *of, struct reader *reade
         hps_kafka_conf_at_most(conf, "socket.timeout.ms", SOCKET_MS);
         hps_kafka_conf_at_most(conf, "socket.connection.setup.timeout.ms", SOCKET_MS);
     }
-    status = hps_kafka_handle_open(of->settings, RD_KAFKA_CONSUMER, conf,
-                                   quick ? "recalls" : "recalls-large",
+    status = hps_kafka_handle_open(RD_KAFKA_CONSUMER, conf, quick ? "recalls" : "recalls-large",
                                    "Kafka client that recalls records", &reader->rk, NULL);
     if (status == HPS_OK) {
         reader->queue = rd_kafka_queue_new(reader->rk);
@@ -404,14 +402,14 @@ static void *recalls_run(void *arg)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-hps_status hps_kafka_recalls_new(const struct hps_kafka_settings *settings,
+hps_status hps_kafka_recalls_new(const rd_kafka_conf_t *shared,
                                  struct hps_kafka_recalls **out_recalls)
 {
     struct hps_kafka_recalls *of = hps_calloc(1, sizeof(*of));
     if (of == NULL) {
         return HPS_NO_MEMORY;
     }
-    of->settings = settings;
+    of->shared = shared;
     hps_lock_init(&of->lock, HPS_LOCK_KAFKA_RECALL);
     hps_cond_init(&of->changed);
     *out_recalls = of;

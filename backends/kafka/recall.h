@@ -11,8 +11,8 @@
 
 struct hps_kafka_recalls;
 
-/* `settings` are borrowed for the life of the recalls. */
-hps_status hps_kafka_recalls_new(const struct hps_kafka_settings *settings,
+/* `shared` is borrowed for the life of the recalls. */
+hps_status hps_kafka_recalls_new(const rd_kafka_conf_t *shared,
                                  struct hps_kafka_recalls **out_recalls) HPS_MUST_CHECK;
 /* All watches must be freed. NULL: no effect. */
 void hps_kafka_recalls_free(struct hps_kafka_recalls *recalls);
