@@ -210,8 +210,7 @@ struct hps_update_log;
 struct hps_consumer;
 
 struct hps_consumer_options {
-    const char *name;  /* name of this consumer, unique in the process: "dlrm-3" */
-    const char *group; /* group under which positions are committed; NULL: no commits */
+    const char *name; /* name of this consumer, unique in the process: "dlrm-3" */
     /* [n_topics] names of the topics that `topics` and `listing` report, each at most once;
      * borrowed for the call. They need not exist. */
     const char *const *topics;

@@ -327,6 +327,7 @@ static hps_status open_kafka(const struct hps_config_update_source *source,
     }
     if (status == HPS_OK) {
         const struct hps_kafka_options options = {.brokers = source->brokers,
+                                                  .group = source->group,
                                                   .properties = properties,
                                                   .n_properties = (uint32_t)texts->n};
         status = out_log != NULL ? hps_kafka_open(&options, out_log, err)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Commits of positions, which Kafka's tools show. Any thread; no call waits.
+ * Commits of positions to a consumer group, which Kafka's tools show. Any thread; no call waits.
  */
 #ifndef HPS_BACKENDS_KAFKA_COMMITS_H
 #define HPS_BACKENDS_KAFKA_COMMITS_H
@@ -9,14 +9,17 @@
 
 struct hps_kafka_commits;
 
-/* `shared` is borrowed for the life of the commits. */
-hps_status hps_kafka_commits_new(const rd_kafka_conf_t *shared,
+/* `shared` and `group` are borrowed for the life of the commits. */
+hps_status hps_kafka_commits_new(const rd_kafka_conf_t *shared, const char *group,
                                  struct hps_kafka_commits **out_commits) HPS_MUST_CHECK;
-void hps_kafka_commits_free(struct hps_kafka_commits *commits); /* NULL: no effect */
-void hps_kafka_commits_add(struct hps_kafka_commits *commits, const char *group,
+/* Takes some seconds if a commit is in flight. NULL: no effect. */
+void hps_kafka_commits_free(struct hps_kafka_commits *commits);
+/* Note positions for the next commit. */
+void hps_kafka_commits_add(struct hps_kafka_commits *commits,
                            const struct hps_consumer_position *positions, uint32_t n_positions);
-/* True: the result of the group's commits differs from `*seen`, which is updated. */
-bool hps_kafka_commits_news(struct hps_kafka_commits *commits, const char *group, hps_status *seen,
+/* Take the result of the last commit, and send the next one; to be called by each poll. True: the
+ * result of the commits differs from `*seen`, which is updated. */
+bool hps_kafka_commits_turn(struct hps_kafka_commits *commits, hps_status *seen,
                             char out_text[HPS_KAFKA_TEXT_BYTES]);
 
 #endif

@@ -224,8 +224,8 @@ static void events_of_log(struct hps_kafka_consumer *c, uint32_t *n)
         event_add(c, n, down ? HPS_CONSUMER_DOWN : HPS_CONSUMER_UP, c->link.reported,
                   down ? c->link.text : "the cluster responds again");
     }
-    if (c->group != NULL &&
-        hps_kafka_commits_news(c->log->commits, c->group, &c->commits_status, c->commits_text)) {
+    if (c->log->commits != NULL &&
+        hps_kafka_commits_turn(c->log->commits, &c->commits_status, c->commits_text)) {
         event_add(c, n, HPS_CONSUMER_COMMITS, c->commits_status,
                   c->commits_status != HPS_OK ? c->commits_text : "commits work again");
     }
@@ -380,8 +380,8 @@ static void kafka_commit(struct hps_consumer *base, const struct hps_consumer_po
                          uint32_t n_positions)
 {
     struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
-    if (c->group != NULL && n_positions > 0) {
-        hps_kafka_commits_add(c->log->commits, c->group, positions, n_positions);
+    if (c->log->commits != NULL) {
+        hps_kafka_commits_add(c->log->commits, positions, n_positions);
     }
 }
 
@@ -416,7 +416,6 @@ static void consumer_close(struct hps_consumer *base)
     hps_free(c->topics);
     hps_free(c->partitions);
     hps_free(c->records);
-    hps_free(c->group);
     hps_free(c);
 }
 
@@ -444,7 +443,8 @@ static hps_status handle_open(struct hps_kafka_consumer *c,
                               const struct hps_consumer_options *options, struct hps_error *err)
 {
     rd_kafka_conf_t *conf = NULL;
-    const struct hps_kafka_property group = {"group.id", c->group == NULL ? "hpsd" : c->group};
+    const char *name = c->log->group == NULL ? "hpsd" : c->log->group;
+    const struct hps_kafka_property group = {"group.id", name};
     hps_status status = hps_kafka_conf(c->log->shared, &group, 1, &conf, err);
     if (status != HPS_OK) {
         return status;
@@ -482,7 +482,6 @@ hps_status hps_kafka_consumer_open(struct hps_update_log *base,
     c->link.status = HPS_UNAVAILABLE;
     c->dead_letters.shared = log->shared;
     c->watches = (struct hps_kafka_watches){.leaders = log->leaders, .recalls = log->recalls};
-    c->group = options->group == NULL ? NULL : hps_strdup(options->group);
     c->records = hps_calloc(HPS_KAFKA_HELD_MAX, sizeof(c->records[0]));
     hps_status status = handle_open(c, options, err);
     if (status == HPS_OK) {
@@ -490,7 +489,7 @@ hps_status hps_kafka_consumer_open(struct hps_update_log *base,
             hps_kafka_topics_open(c->topics, log->leaders, options->topics, options->n_topics, err);
     }
     if (status == HPS_OK &&
-        ((options->group != NULL && c->group == NULL) || c->records == NULL ||
+        (c->records == NULL ||
          hps_kafka_partitions_open(c->partitions, c->rk, &c->watches) != HPS_OK)) {
         status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a consumer");
     }

@@ -17,6 +17,7 @@ struct hps_kafka {
     rd_kafka_conf_t *shared; /* configuration of all handles */
     struct hps_kafka_leaders *leaders;
     struct hps_kafka_recalls *recalls;
+    char *group; /* NULL: no commits; also `commits` */
     struct hps_kafka_commits *commits;
 };
 
@@ -37,7 +38,6 @@ struct hps_kafka_link {
 struct hps_kafka_consumer {
     struct hps_consumer base;
     struct hps_kafka *log;
-    char *group; /* NULL: no commits */
     rd_kafka_t *rk;
     rd_kafka_queue_t *queue;
     atomic_bool awake;

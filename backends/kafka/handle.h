@@ -10,7 +10,7 @@
  *     topics.c        the topics of a consumer, with their ids and settings
  *     offsets.c       queries for offsets, leader by leader
  *     partitions.c    the partitions that a consumer reads, and why reading ends
- *     commits.c       a thread per group that commits positions; of the log
+ *     commits.c       commits positions; of the log
  *     dead_letters.c  copies of rejected records, sent to the dead-letter topic
  *     consumer.c      a consumer: polls and events
  *     kafka.c         the log

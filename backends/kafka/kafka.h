@@ -15,6 +15,7 @@ struct hps_kafka_property {
 
 struct hps_kafka_options {
     const char *brokers;   /* host:port, separated by `,` or `;` */
+    const char *group;     /* consumer group to which positions are committed; NULL: no commits */
     const char *client_id; /* NULL: "hpsd"; each connection adds "-" and its name */
     /* [n_properties] properties of librdkafka: security, SASL, TLS, sizes. A client.id replaces the
      * one above. INVALID: properties that hpsd sets itself (handle.c), such as group.id. */

@@ -75,8 +75,8 @@ static void test_script_when_played_then_consumers_see_it(void **state)
     assert_int_equal(poll.events[0].kind, HPS_CONSUMER_FAILED);
     assert_int_equal(poll.events[0].status, HPS_PERMISSION);
     consumer->ops->commit(consumer, &at, 1);
-    assert_int_equal(hps_fake_log_committed(log, "g", "hps_et.m.t", 0), 0);
-    assert_int_equal(hps_fake_log_committed(log, "g", "hps_et.m.t", 1), -1);
+    assert_int_equal(hps_fake_log_committed(log, "hps_et.m.t", 0), 0);
+    assert_int_equal(hps_fake_log_committed(log, "hps_et.m.t", 1), -1);
     hps_fake_log_break_consumers(log);
     assert_int_equal(consumer->ops->poll(consumer, 0, 100, 1 << 20, &poll, &err), HPS_INTERNAL);
     consumer->ops->close(consumer);

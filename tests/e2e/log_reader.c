@@ -252,9 +252,9 @@ int main(int argc, char **argv)
         properties[n++] = (struct hps_kafka_property){argv[i], equals + 1};
     }
     struct hps_kafka_options options = {
-        .brokers = argv[1], .properties = properties, .n_properties = n};
+        .brokers = argv[1], .group = argv[3], .properties = properties, .n_properties = n};
     const char *topics[TOPICS_MAX] = {0};
-    struct hps_consumer_options mine = {.name = "test", .group = argv[3], .topics = topics};
+    struct hps_consumer_options mine = {.name = "test", .topics = topics};
     char *rest = NULL;
     for (char *topic = strtok_r(argv[2], ",", &rest); topic != NULL && mine.n_topics < TOPICS_MAX;
          topic = strtok_r(NULL, ",", &rest)) {

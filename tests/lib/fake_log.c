@@ -44,7 +44,6 @@ struct topic {
 };
 
 struct commit {
-    char *group;
     char *topic;
     int32_t partition;
     int64_t offset;
@@ -80,7 +79,6 @@ struct dead_letter_record {
 struct fake_consumer {
     struct hps_consumer base;
     struct fake_log *log;
-    char *group;
     char **names; /* [n_names] in order */
     uint32_t n_names;
     hps_status seen; /* of the log */
@@ -452,22 +450,20 @@ void hps_fake_log_consumers_wait(struct hps_update_log *base, uint32_t n)
     unlock(log);
 }
 
-static struct commit *find_commit(struct fake_log *log, const char *group, const char *topic,
-                                  int32_t partition)
+static struct commit *find_commit(struct fake_log *log, const char *topic, int32_t partition)
 {
     struct commit *commit = log->commits;
-    while (commit != NULL && (strcmp(commit->group, group) != 0 || commit->partition != partition ||
-                              strcmp(commit->topic, topic) != 0)) {
+    while (commit != NULL &&
+           (commit->partition != partition || strcmp(commit->topic, topic) != 0)) {
         commit = commit->next;
     }
     return commit;
 }
 
-int64_t hps_fake_log_committed(struct hps_update_log *base, const char *group, const char *topic,
-                               int32_t partition)
+int64_t hps_fake_log_committed(struct hps_update_log *base, const char *topic, int32_t partition)
 {
     struct fake_log *log = locked(base);
-    struct commit *commit = find_commit(log, group, topic, partition);
+    struct commit *commit = find_commit(log, topic, partition);
     int64_t offset = commit == NULL ? -1 : commit->offset;
     unlock(log);
     return offset;
@@ -963,12 +959,10 @@ static void fake_commit(struct hps_consumer *base, const struct hps_consumer_pos
 {
     struct fake_consumer *c = (struct fake_consumer *)base;
     lock(c->log);
-    for (uint32_t i = 0; i < n_positions && c->group != NULL && away_of(c->log) == HPS_OK; i++) {
-        struct commit *commit =
-            find_commit(c->log, c->group, positions[i].topic, positions[i].partition);
+    for (uint32_t i = 0; i < n_positions && away_of(c->log) == HPS_OK; i++) {
+        struct commit *commit = find_commit(c->log, positions[i].topic, positions[i].partition);
         if (commit == NULL) {
             commit = must(hps_calloc(1, sizeof(*commit)));
-            commit->group = must(hps_strdup(c->group));
             commit->topic = must(hps_strdup(positions[i].topic));
             commit->partition = positions[i].partition;
             commit->next = c->log->commits;
@@ -1091,7 +1085,6 @@ static void free_consumer(struct fake_consumer *c)
     hps_free(c->events);
     hps_free(c->topics);
     hps_free(c->cluster_id);
-    hps_free(c->group);
     hps_free(c);
 }
 
@@ -1143,7 +1136,6 @@ static hps_status fake_consumer_open(struct hps_update_log *base,
     struct fake_consumer *c = must(hps_calloc(1, sizeof(*c)));
     c->base.ops = &CONSUMER_OPS;
     c->log = log;
-    c->group = options->group == NULL ? NULL : must(hps_strdup(options->group));
     (void)err;
     c->names = must(hps_calloc(options->n_topics + 1, sizeof(c->names[0])));
     c->topics = must(hps_calloc(options->n_topics + 1, sizeof(c->topics[0])));
@@ -1180,7 +1172,6 @@ static void fake_close(struct hps_update_log *base)
     }
     for (struct commit *commit = log->commits; commit != NULL; commit = log->commits) {
         log->commits = commit->next;
-        hps_free(commit->group);
         hps_free(commit->topic);
         hps_free(commit);
     }

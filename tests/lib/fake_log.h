@@ -106,9 +106,8 @@ void hps_fake_log_break_consumers(struct hps_update_log *log);
 void hps_fake_log_idle_wait(struct hps_update_log *log);
 /* Block until n consumers exist. */
 void hps_fake_log_consumers_wait(struct hps_update_log *log, uint32_t n);
-/* The last position that the group committed; -1: none. */
-int64_t hps_fake_log_committed(struct hps_update_log *log, const char *group, const char *topic,
-                               int32_t partition);
+/* The last position that was committed; -1: none. */
+int64_t hps_fake_log_committed(struct hps_update_log *log, const char *topic, int32_t partition);
 uint64_t hps_fake_log_polls(struct hps_update_log *log);
 
 #endif

@@ -31,8 +31,11 @@ static inline struct hps_update_log *open_log(const char *brokers,
 {
     struct hps_update_log *log = NULL;
     struct hps_error err = {0};
-    struct hps_kafka_options options = {
-        .brokers = brokers, .client_id = "test", .properties = properties, .n_properties = n};
+    struct hps_kafka_options options = {.brokers = brokers,
+                                        .group = "g",
+                                        .client_id = "test",
+                                        .properties = properties,
+                                        .n_properties = n};
     if (hps_kafka_open(&options, &log, &err) != HPS_OK) {
         fail_msg("%s", err.text);
     }
@@ -45,8 +48,7 @@ static inline struct hps_consumer *open_consumer(struct hps_update_log *log,
 {
     struct hps_consumer *consumer = NULL;
     struct hps_error err = {0};
-    struct hps_consumer_options options = {
-        .name = "c", .group = "g", .topics = topics, .n_topics = n};
+    struct hps_consumer_options options = {.name = "c", .topics = topics, .n_topics = n};
     if (log->ops->consumer_open(log, &options, &consumer, &err) != HPS_OK) {
         fail_msg("%s", err.text);
     }

@@ -396,7 +396,7 @@ static inline double script_result(struct script *script, const struct step *ste
     case STEP_LETTERS:
         return (double)hps_fake_log_high(rig->log, DEAD_LETTERS, 0);
     default:
-        return (double)hps_fake_log_committed(rig->log, "hpsd", script->topic, script->partition);
+        return (double)hps_fake_log_committed(rig->log, script->topic, script->partition);
     }
 }
 

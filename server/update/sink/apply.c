@@ -421,7 +421,7 @@ void update_commit_due(struct hps_update_stream *stream)
     const struct hps_updater_options *options = stream->options;
     uint64_t now_us = hps_clock_us();
     uint32_t n = 0;
-    if (options->source.group == NULL || now_us < stream->pace->commit_due_us) {
+    if (now_us < stream->pace->commit_due_us) {
         return;
     }
     stream->pace->commit_due_us = now_us + (uint64_t)options->commit_ms * 1000;

@@ -37,7 +37,7 @@ bool update_link_open(struct hps_update_stream *stream)
                                           &topics, &n_topics, &err);
     if (status == HPS_OK) {
         const struct hps_consumer_options wanted = {
-            .name = name, .group = options->source.group, .topics = topics, .n_topics = n_topics};
+            .name = name, .topics = topics, .n_topics = n_topics};
         status = options->log->ops->consumer_open(options->log, &wanted, &stream->consumer, &err);
     }
     hps_free(topics);

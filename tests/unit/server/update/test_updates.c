@@ -361,10 +361,10 @@ static void test_start_when_no_position_is_stored_then_by_option_files_or_manife
 static void test_start_when_its_options_differ_then_another_hash(void **state)
 {
     static const struct {
-        enum hps_update_start start;
-        uint64_t files_ms;
-        int64_t time_ms, offset; /* of the option, of the manifest; 0: none */
-        int start_number;        /* cases with the same number have the same hash */
+        enum hps_config_update_start start;
+        uint64_t files_ms, time_ms; /* of the files, of the option */
+        int64_t offset;             /* of the manifest; 0: none */
+        int start_number;           /* cases with the same number have the same hash */
     } cases[] = {{HPS_CONFIG_UPDATE_START_FILES, 1000, 7, 0, 0},
                  {HPS_CONFIG_UPDATE_START_FILES, 1000, 7, 0, 0},
                  {HPS_CONFIG_UPDATE_START_FILES, 1001, 7, 0, 1},
