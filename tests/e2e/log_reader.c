@@ -152,9 +152,9 @@ static hps_status do_poll(struct hps_error *err)
     }
     for (uint32_t i = 0; i < last.n_events; i++) {
         const struct hps_consumer_event *event = &last.events[i];
-        printf("event %d %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %d %s\n", event->kind,
+        printf("event %d %" PRId64 " %" PRId64 " %" PRId64 " %d %s\n", event->kind,
                event->tag == HPS_CONSUMER_NO_TAG ? -1 : (int64_t)event->tag, event->offset,
-               event->low, event->high, event->status, event->text);
+               event->high, event->status, event->text);
     }
     return HPS_OK;
 }

@@ -102,7 +102,7 @@ class Reader:
                 self.records.append((int(words[2]), int(words[3]), key, value))
                 self.times = (int(words[4]), int(words[5]))
             else:
-                event = [int(w) for w in words[1:7]]
+                event = [int(w) for w in words[1:6]]
                 self.events.append(tuple(event))
 
     def until(self, condition, what):
@@ -114,7 +114,7 @@ class Reader:
         raise AssertionError(f"{what}: {self.records[-5:]} {self.events}")
 
     def event(self, kind):
-        """Poll until there is one, and take it: (kind, tag, offset, low, high, status)."""
+        """Poll until there is one, and take it: (kind, tag, offset, high, status)."""
         self.until(lambda: any(e[0] == kind for e in self.events), f"event {kind}")
         found = next(e for e in self.events if e[0] == kind)
         self.events.remove(found)
