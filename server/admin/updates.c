@@ -157,17 +157,11 @@ static bool on_wants(struct hps_update_waiter *waiter, const char *model, int64_
 static void on_refreshed(struct hps_update_waiter *waiter, enum hps_update_end end)
 {
     struct hps_unary *op = &HPS_CONTAINER_OF(waiter, struct admin_op, refresh)->rpc;
-    hps_status status = HPS_UNAVAILABLE;
     waiter->state = HPS_UPDATE_WAITER_NEW;
-    if (end != HPS_UPDATE_END_STOPS) {
-        status = hps_pool_post(admin_parts(op)->pool, &op->task);
-    }
+    hps_status status = end == HPS_UPDATE_END_STOPS
+                            ? hps_error_set(&op->error, HPS_UNAVAILABLE, "the server stops")
+                            : hps_unary_post(op);
     if (status != HPS_OK) {
-        hps_ignore(hps_error_set(&op->error, status,
-                                 end == HPS_UPDATE_END_STOPS
-                                     ? "the server stops"
-                                     : "call rejected: too many calls wait for a thread; retry "
-                                       "later"));
         hps_unary_finish(op);
     }
 }

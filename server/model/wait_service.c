@@ -103,16 +103,11 @@ static enum hps_update_check on_check(struct hps_update_waiter *waiter,
  * from here on, hps_updater_wait returns CANCELLED. */
 static hps_status begin_again(struct waiting *waiting)
 {
-    const struct hps_model_service_parts *parts = waiting->op.parts;
     int64_t begin_ms = waiting->wait.begin_ms;
     hps_wait_init(&waiting->wait, waiting->wait.request);
     waiting->wait.begin_ms = begin_ms;
     waiting->waiter.state = HPS_UPDATE_WAITER_NEW;
-    hps_status status = hps_pool_post(parts->workers, &waiting->op.task);
-    return status == HPS_OK
-               ? HPS_OK
-               : hps_error_set(&waiting->op.error, status,
-                               "call rejected: too many calls wait for a thread; retry later");
+    return hps_unary_post(&waiting->op);
 }
 
 /* Threads as on_check, and any thread that ends the wait. Under the lock of waits. */

@@ -13,7 +13,7 @@
 #include "net/grpc.h"
 
 /* Default limit on the bytes of a request message, both before and after it is inflated. The limit
- * is low, because the loop thread unpacks requests. */
+ * is low, because every client may send them. */
 enum { HPS_REQUEST_BYTES_MAX = 64 * 1024 };
 /* Usual limit of the arena of a call, for its request and its reply. */
 enum { HPS_MESSAGE_BYTES_MAX = 8 << 20 };

@@ -18,6 +18,7 @@
 #define MEMBER(message, field_offset) ((const void *)((const char *)(message) + (field_offset)))
 
 enum { ARENA_BYTES = 4 * 1024, FIELDS_MAX = 32, NAME_BYTES_MAX = 128, VALUE_BYTES_MAX = 128 };
+enum { UNPACKED_HERE_BYTES_MAX = 4 * 1024 }; /* the largest request that the loop unpacks */
 
 struct hps_unary_service {
     struct hps_unary_options options;
@@ -379,9 +380,25 @@ static hps_status judge(struct hps_unary *op)
     return status == HPS_OK ? check_scope(op) : status;
 }
 
-void hps_unary_start(struct hps_unary *op)
+hps_status hps_unary_post(struct hps_unary *op)
 {
     const struct hps_unary_options *options = &op->service->options;
+    bool admin = op->method->place == HPS_UNARY_ADMIN || options->workers == NULL;
+    bool quick = op->method->kind <= HPS_UNARY_WAITS;
+    return hps_pool_post_for(admin ? options->admin_pool : options->workers, &op->task,
+                             hps_grpc_call_client(op->call), quick ? 0 : HPS_POOL_LONG, &op->error);
+}
+
+static void refuse(struct hps_unary *op)
+{
+    audit_refused(op->service, op->call, op->method, &op->error);
+    hps_grpc_call_set_user(op->call, NULL);
+    hps_unary_answer(op);
+    op_free(op);
+}
+
+void hps_unary_start(struct hps_unary *op)
+{
     HPS_ASSERT(hps_loop_is_mine(hps_grpc_call_loop(op->call)));
     if (judge(op) == HPS_OK) {
         if (op->method->place == HPS_UNARY_LOOP) {
@@ -391,22 +408,15 @@ void hps_unary_start(struct hps_unary *op)
             op_free(op);
             return;
         }
-        struct hps_pool *pool =
-            op->method->place == HPS_UNARY_ADMIN ? options->admin_pool : options->workers;
         if (op->method->kind == HPS_UNARY_WAITS) {
             hps_grpc_call_set_user(op->call, op);
         }
-        hps_status status = hps_pool_post(pool, &op->task);
-        if (status == HPS_OK) {
+        op->task.run = run_work;
+        if (hps_unary_post(op) == HPS_OK) {
             return;
         }
-        hps_ignore(hps_error_set(&op->error, status,
-                                 "call rejected: too many calls wait for a thread; retry later"));
     }
-    audit_refused(op->service, op->call, op->method, &op->error);
-    hps_grpc_call_set_user(op->call, NULL);
-    hps_unary_answer(op);
-    op_free(op);
+    refuse(op);
 }
 
 /* Find a method by its path, or the last part of it. It must exist. */
@@ -436,8 +446,7 @@ struct hps_unary *hps_unary_new(struct hps_unary_service *service, struct hps_gr
         return NULL;
     }
     hps_grpc_call_ref(call);
-    *op = (struct hps_unary){.task.run = run_work,
-                             .service = service,
+    *op = (struct hps_unary){.service = service,
                              .parts = service->parts,
                              .method = method_of(service, method),
                              .call = call,
@@ -446,12 +455,8 @@ struct hps_unary *hps_unary_new(struct hps_unary_service *service, struct hps_gr
     return op;
 }
 
-static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+static void unpack(struct hps_unary *op, const uint8_t *data, size_t size)
 {
-    struct hps_unary *op = hps_unary_new(hps_grpc_call_ctx(call), call, hps_grpc_call_path(call));
-    if (op == NULL) {
-        return;
-    }
     ProtobufCMessage *message = NULL;
     hps_status status = hps_message_read(op->method->request, op->arena, data, size, &message);
     op->request = message;
@@ -460,7 +465,43 @@ static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t s
                                  status == HPS_INVALID ? "request: malformed message"
                                                        : "request: too large once it is unpacked"));
     }
-    hps_unary_start(op);
+}
+
+static void run_start(struct hps_task *task)
+{
+    hps_unary_start(HPS_CONTAINER_OF(task, struct hps_unary, task));
+}
+
+/* Worker or admin thread. */
+static void run_unpack(struct hps_task *task)
+{
+    struct hps_unary *op = HPS_CONTAINER_OF(task, struct hps_unary, task);
+    unpack(op, op->packed, op->packed_size);
+    op->task.run = run_start;
+    hps_loop_post(hps_grpc_call_loop(op->call), &op->task);
+}
+
+static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    struct hps_unary *op = hps_unary_new(hps_grpc_call_ctx(call), call, hps_grpc_call_path(call));
+    if (op == NULL) {
+        return;
+    }
+    if (size <= UNPACKED_HERE_BYTES_MAX) {
+        unpack(op, data, size);
+        hps_unary_start(op);
+        return;
+    }
+    uint8_t *packed = hps_unary_alloc(op, size, 1);
+    if (packed != NULL) {
+        memcpy(packed, data, size);
+        op->packed = packed;
+        op->packed_size = size;
+        op->task.run = run_unpack;
+    }
+    if (packed == NULL || hps_unary_post(op) != HPS_OK) {
+        refuse(op);
+    }
 }
 
 /* ---- services -------------------------------------------------------------------------------- */

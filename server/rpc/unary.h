@@ -3,7 +3,8 @@
  * Runs calls with one small request message: Admin, GetModel, WaitForUpdates, and KServe except
  * ModelInfer and ModelStreamInfer. Each call has three phases:
  *
- *     loop      unpack the request, count it in the quota of the identity, check access
+ *     loop      unpack the request, count it in the quota of the identity, check access; a worker
+ *               or admin thread unpacks a large request
  *     place     run the method's work on the loop, a worker or the admin pool; if calls of its kind
  *               are logged, write the call to the audit log
  *     loop      send the reply, or fail the call with the error
@@ -70,6 +71,8 @@ struct hps_unary {
     const struct hps_unary_method *method;
     struct hps_grpc_call *call; /* referenced; the work only reads it */
     struct hps_arena *arena;
+    const uint8_t *packed; /* of a large request, until it is unpacked; in the arena */
+    size_t packed_size;
     const ProtobufCMessage *request; /* in the arena */
     const char *model;               /* the model that the request names; "": none */
     int64_t version;                 /* for the audit log; the work may set it; 0: none */
@@ -116,6 +119,10 @@ const struct hps_grpc_service *hps_unary_service_grpc(const struct hps_unary_ser
  * kind are logged, and let the loop reply. Takes `op`. Any thread; for CHANGES_LATER not a loop
  * thread. */
 void hps_unary_finish(struct hps_unary *op);
+/* Post op->task to the pool of the method's place; if that is the loop, to any pool of the service.
+ * The tasks of READS and WAITS are quick (base/pool.h).
+ * EXHAUSTED, CLOSED: op->error is set. Any thread. */
+hps_status hps_unary_post(struct hps_unary *op) HPS_MUST_CHECK;
 /* Send op->reply and end the call or, after an error, fail the call with op->error. Loop. */
 void hps_unary_answer(struct hps_unary *op);
 
