@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The methods of op.h over HTTP/1.1. A request is read from the path and the body; replies are JSON
- * in Triton's form. Loop thread of the connection.
+ * in Triton's form. Loop thread of the connection, except kserve_op_read_http.
  */
 #ifndef HPS_SERVER_KSERVE_HTTP_H
 #define HPS_SERVER_KSERVE_HTTP_H
@@ -33,7 +33,7 @@ const struct kserve_route *kserve_routes(size_t *out_n);
 const struct kserve_route *kserve_route_of(const struct hps_grpc_call *call);
 
 /* Makes op->request, a message of `type` in the arena of `op`, from the path and body[size]. The
- * body may be empty. After an error op->error is set.
+ * body may be empty. After an error op->error is set. Any thread that has the call.
  *
  * error   INVALID: the body is malformed; EXHAUSTED: the arena is full */
 hps_status kserve_op_read_http(struct hps_unary *op, const ProtobufCMessageDescriptor *type,

@@ -93,13 +93,17 @@ static hps_status read_names(struct hps_unary *op)
     return kserve_version_read(text, &own->version, &op->error);
 }
 
+static void unpack_http(struct hps_unary *op, const uint8_t *data, size_t size)
+{
+    op->error.status = kserve_op_read_http(op, op->method->request, data, size);
+}
+
 static void on_http(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
     struct hps_unary *op =
         hps_unary_new(hps_grpc_call_ctx(call), call, kserve_route_of(call)->method);
     if (op != NULL) {
-        op->error.status = kserve_op_read_http(op, op->method->request, data, size);
-        hps_unary_start(op);
+        hps_unary_read(op, data, size, unpack_http);
     }
 }
 

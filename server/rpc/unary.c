@@ -397,7 +397,7 @@ static void refuse(struct hps_unary *op)
     op_free(op);
 }
 
-void hps_unary_start(struct hps_unary *op)
+static void start(struct hps_unary *op)
 {
     HPS_ASSERT(hps_loop_is_mine(hps_grpc_call_loop(op->call)));
     if (judge(op) == HPS_OK) {
@@ -469,27 +469,24 @@ static void unpack(struct hps_unary *op, const uint8_t *data, size_t size)
 
 static void run_start(struct hps_task *task)
 {
-    hps_unary_start(HPS_CONTAINER_OF(task, struct hps_unary, task));
+    start(HPS_CONTAINER_OF(task, struct hps_unary, task));
 }
 
 /* Worker or admin thread. */
 static void run_unpack(struct hps_task *task)
 {
     struct hps_unary *op = HPS_CONTAINER_OF(task, struct hps_unary, task);
-    unpack(op, op->packed, op->packed_size);
+    op->unpack(op, op->packed, op->packed_size);
     op->task.run = run_start;
     hps_loop_post(hps_grpc_call_loop(op->call), &op->task);
 }
 
-static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+void hps_unary_read(struct hps_unary *op, const uint8_t *data, size_t size,
+                    void (*unpack_fn)(struct hps_unary *op, const uint8_t *data, size_t size))
 {
-    struct hps_unary *op = hps_unary_new(hps_grpc_call_ctx(call), call, hps_grpc_call_path(call));
-    if (op == NULL) {
-        return;
-    }
     if (size <= UNPACKED_HERE_BYTES_MAX) {
-        unpack(op, data, size);
-        hps_unary_start(op);
+        unpack_fn(op, data, size);
+        start(op);
         return;
     }
     uint8_t *packed = hps_unary_alloc(op, size, 1);
@@ -497,10 +494,19 @@ static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t s
         memcpy(packed, data, size);
         op->packed = packed;
         op->packed_size = size;
+        op->unpack = unpack_fn;
         op->task.run = run_unpack;
     }
     if (packed == NULL || hps_unary_post(op) != HPS_OK) {
         refuse(op);
+    }
+}
+
+static void on_message(struct hps_grpc_call *call, const uint8_t *data, size_t size)
+{
+    struct hps_unary *op = hps_unary_new(hps_grpc_call_ctx(call), call, hps_grpc_call_path(call));
+    if (op != NULL) {
+        hps_unary_read(op, data, size, unpack);
     }
 }
 

@@ -71,8 +71,9 @@ struct hps_unary {
     const struct hps_unary_method *method;
     struct hps_grpc_call *call; /* referenced; the work only reads it */
     struct hps_arena *arena;
-    const uint8_t *packed; /* of a large request, until it is unpacked; in the arena */
+    const uint8_t *packed; /* a large request, until it is unpacked; in the arena */
     size_t packed_size;
+    void (*unpack)(struct hps_unary *op, const uint8_t *data, size_t size);
     const ProtobufCMessage *request; /* in the arena */
     const char *model;               /* the model that the request names; "": none */
     int64_t version;                 /* for the audit log; the work may set it; 0: none */
@@ -132,10 +133,12 @@ void hps_unary_answer(struct hps_unary *op);
  * memory, and the call has failed. Loop. */
 struct hps_unary *hps_unary_new(struct hps_unary_service *service, struct hps_grpc_call *call,
                                 const char *method) HPS_MUST_CHECK;
-/* Run a call for which the caller has set op->request or op->error. Takes `op`. Loop. */
-void hps_unary_start(struct hps_unary *op);
+/* Run a call with the request data[size]. `unpack` sets op->request or op->error; a worker or admin
+ * thread calls it if the request is large. Takes `op`. Loop. */
+void hps_unary_read(struct hps_unary *op, const uint8_t *data, size_t size,
+                    void (*unpack)(struct hps_unary *op, const uint8_t *data, size_t size));
 /* Returns the method of this name as a route for hps_grpc_server_add_http. on_message: receives the
- * body, and does hps_unary_new and hps_unary_start. */
+ * body, and does hps_unary_new and hps_unary_read. */
 struct hps_grpc_method hps_unary_route(const struct hps_unary_service *service, const char *method,
                                        const char *pattern,
                                        void (*on_message)(struct hps_grpc_call *call,
