@@ -639,22 +639,22 @@ static bool gap_is_reported(struct rig *rig)
 
 struct operation {
     struct hps_update_work work;
-    atomic_bool ended;
+    atomic_uint n_ends;
 };
 
 static void on_operation(struct hps_update_work *work)
 {
-    atomic_store(&HPS_CONTAINER_OF(work, struct operation, work)->ended, true);
+    atomic_fetch_add(&HPS_CONTAINER_OF(work, struct operation, work)->n_ends, 1);
 }
 
 /* Carry out a command, and wait for its end. */
 static hps_status operate(struct rig *rig, struct operation *operation)
 {
-    atomic_store(&operation->ended, false);
+    atomic_store(&operation->n_ends, 0);
     operation->work =
         (struct hps_update_work){.command = operation->work.command, .done = on_operation};
     hps_updater_command(rig->updater, &operation->work);
-    AWAIT(atomic_load(&operation->ended));
+    AWAIT(atomic_load(&operation->n_ends) == 1);
     return operation->work.error.status;
 }
 
@@ -711,6 +711,31 @@ static void test_updater_when_a_version_is_removed_then_its_pin_and_gauges_are_r
     assert_true(hps_version_idle(rig->fx.version));
 }
 
+static void test_commands_when_the_updater_stops_then_each_ends_once(void **state)
+{
+    struct rig *rig = *state;
+    struct hps_error err = {0};
+    static struct operation operations[32];
+    hps_clock_real();
+    assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
+    hps_updater_add(rig->updater, rig->fx.version, 1);
+    for (size_t i = 0; i < 32; i++) {
+        operations[i].work = (struct hps_update_work){
+            .command = {.kind = i % 2 == 0 ? HPS_UPDATE_PAUSE : HPS_UPDATE_RESUME,
+                        .model = "m",
+                        .topic = "",
+                        .partition = -1},
+            .done = on_operation};
+        hps_updater_command(rig->updater, &operations[i].work);
+    }
+    hps_updater_stop(rig->updater);
+    for (size_t i = 0; i < 32; i++) {
+        assert_int_equal(atomic_load(&operations[i].n_ends), 1);
+        hps_status status = operations[i].work.error.status;
+        assert_true(status == HPS_OK || status == HPS_UNAVAILABLE);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -737,6 +762,7 @@ int main(void)
         cmocka_unit_test(test_stream_when_the_log_is_away_then_continues_afterwards),
         cmocka_unit_test(test_times_when_caught_up_then_as_of_now),
         TEST(test_updater_when_a_version_is_removed_then_its_pin_and_gauges_are_released),
+        TEST(test_commands_when_the_updater_stops_then_each_ends_once),
 #undef TEST
     };
     return cmocka_run_group_tests_name("updates", tests, NULL, NULL);
