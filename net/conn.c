@@ -311,6 +311,13 @@ hps_status hps_conn_want(struct hps_conn *conn, unsigned events)
     return status;
 }
 
+void hps_conn_rest(struct hps_conn *conn)
+{
+    if (conn->phase == PHASE_OPEN) {
+        hps_ignore(hps_conn_want(conn, conn->want & ~(unsigned)HPS_LOOP_READ)); /* or it calls */
+    }
+}
+
 /* ---- handshake ------------------------------------------------------------------------------- */
 
 static hps_status handshake_failed(struct hps_conn *conn, hps_status status)

@@ -541,4 +541,7 @@ void http1_read_in(struct http1 *http)
         }
         hps_run_see(http->item.run, hps_clock_us());
     }
+    if (more && reads(http) && hps_run_is_spent(http->item.run)) {
+        hps_run_add(&http->item, HPS_LOOP_READ);
+    }
 }

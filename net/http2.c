@@ -231,6 +231,9 @@ static void on_ready(void *ctx, unsigned events)
     struct hps_http2 *h2 = ctx;
 
     if (!http2_is_dead(h2)) {
+        if ((h2->item.events & events & HPS_LOOP_READ) != 0) {
+            hps_conn_rest(h2->conn); /* it has been queued for a whole turn */
+        }
         hps_run_add(&h2->item, events);
     }
 }

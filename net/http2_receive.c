@@ -478,6 +478,9 @@ void http2_read_in(struct hps_http2 *h2)
         }
         hps_run_see(run, hps_clock_us());
     }
+    if (more && hps_run_is_spent(run) && http2_takes_in(h2)) {
+        hps_run_add(&h2->item, HPS_LOOP_READ);
+    }
     http2_tell_sent(h2);
     http2_kick(h2);
 }

@@ -368,6 +368,25 @@ static void test_calls_when_another_client_takes_long_then_served_in_the_same_tu
     wire_close(&other);
 }
 
+/* It is not polled meanwhile, and is again when it has had its slice. */
+static void test_connection_when_queued_for_several_turns_then_it_reads_on(void **state)
+{
+    struct fixture *f = *state;
+    struct wire other;
+
+    wire_ready(&other, &f->rig);
+    send_calls(&f->wire, "/w.W/Work", true);
+    rig_turn(&f->rig);
+    for (uint32_t i = 0; i < 3; i++) {
+        wire_call(&other, 2 * i + 1, "/w.W/Work", NULL, "x", 1);
+        rig_turn(&f->rig);
+    }
+    WIRE_UNTIL(&other, f->rig.n_ended[0] == N_CALLS + 3);
+    wire_call(&other, 7, "/w.W/Work", NULL, "x", 1);
+    WIRE_UNTIL(&other, f->rig.n_ended[0] == N_CALLS + 4);
+    wire_close(&other);
+}
+
 static void test_connection_when_lost_while_calls_are_held_then_they_are_gone(void **state)
 {
     struct fixture *f = *state;
@@ -620,6 +639,7 @@ int main(void)
         cmocka_unit_test(test_calls_when_they_take_long_then_some_in_each_turn),
         TEST(test_calls_when_held_for_a_turn_then_in_order_and_all_answered),
         TEST(test_calls_when_another_client_takes_long_then_served_in_the_same_turn),
+        TEST(test_connection_when_queued_for_several_turns_then_it_reads_on),
         TEST(test_connection_when_lost_while_calls_are_held_then_they_are_gone),
         TEST(test_messages_of_a_stream_when_they_take_long_then_some_in_each_turn),
         cmocka_unit_test(
