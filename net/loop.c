@@ -294,7 +294,11 @@ static void run_tasks(struct hps_loop *loop)
         struct hps_task *task = loop->tasks;
         loop->tasks = task->next;
         task->next = NULL;
-        task->run(task);
+        if (task->client != 0) {
+            hps_run_post(&loop->work, task);
+        } else {
+            task->run(task);
+        }
     }
 }
 
@@ -304,10 +308,16 @@ static void on_mailbox(void *ctx, unsigned events)
     take_tasks(ctx);
 }
 
-void hps_loop_post(struct hps_loop *loop, struct hps_task *task)
+void hps_loop_post_for(struct hps_loop *loop, struct hps_task *task, uint64_t client)
 {
     HPS_ASSERT(task->run);
+    task->client = client;
     hps_mailbox_post(loop->mailbox, task);
+}
+
+void hps_loop_post(struct hps_loop *loop, struct hps_task *task)
+{
+    hps_loop_post_for(loop, task, 0);
 }
 
 static void on_wait_over(evutil_socket_t fd, short what, void *ctx)

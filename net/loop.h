@@ -44,6 +44,9 @@ void hps_loop_stop(struct hps_loop *loop);
 /* Runs `task` on the loop thread. Tasks run in the order in which they are posted. Cannot fail. Any
  * thread. */
 void hps_loop_post(struct hps_loop *loop, struct hps_task *task);
+/* The same for the result of work for a client, by its number (hps_sock_client). Such tasks run in
+ * the order in which they are posted for the client, in its slices (net/run.h). */
+void hps_loop_post_for(struct hps_loop *loop, struct hps_task *task, uint64_t client);
 /* Whether the calling thread may use the loop: it is the thread that runs the loop, or the loop
  * does not run. Any thread. */
 bool hps_loop_is_mine(const struct hps_loop *loop);

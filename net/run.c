@@ -12,20 +12,44 @@
 
 enum { NS_PER_US = 1000, SLICE_NS_MIN = 500 /* cheaper slices cost this much as well */ };
 
+static struct hps_run_client *client_of(struct hps_run *run, uint64_t client)
+{
+    uint64_t hash = client * 0x9e3779b97f4a7c15u;
+
+    return &run->clients[(hash >> 32) % HPS_RUN_CLIENTS];
+}
+
+static void run_tasks(struct hps_run_item *item, unsigned events)
+{
+    struct hps_run_client *client = HPS_CONTAINER_OF(item, struct hps_run_client, item);
+
+    while (client->first != NULL && !hps_run_is_spent(item->run)) {
+        struct hps_task *task = client->first;
+        client->first = task->next;
+        task->next = NULL;
+        task->run(task);
+        hps_run_see(item->run, hps_clock_us());
+    }
+    if (client->first != NULL) {
+        hps_run_add(item, events);
+    }
+}
+
 void hps_run_init(struct hps_run *run)
 {
     *run = (struct hps_run){0};
     hps_fair_init(&run->fair, (uint64_t)HPS_RUN_SLICE_US * NS_PER_US);
+    for (unsigned i = 0; i < HPS_RUN_CLIENTS; i++) {
+        struct hps_run_client *client = &run->clients[i];
+        client->item = (struct hps_run_item){.run = run, .flow = &client->flow, .work = run_tasks};
+    }
 }
 
 void hps_run_item_init(struct hps_run_item *item, struct hps_run *run, uint64_t client,
                        void (*work)(struct hps_run_item *item, unsigned events))
 {
-    uint64_t hash = client * 0x9e3779b97f4a7c15u;
-
     HPS_ASSERT(work != NULL);
-    *item = (struct hps_run_item){
-        .run = run, .flow = &run->flows[(hash >> 32) % HPS_RUN_FLOWS], .work = work};
+    *item = (struct hps_run_item){.run = run, .flow = &client_of(run, client)->flow, .work = work};
 }
 
 void hps_run_add(struct hps_run_item *item, unsigned events)
@@ -60,6 +84,16 @@ void hps_run_remove(struct hps_run_item *item)
 bool hps_run_is_added(const struct hps_run_item *item)
 {
     return item->events != 0;
+}
+
+void hps_run_post(struct hps_run *run, struct hps_task *task)
+{
+    struct hps_run_client *client = client_of(run, task->client);
+
+    HPS_ASSERT(task->next == NULL);
+    *(client->first != NULL ? &client->last->next : &client->first) = task;
+    client->last = task;
+    hps_run_add(&client->item, 1);
 }
 
 /* One slice of the next item, which begins at seen_us. */

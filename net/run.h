@@ -15,21 +15,12 @@
 #include <stdint.h>
 
 #include "base/fair.h"
+#include "base/mailbox.h"
 
 enum {
     HPS_RUN_TURN_US = 1000, /* work of a turn */
     HPS_RUN_SLICE_US = 64,  /* a slice, while other clients wait */
-    HPS_RUN_FLOWS = 256,    /* clients are distributed over them by a hash */
-};
-
-struct hps_run {
-    struct hps_fair fair;
-    struct hps_fair_flow flows[HPS_RUN_FLOWS];
-    struct hps_run_item *current; /* whose slice it is; NULL: it was removed, or there is none */
-    bool in_slice;
-    bool shared;       /* other flows waited when the slice began */
-    uint64_t seen_us;  /* the time that was read last */
-    uint64_t limit_us; /* when the slice should end */
+    HPS_RUN_CLIENTS = 256,  /* flows: clients are distributed over them by a hash */
 };
 
 /* Something that has work, embedded in a struct of its user. */
@@ -43,6 +34,22 @@ struct hps_run_item {
     void (*work)(struct hps_run_item *item, unsigned events);
 };
 
+struct hps_run_client {
+    struct hps_fair_flow flow;
+    struct hps_run_item item; /* its tasks */
+    struct hps_task *first, *last;
+};
+
+struct hps_run {
+    struct hps_fair fair;
+    struct hps_run_client clients[HPS_RUN_CLIENTS];
+    struct hps_run_item *current; /* whose slice it is; NULL: it was removed, or there is none */
+    bool in_slice;
+    bool shared;       /* other flows waited when the slice began */
+    uint64_t seen_us;  /* the time that was read last */
+    uint64_t limit_us; /* when the slice should end */
+};
+
 void hps_run_init(struct hps_run *run);
 /* client: hps_sock_client of the connection; 0 for connections of this process itself */
 void hps_run_item_init(struct hps_run_item *item, struct hps_run *run, uint64_t client,
@@ -53,6 +60,8 @@ void hps_run_add(struct hps_run_item *item, unsigned events);
 /* Within a slice of the item: those of `events` that were added since it began. They are done. */
 unsigned hps_run_take(struct hps_run_item *item, unsigned events);
 void hps_run_remove(struct hps_run_item *item); /* idempotent */
+/* Runs the task in a slice of its client, task->client, behind earlier ones. */
+void hps_run_post(struct hps_run *run, struct hps_task *task);
 bool hps_run_is_added(const struct hps_run_item *item);
 
 /* The slice has had its time, as far as the clock was read (hps_run_see). False outside of slices.

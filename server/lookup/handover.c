@@ -28,7 +28,7 @@ static void post_back(struct request *request)
 {
     request->task.run = on_back;
     hps_stages_enter(&request->stages, HPS_STAGE_LOOP);
-    hps_loop_post(request->loop, &request->task);
+    request_to_loop(request, &request->task);
 }
 
 /* ---- workers and I/O threads ----------------------------------------------------------------- */
@@ -179,7 +179,7 @@ void request_gpu_done(struct hps_lookup *lookup)
 
     request->gpu.done_us = hps_clock_us();
     request->gpu.task.run = on_gpu;
-    hps_loop_post(request->loop, &request->gpu.task);
+    request_to_loop(request, &request->gpu.task);
 }
 
 enum hps_outcome request_to_gpu(struct request *request)

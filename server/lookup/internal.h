@@ -284,6 +284,12 @@ void request_on_timer(void *ctx);
  * the request cannot be handed over, it stays in PHASE_LOOP, and the returned value is the outcome
  * of the step. Otherwise the returned value has no meaning. */
 
+/* Posts a task of the request, which has results, to its loop. Any thread. */
+static inline void request_to_loop(struct request *request, struct hps_task *task)
+{
+    hps_loop_post_for(request->loop, task, hps_grpc_call_client(request->call.grpc));
+}
+
 /* Posts request->task to `pool`. cost: its estimated time in nanoseconds. The caller sets `pool`
  * and `phase`. Loop, or a thread of the pool that posts the task again. EXHAUSTED: sets
  * request->err */

@@ -164,7 +164,7 @@ static void on_worker(struct hps_task *task)
     }
     request->task.run = on_encoded;
     hps_stages_enter(&request->stages, HPS_STAGE_LOOP);
-    hps_loop_post(request->loop, &request->task);
+    request_to_loop(request, &request->task);
 }
 
 static void to_worker(struct request *request, uint64_t cost)

@@ -45,7 +45,7 @@ static void on_granted(struct hps_admission_ticket *ticket)
 
     hps_stages_enter(&request->stages, HPS_STAGE_LOOP);
     request->task.run = on_admitted;
-    hps_loop_post(request->loop, &request->task);
+    request_to_loop(request, &request->task);
 }
 
 static uint64_t room_bytes(const struct request_room *room)

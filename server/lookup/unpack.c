@@ -125,7 +125,7 @@ static void on_worker(struct hps_task *task)
     }
     request->task.run = on_unpacked;
     hps_stages_enter(&request->stages, HPS_STAGE_LOOP);
-    hps_loop_post(request->loop, &request->task);
+    request_to_loop(request, &request->task);
 }
 
 static void to_worker(struct request *request, const struct hps_grpc_packed *packed)

@@ -329,7 +329,7 @@ void hps_unary_finish(struct hps_unary *op)
 {
     audit(op);
     op->task.run = run_answer;
-    hps_loop_post(hps_grpc_call_loop(op->call), &op->task);
+    hps_loop_post_for(hps_grpc_call_loop(op->call), &op->task, hps_grpc_call_client(op->call));
 }
 
 static void run_work(struct hps_task *task)

@@ -133,6 +133,42 @@ static void test_slices_when_items_are_removed_then_no_further_ones(void **state
     assert_false(hps_run_is_added(&first->item) || hps_run_is_added(&second->item));
 }
 
+struct result {
+    struct hps_task task;
+    char name;
+};
+
+static void on_result(struct hps_task *task)
+{
+    slices.log[strlen(slices.log)] = HPS_CONTAINER_OF(task, struct result, task)->name;
+    hps_clock_advance(STEP_US);
+}
+
+/* Results of work for a client wait for its slices. */
+static void test_results_when_a_client_has_many_then_another_waits_for_one_slice(void **state)
+{
+    static struct result results[CROWD + 2];
+    struct hps_loop *loop;
+
+    (void)state;
+    assert_int_equal(hps_loop_new(&loop, NULL), HPS_OK);
+    for (unsigned i = 0; i < CROWD + 2; i++) {
+        bool other = i == CROWD;
+        results[i] = (struct result){.task.run = on_result, .name = other ? 'o' : 'm'};
+        if (i > CROWD) {
+            results[i].name = 'n'; /* of no client: at once */
+            hps_loop_post(loop, &results[i].task);
+        } else {
+            hps_loop_post_for(loop, &results[i].task, other ? 2 : 1);
+        }
+    }
+    hps_loop_turn(loop, 0);
+    assert_memory_equal(slices.log, "nmmmmommmm", 10);
+    assert_true(strlen(slices.log) < CROWD);
+    hps_loop_free(loop);
+    assert_int_equal(strlen(slices.log), CROWD + 2);
+}
+
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 struct fixture {
@@ -636,6 +672,7 @@ int main(void)
         SLICES(test_slices_when_a_client_has_many_connections_then_another_waits_for_one_slice),
         SLICES(test_slices_when_a_client_is_alone_then_one_lasts_the_turn),
         SLICES(test_slices_when_items_are_removed_then_no_further_ones),
+        SLICES(test_results_when_a_client_has_many_then_another_waits_for_one_slice),
         cmocka_unit_test(test_calls_when_they_take_long_then_some_in_each_turn),
         TEST(test_calls_when_held_for_a_turn_then_in_order_and_all_answered),
         TEST(test_calls_when_another_client_takes_long_then_served_in_the_same_turn),
