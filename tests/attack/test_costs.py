@@ -30,12 +30,9 @@ LOG_BYTES_MAX = MIB       # of log lines about calls of one identity, in the sec
 TOKENS = {"looker": "lookup", "reader": "read", "chief": "admin"}
 
 OPEN = {
-    "1 headers that never end": "calls and headers are not counted",
-    "2 headers without a token": "calls and headers are not counted",
     "3 reflection": "replies of methods other than lookups are not counted",
     "3 metadata": "replies of methods other than lookups are not counted",
     "4 small lookups": "the memory of a lookup is counted in part",
-    "6 checks": "event loops serve each connection alike",
 }
 
 
