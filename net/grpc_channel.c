@@ -19,51 +19,6 @@ enum {
     HEADER_FIELDS_MAX = 128,
 };
 
-/* ---- life and spares ------------------------------------------------------------------------- */
-
-void grpc_channel_enter(struct hps_grpc_channel *channel)
-{
-    channel->busy++;
-}
-
-void grpc_channel_leave(struct hps_grpc_channel *channel)
-{
-    if (--channel->busy > 0 || !channel->freed) {
-        return;
-    }
-    while (channel->n_spares > 0) {
-        hps_buf_fini(&channel->spares[--channel->n_spares]);
-    }
-    hps_http2_shared_free(channel->shared);
-    hps_free(channel->address);
-    hps_free(channel->authority);
-    hps_free(channel->authorization);
-    hps_free(channel);
-}
-
-void grpc_channel_keep_spare(struct hps_grpc_channel *channel, struct hps_buf *body)
-{
-    if (body->data == NULL || channel->n_spares == GRPC_SPARES_MAX ||
-        body->capacity > GRPC_SPARE_BYTES_MAX - channel->spare_bytes) {
-        hps_buf_fini(body);
-        return;
-    }
-    channel->spares[channel->n_spares++] = *body;
-    channel->spare_bytes += body->capacity;
-    hps_buf_init(body, 0);
-}
-
-void grpc_channel_take_spare(struct hps_grpc_channel *channel, struct hps_buf *body)
-{
-    if (body->data == NULL && channel->n_spares > 0) {
-        size_t size_max = body->size_max;
-        *body = channel->spares[--channel->n_spares];
-        body->size_max = size_max;
-        hps_buf_clear(body);
-        channel->spare_bytes -= body->capacity;
-    }
-}
-
 /* ---- calls that wait ------------------------------------------------------------------------- */
 
 /* A call that waits for a connection and was made before `number`; NULL: none. */
@@ -207,39 +162,17 @@ static hps_status connect_now(struct hps_grpc_channel *channel, struct hps_error
     return HPS_OK;
 }
 
-/* A connection that takes no more calls is drained; the next one takes them. */
-static void leave_if_spent(struct hps_grpc_channel *channel)
-{
-    struct client_conn *conn = channel->current;
-
-    if (conn != NULL && hps_http2_is_ready(conn->h2) && !hps_http2_can_request(conn->h2)) {
-        channel->current = NULL;
-        hps_http2_drain(conn->h2);
-    }
-}
-
 static void on_retry(void *ctx)
 {
     struct hps_grpc_channel *channel = ctx;
     struct hps_error err;
 
-    leave_if_spent(channel);
+    grpc_channel_leave_spent(channel);
     if (channel->current == NULL && connect_now(channel, &err) != HPS_OK) {
         fail_waiting(channel, hps_status_grpc_code(HPS_UNAVAILABLE), err.text);
     } else if (hps_http2_is_ready(channel->current->h2)) {
         start_waiting(channel);
     }
-}
-
-bool grpc_channel_is_ready(struct hps_grpc_channel *channel)
-{
-    leave_if_spent(channel);
-    return channel->current != NULL && hps_http2_is_ready(channel->current->h2);
-}
-
-void grpc_channel_retry(struct hps_grpc_channel *channel)
-{
-    hps_loop_later_set(channel->loop, &channel->retry);
 }
 
 /* ---- channels -------------------------------------------------------------------------------- */

@@ -4,7 +4,7 @@
  *
  *     grpc_channel.c       a channel and its connections: made, lost, drained; which calls wait
  *     grpc_client.c        a call: started, answered, ended
- *     grpc_client_phase.c  its phases: which may follow, what goes with each
+ *     grpc_client_phase.c  its phases, and what it uses of its channel
  *
  * Loop thread of the channel.
  */
@@ -99,14 +99,14 @@ void grpc_client_sane(const struct hps_grpc_client_call *call);
 /* The same for a channel: its spares, its connections; and that who waits will be started. */
 void grpc_channel_sane(const struct hps_grpc_channel *channel);
 
-/* ---- grpc_channel.c -------------------------------------------------------------------------- */
-
 /* Between these a channel that is freed stays there; it goes with the last leave. */
 void grpc_channel_enter(struct hps_grpc_channel *channel);
 void grpc_channel_leave(struct hps_grpc_channel *channel);
 /* True: the channel's current connection takes calls at once. One that takes no more is drained and
  * is current no longer. */
 bool grpc_channel_is_ready(struct hps_grpc_channel *channel);
+/* A connection that takes no more calls is drained, and is current no longer. */
+void grpc_channel_leave_spent(struct hps_grpc_channel *channel);
 /* Calls wait, and no connection is under way: one is made in this turn of the loop. */
 void grpc_channel_retry(struct hps_grpc_channel *channel);
 /* The buffer of a reply serves the next one, whose pages are there already.

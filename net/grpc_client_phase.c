@@ -4,6 +4,7 @@
  * a channel at the end of each call and event. Loop thread of the channel.
  */
 #include "base/assert.h"
+#include "base/heap.h"
 #include "net/grpc_client_internal.h"
 
 const unsigned grpc_client_follows[CLIENT_PHASES] = {
@@ -62,4 +63,71 @@ void grpc_channel_sane(const struct hps_grpc_channel *channel)
     }
     HPS_DEBUG_ASSERT(channel->current == NULL || is_ours(channel, channel->current));
     HPS_DEBUG_ASSERT(waiting_will_start(channel));
+}
+
+/* ---- what a call uses of its channel --------------------------------------------------------- */
+
+void grpc_channel_enter(struct hps_grpc_channel *channel)
+{
+    channel->busy++;
+}
+
+void grpc_channel_leave(struct hps_grpc_channel *channel)
+{
+    if (--channel->busy > 0 || !channel->freed) {
+        return;
+    }
+    while (channel->n_spares > 0) {
+        hps_buf_fini(&channel->spares[--channel->n_spares]);
+    }
+    hps_http2_shared_free(channel->shared);
+    hps_free(channel->address);
+    hps_free(channel->authority);
+    hps_free(channel->authorization);
+    hps_free(channel);
+}
+
+void grpc_channel_keep_spare(struct hps_grpc_channel *channel, struct hps_buf *body)
+{
+    if (body->data == NULL || channel->n_spares == GRPC_SPARES_MAX ||
+        body->capacity > GRPC_SPARE_BYTES_MAX - channel->spare_bytes) {
+        hps_buf_fini(body);
+        return;
+    }
+    channel->spares[channel->n_spares++] = *body;
+    channel->spare_bytes += body->capacity;
+    hps_buf_init(body, 0);
+}
+
+void grpc_channel_take_spare(struct hps_grpc_channel *channel, struct hps_buf *body)
+{
+    if (body->data == NULL && channel->n_spares > 0) {
+        size_t size_max = body->size_max;
+        *body = channel->spares[--channel->n_spares];
+        body->size_max = size_max;
+        hps_buf_clear(body);
+        channel->spare_bytes -= body->capacity;
+    }
+}
+
+/* A connection that takes no more calls is drained; the next one takes them. */
+void grpc_channel_leave_spent(struct hps_grpc_channel *channel)
+{
+    struct client_conn *conn = channel->current;
+
+    if (conn != NULL && hps_http2_is_ready(conn->h2) && !hps_http2_can_request(conn->h2)) {
+        channel->current = NULL;
+        hps_http2_drain(conn->h2);
+    }
+}
+
+bool grpc_channel_is_ready(struct hps_grpc_channel *channel)
+{
+    grpc_channel_leave_spent(channel);
+    return channel->current != NULL && hps_http2_is_ready(channel->current->h2);
+}
+
+void grpc_channel_retry(struct hps_grpc_channel *channel)
+{
+    hps_loop_later_set(channel->loop, &channel->retry);
 }

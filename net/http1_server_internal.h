@@ -2,7 +2,8 @@
  *
  * Shared by the files of an HTTP/1.1 connection (http1_server.h):
  *
- *     http1_server.c          creation, events, end, and the table of functions
+ *     http1_server.c          creation, events, and the table of functions
+ *     http1_server_phase.c    phases, and how requests and connections end
  *     http1_server_receive.c  receiving
  *     http1_server_send.c     sending
  *
@@ -100,7 +101,7 @@ struct http1 {
     struct hps_error why; /* first cause of the connection's end */
 };
 
-/* ---- http1_server.c -------------------------------------------------------------------------- */
+/* ---- http1_server_phase.c -------------------------------------------------------------------- */
 
 void http1_phase_set(struct http1 *http, enum http1_phase to);
 
@@ -134,6 +135,11 @@ void http1_stream_close(struct http1 *http, uint32_t error);
 /* Ends the request after its response is written. The connection then waits for the next request,
  * or closes. */
 void http1_answered(struct http1 *http);
+/* Bytes that wait to be written. */
+size_t http1_unwritten(const struct http1 *http);
+
+/* ---- http1_server.c -------------------------------------------------------------------------- */
+
 /* Asserts the invariants of a connection. Debug and sanitizer builds call it each time `busy`
  * becomes 0. */
 void http1_sane(const struct http1 *http);
@@ -157,8 +163,6 @@ static inline size_t http1_waiting(const struct http1 *http)
 /* Writes until the socket is full (base.blocked is then set), all bytes are written, or the
  * connection has used its share of this turn of the loop. Must run between enter() and leave(). */
 void http1_write_out(struct http1 *http);
-/* Bytes that wait to be written. */
-size_t http1_unwritten(const struct http1 *http);
 /* Drops the bytes that wait to be written and subtracts them from the counts of queued bytes. */
 void http1_drop_out(struct http1 *http);
 /* Sends "100 Continue" to a client that waits for it. */

@@ -29,16 +29,6 @@ static struct http1 *http1_of(struct hps_http_stream *stream)
     return HPS_CONTAINER_OF(stream->http, struct http1, base);
 }
 
-size_t http1_unwritten(const struct http1 *http)
-{
-    size_t size = http->out.text.size - http->out.text_at;
-
-    for (unsigned i = http->out.at; i < http->out.n_pieces; i++) {
-        size += http->out.pieces[i].size;
-    }
-    return size;
-}
-
 static bool is_empty(const struct http1 *http)
 {
     return http->out.text_at == http->out.text.size && http->out.at == http->out.n_pieces;

@@ -41,6 +41,64 @@ size_t hps_http2_shared_queued(const struct hps_http2_shared *shared)
     return atomic_load_explicit(&shared->queued, memory_order_relaxed);
 }
 
+/* ---- invariants ------------------------------------------------------------------------------ */
+
+/* Walks the lists, which may be long. */
+static bool counts_add_up(const struct hps_http2 *h2)
+{
+    const struct hps_http2_stream *prev = NULL;
+    unsigned n_streams = 0;
+    unsigned n_sent = 0;
+    unsigned n_in_sent = 0;
+    size_t queued = 0;
+
+    for (const struct hps_http2_stream *at = h2->streams; at != NULL; at = at->next) {
+        if (at->h2 != h2 || at->prev != prev) {
+            return false;
+        }
+        HPS_DEBUG_SANE(http2_stream_sane(at));
+        prev = at;
+        n_streams++;
+        n_in_sent += at->in_sent;
+        queued += at->base.queued;
+    }
+    for (const struct hps_http2_stream *at = h2->sent; at != NULL; at = at->sent_next) {
+        n_sent++;
+    }
+    /* Bytes of closed streams in a batch count too. */
+    return n_streams == h2->n_streams && n_sent == n_in_sent && queued <= h2->base.queued;
+}
+
+void http2_sane(const struct hps_http2 *h2)
+{
+    bool shaking = h2->phase == HTTP2_HANDSHAKE || h2->phase == HTTP2_ABANDONED;
+
+    HPS_DEBUG_ASSERT(hps_loop_is_mine(h2->shared->loop));
+    HPS_ASSERT(h2->conn != NULL && h2->session != NULL);
+    HPS_ASSERT(!http2_is_dead(h2));
+    /* Only the next turn ends an abort, so that must be scheduled. */
+    HPS_ASSERT(!http2_is_aborting(h2) || hps_run_is_added(&h2->item));
+    HPS_ASSERT(h2->options.server || h2->phase != HTTP2_GOAWAY);
+
+    if (shaking) {
+        HPS_ASSERT(h2->out.position == 0 && h2->out.batch == NULL);
+        HPS_ASSERT(!h2->peer_spoke && !h2->peer_goaway);
+        HPS_ASSERT(!h2->options.server || h2->n_streams == 0);
+    }
+
+    /* Every framed byte is in the batch or in the kernel. Blocks in the kernel are released. */
+    HPS_ASSERT(h2->out.position - h2->base.written == http2_batch_left(h2));
+    HPS_ASSERT(!h2->base.blocked || http2_batch_left(h2) > 0);
+    HPS_ASSERT((h2->out.unreleased_head == NULL) == (h2->out.unreleased_tail == NULL));
+    HPS_ASSERT(http2_unreleased_from(h2) > h2->base.written);
+
+    HPS_ASSERT((h2->n_streams == 0) == (h2->streams == NULL));
+    HPS_ASSERT(h2->base.queued <= hps_http2_shared_queued(h2->shared));
+    HPS_ASSERT(h2->base.queued == 0 || h2->streams != NULL || h2->out.unreleased_head != NULL);
+    HPS_ASSERT(h2->sent == NULL && !h2->released); /* http2_tell_sent has run */
+    HPS_DEBUG_ASSERT(counts_add_up(h2));
+}
+
 /* ---- life ------------------------------------------------------------------------------------ */
 
 static void destroy(struct hps_http2 *h2)
@@ -87,18 +145,6 @@ static void leave(struct hps_http2 *h2)
     }
 }
 
-void http2_fail(struct hps_http2 *h2, const struct hps_error *why)
-{
-    HPS_ASSERT(h2->busy > 0);
-    if (http2_is_dead(h2)) {
-        return;
-    }
-    if (!http2_is_aborting(h2)) {
-        h2->why = *why;
-    }
-    http2_phase_set(h2, HTTP2_FAILED);
-}
-
 void hps_http2_free(struct hps_http2 *h2)
 {
     if (h2 == NULL || h2->phase == HTTP2_FREED) {
@@ -108,26 +154,6 @@ void hps_http2_free(struct hps_http2 *h2)
     if (h2->busy == 0) {
         destroy(h2);
     }
-}
-
-/* The status of an abort: the peer, this side or neither is the cause. */
-static hps_status abort_status(uint32_t error)
-{
-    if (error == HPS_HTTP2_NO_ERROR) {
-        return HPS_CLOSED;
-    }
-    return error == HPS_HTTP2_INTERNAL_ERROR ? HPS_NO_MEMORY : HPS_INVALID;
-}
-
-void hps_http2_abort(struct hps_http2 *h2, uint32_t error, const char *why)
-{
-    if (http2_is_dead(h2) || http2_is_aborting(h2)) {
-        return;
-    }
-    (void)nghttp2_session_terminate_session(h2->session, error); /* closing is the point */
-    hps_error_set(&h2->why, abort_status(error), "%s: %s", hps_conn_peer(h2->conn), why);
-    http2_phase_set(h2, h2->phase == HTTP2_HANDSHAKE ? HTTP2_ABANDONED : HTTP2_ABORTING);
-    http2_kick(h2);
 }
 
 /* Ends the connection if there is no more to send or receive; else sets the wanted events. */
@@ -390,21 +416,6 @@ void hps_http2_drain(struct hps_http2 *h2)
     http2_kick(h2);
 }
 
-void hps_http2_drain_now(struct hps_http2 *h2)
-{
-    HPS_ASSERT(h2->options.server && h2->phase != HTTP2_HANDSHAKE);
-    if (h2->phase != HTTP2_OPEN && h2->phase != HTTP2_DRAINING) {
-        return;
-    }
-    http2_phase_set(h2, HTTP2_GOAWAY);
-    if (nghttp2_submit_goaway(h2->session, NGHTTP2_FLAG_NONE,
-                              nghttp2_session_get_last_proc_stream_id(h2->session),
-                              NGHTTP2_NO_ERROR, NULL, 0) != 0) {
-        hps_http2_abort(h2, HPS_HTTP2_INTERNAL_ERROR, "no memory");
-    }
-    http2_kick(h2);
-}
-
 void hps_http2_ping(struct hps_http2 *h2)
 {
     if (!http2_is_dead(h2)) {
@@ -431,12 +442,6 @@ bool hps_http2_peer_spoke(const struct hps_http2 *h2)
 bool hps_http2_received(const struct hps_http2 *h2)
 {
     return h2->conn != NULL ? hps_conn_received(h2->conn) : h2->received;
-}
-
-bool hps_http2_can_request(const struct hps_http2 *h2)
-{
-    return (h2->phase == HTTP2_HANDSHAKE || h2->phase == HTTP2_OPEN) && !h2->peer_goaway &&
-           nghttp2_session_check_request_allowed(h2->session) != 0;
 }
 
 unsigned hps_http2_streams(const struct hps_http2 *h2)

@@ -3,7 +3,7 @@
  * Shared by the files of an HTTP/2 connection (http2.h):
  *
  *     http2.c          creation, events and end of a session
- *     http2_phase.c    the phases of connections and streams: transitions and invariants
+ *     http2_phase.c    the phases of connections and streams, and how a connection ends
  *     http2_stream.c   streams: begin, header blocks, end
  *     http2_request.c  checks of request fields, where nghttp2 does not check them
  *     http2_receive.c  receiving
@@ -161,10 +161,8 @@ static inline void http2_stream_send_set(struct hps_http2_stream *stream, enum h
     stream->send = to;
 }
 
-/* Asserts that phase, queues and byte counts of a connection agree. Debug and sanitizer builds call
- * it each time `busy` becomes 0. */
-void http2_sane(const struct hps_http2 *h2);
-/* Asserts the same for a stream. Called after each function and frame that changed the stream. */
+/* Asserts that phase, queue and byte counts of a stream agree. Called after each function and frame
+ * that changed the stream. */
 void http2_stream_sane(const struct hps_http2_stream *stream);
 
 /* Whether the connection has ended: nothing is sent or parsed any more. */
@@ -185,12 +183,16 @@ static inline bool http2_takes_in(const struct hps_http2 *h2)
     return h2->phase >= HTTP2_OPEN && h2->phase <= HTTP2_GOAWAY;
 }
 
-/* ---- http2.c --------------------------------------------------------------------------------- */
-
 /* Marks the connection as ended because of `why`, which is copied. After hps_http2_abort, the cause
  * of the abort is kept. Each callback of the loop runs between enter() and leave() of http2.c, and
  * so must this call. The outermost leave() calls on_closed and frees the connection. */
 void http2_fail(struct hps_http2 *h2, const struct hps_error *why);
+
+/* ---- http2.c --------------------------------------------------------------------------------- */
+
+/* Asserts that phase, queues and byte counts of a connection agree. Debug and sanitizer builds call
+ * it each time `busy` becomes 0. */
+void http2_sane(const struct hps_http2 *h2);
 
 /* Makes the loop call settle of http2.c, in this turn if there is time. It sends bytes, or ends the
  * connection if that is due. No effect on a connection that has ended. */

@@ -186,6 +186,11 @@ FILE_LINES_MAX = 800  # of the product: what is longer is more than one idea
 LINE_COLUMNS_MAX = 100
 
 TESTED = ("base", "net", "config", "backends", "cache", "server")
+# Files of net/ that call each other in a circle. Every other file calls only files that do not call it, even through
+# others.
+CIRCLE = ("net/grpc_call*", "net/grpc_charge.c", "net/grpc_guard.c", "net/grpc_http.c", "net/grpc_intake.c",
+          "net/grpc_pace.c", "net/grpc_route.c", "net/grpc_seat.c", "net/grpc_server.c", "net/grpc_tick.c")
+
 UNTESTED = {  # no test file at the same place of tests/unit/: which ones test it instead
     "backends/host/load.c": "test_map.c and test_store_host_map.c",
     "backends/host/share.c": "test_memory.c and test_versions.c: who gives way when memory is short",
@@ -235,6 +240,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "net/grpc_http.c": "test_http1_server.c and test_http1_calls.c",
     "net/grpc_route.c": "test_http1_server.c: which route a path has, and which paths have none",
     "net/http1_head.c": "test_http1_server.c: every head that is malformed",
+    "net/http1_server_phase.c": "test_http1_server.c",
     "net/http1_server_receive.c": "test_http1_server.c, byte by byte and in all other ways",
     "net/http1_server_send.c": "test_http1_server.c and test_http1_calls.c: readers of every pace",
     "net/http2_server.c": "test_grpc_server.c",
@@ -670,6 +676,34 @@ def check_docs(root, files):
                 yield doc, 1, "document", f"the {what} {name} of {source} is missing"
 
 
+DEFINITION = re.compile(r"^(?!static|typedef|enum)[a-z][\w *]*?\b(\w+)(?:\([^;{}]*\)\s*\{|\[\w*\]\s*=)", re.MULTILINE)
+
+
+def check_circles(root, files):
+    """Files of net/ that use functions and tables of each other, directly or through others."""
+    texts = {path: blanked(read(root, path)) for path in files if re.match(r"net/\w+\.c$", path)}
+    home = {name: path for path, text in texts.items() for name in DEFINITION.findall(text)}
+    uses = {path: {home[word] for word in set(re.findall(r"\w+", text)) if word in home} - {path}
+            for path, text in texts.items()}
+
+    def reached(path):
+        seen, left = set(), [path]
+        while left:
+            new = uses[left.pop()] - seen
+            seen |= new
+            left += new
+        return seen
+    in_circle = {path for path in texts if path in reached(path)}
+    for path in sorted(in_circle):
+        if not matches(path, CIRCLE):
+            others = sorted(other for other in in_circle if path in uses[other])
+            yield path, 1, "file circle", f"uses files that use it, such as {others[0]}"
+    if "tests/lint/house.py" in files:
+        for allowed in CIRCLE:
+            if not any(matches(path, (allowed,)) for path in in_circle):
+                yield "tests/lint/house.py", 1, "file circle", f"{allowed} is in none: remove it from CIRCLE"
+
+
 def check_tree(root):
     files = files_of(root)
     found, used = [], set()
@@ -679,6 +713,7 @@ def check_tree(root):
     found += check_tests(files)
     found += check_docs(root, files)
     found += check_structs(root, files)
+    found += check_circles(root, files)
     found += check_paths(root, files)
     found += check_comments(root, files)
     return found
@@ -716,6 +751,10 @@ PLANTS = [  # rule, file, content
     ("unused", "tests/lint/house.py", f"# {SPDX}\n"),
     ("untested", "tests/lint/house.py", f"# {SPDX}\n"),
     ("untested", "server/update/lonely.c", C),
+    ("file circle", "net/a.c", [("net/a.c", C + "int a(void)\n{\n    return b();\n}\n"),
+                                ("net/b.c", C + "const int c[2] = {1};\n\nint b(void)\n{\n    return d[0];\n}\n"),
+                                ("net/d.c", C + "const int d[1] = {0};\n\nint e(void)\n{\n    return a();\n}\n")]),
+    ("file circle", "tests/lint/house.py", f"# {SPDX}\n"),
     ("file length", "base/i.c", C + "int a;\n" * 801),
     ("include", "base/b.c", C + '#include "heap.h"\n'),
     ("library", "server/b.c", C + "#include <nghttp2/nghttp2.h>\n"),
@@ -791,7 +830,8 @@ def self_test():
     for rule, path, content in [*PLANTS, *((None, *clean) for clean in CLEAN)]:
         root = tempfile.mkdtemp(prefix="house-")
         try:
-            for name, text in CLEAN if rule is None else [(path, content)]:
+            planted = content if isinstance(content, list) else [(path, content)]
+            for name, text in CLEAN if rule is None else planted:
                 os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
                 with open(os.path.join(root, name), "w", encoding="utf-8") as f:
                     f.write(text)
