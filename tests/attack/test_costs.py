@@ -63,6 +63,12 @@ def cgroup(pid):
     return None
 
 
+def is_removed(path):
+    with contextlib.suppress(OSError):  # the process in it has not quite ended
+        os.rmdir(path)
+    return not os.path.exists(path)
+
+
 class Lab:
     """A target whose memory is watched."""
     reply_bytes = REPLY_BYTES
@@ -125,7 +131,7 @@ class Lab:
             self.daemon.kill()
         self.target.close()
         if self.cgroup:
-            until(lambda: not os.path.exists(self.cgroup) or not os.rmdir(self.cgroup), "the cgroup is empty")
+            until(lambda: is_removed(self.cgroup), "the cgroup is empty")
 
 
 class Plain(Lab):
