@@ -106,7 +106,7 @@ static void record_add(struct hps_kafka_consumer *c, uint32_t n,
     c->records[n] = (struct hps_consumer_record){
         .tag = partition->tag,
         .partition = partition->number,
-        .topic = rd_kafka_topic_name(partition->topic),
+        .topic = rd_kafka_topic_name(message->rkt), /* lives as long as the message */
         .offset = message->offset,
         .time_unix_ms = type == RD_KAFKA_TIMESTAMP_NOT_AVAILABLE ? 0 : time_ms,
         .time_of = time_of(type),
@@ -147,6 +147,7 @@ static uint32_t records_gather(struct hps_kafka_consumer *c, uint32_t records_ma
         }
         if (!is_record) {
             hps_kafka_partition_failed(c->partitions, partition, message);
+            partition = NULL; /* it may be forgotten */
         } else if (message->offset >= partition->next) {
             record_add(c, n++, partition, message);
             bytes += more;
@@ -179,7 +180,7 @@ static void fetch(struct hps_kafka_consumer *c, uint32_t timeout_ms, uint32_t n_
     HPS_ASSERT(held->to == 0 && n_max > 0 && n_max <= HPS_KAFKA_HELD_MAX);
     ssize_t n = rd_kafka_consume_batch_queue(c->queue, 0, held->messages, n_max);
     bool down = c->link.phase == HPS_KAFKA_DOWN;
-    bool quiet = n <= 0 && !c->partitions->has_news && !link_has_news(&c->link);
+    bool quiet = n <= 0 && c->partitions->n_events == 0 && !link_has_news(&c->link);
     if (quiet && !atomic_exchange(&c->awake, false) && timeout_ms > 0) {
         uint32_t wait_ms = timeout_ms > INT32_MAX ? INT32_MAX : timeout_ms;
         if (down && wait_ms > DOWN_WAIT_MS) {
@@ -200,76 +201,20 @@ static void fetch(struct hps_kafka_consumer *c, uint32_t timeout_ms, uint32_t n_
     }
 }
 
-static struct hps_consumer_event *event_add(struct hps_kafka_consumer *c, uint32_t *n,
-                                            enum hps_consumer_event_kind kind, hps_status status,
-                                            const char *text)
+static void events_of_log(struct hps_kafka_consumer *c)
 {
-    struct hps_consumer_event *event = &c->partitions->events[(*n)++];
-    *event = (struct hps_consumer_event){
-        .kind = kind,
-        .tag = HPS_CONSUMER_NO_TAG,
-        .offset = -1,
-        .high = -1,
-        .status = status,
-        .text = text,
-    };
-    return event;
-}
-
-static void events_of_log(struct hps_kafka_consumer *c, uint32_t *n)
-{
+    char text[HPS_KAFKA_TEXT_BYTES];
     if (link_has_news(&c->link)) {
         bool down = c->link.phase == HPS_KAFKA_DOWN;
         c->link.reported = link_status(&c->link);
-        event_add(c, n, down ? HPS_CONSUMER_DOWN : HPS_CONSUMER_UP, c->link.reported,
-                  down ? c->link.text : "the cluster responds again");
+        hps_kafka_event_add(c->partitions, NULL, down ? HPS_CONSUMER_DOWN : HPS_CONSUMER_UP,
+                            c->link.reported, down ? c->link.text : "the cluster responds again");
     }
     if (c->log->commits != NULL &&
-        hps_kafka_commits_turn(c->log->commits, &c->commits_status, c->commits_text)) {
-        event_add(c, n, HPS_CONSUMER_COMMITS, c->commits_status,
-                  c->commits_status != HPS_OK ? c->commits_text : "commits work again");
+        hps_kafka_commits_turn(c->log->commits, &c->commits_status, text)) {
+        hps_kafka_event_add(c->partitions, NULL, HPS_CONSUMER_COMMITS, c->commits_status,
+                            c->commits_status != HPS_OK ? text : "commits work again");
     }
-}
-
-static void events_of_partition(struct hps_kafka_consumer *c, struct hps_kafka_partition *partition,
-                                uint32_t *n)
-{
-    struct hps_consumer_event *event;
-    if (partition->bad) {
-        event = event_add(c, n, HPS_CONSUMER_BAD, partition->search.status, partition->search.text);
-        event->tag = partition->tag;
-        event->offset = partition->search.from;
-        event->high = partition->next;
-        partition->bad = false;
-    }
-    if (partition->caught_up) {
-        event = event_add(c, n, HPS_CONSUMER_CAUGHT_UP, HPS_OK, "caught up");
-        event->tag = partition->tag;
-        event->offset = partition->next;
-        event->high = partition->next;
-        partition->caught_up = false;
-    }
-    if (partition->phase == HPS_KAFKA_STOPPED) {
-        const struct hps_kafka_stop *stop = &partition->stop;
-        event = event_add(c, n, stop->kind, stop->status, stop->text);
-        event->tag = partition->tag;
-        event->offset = partition->next;
-        event->high = stop->high;
-        hps_kafka_phase_set(partition, HPS_KAFKA_REPORTED);
-    }
-}
-
-/* Gather all events: at most three of each partition and two of the log. */
-static uint32_t events_gather(struct hps_kafka_consumer *c)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < c->partitions->n && c->partitions->has_news; i++) {
-        events_of_partition(c, &c->partitions->all[i], &n);
-    }
-    c->partitions->has_news = false;
-    events_of_log(c, &n);
-    HPS_ASSERT(n <= 3 * (size_t)c->partitions->capacity + 2);
-    return n;
 }
 
 static hps_status kafka_poll(struct hps_consumer *base, uint32_t timeout_ms, uint32_t records_max,
@@ -290,11 +235,12 @@ static hps_status kafka_poll(struct hps_consumer *base, uint32_t timeout_ms, uin
     }
     uint32_t n_records = records_gather(c, n_max, bytes_max);
     c->searches = hps_kafka_partitions_search(c->partitions);
+    events_of_log(c);
     *out_poll = (struct hps_consumer_poll){
         .records = c->records,
         .n_records = n_records,
         .events = c->partitions->events,
-        .n_events = events_gather(c),
+        .n_events = c->partitions->n_events,
     };
     hps_kafka_partitions_sane(c->partitions);
     return HPS_OK;

@@ -48,8 +48,7 @@ struct hps_kafka_consumer {
     struct hps_kafka_partitions *partitions;
     bool searches;                       /* a search for the end of a bad batch runs */
     struct hps_consumer_record *records; /* [HPS_KAFKA_HELD_MAX] */
-    hps_status commits_status;           /* as reported last; also the text */
-    char commits_text[HPS_KAFKA_TEXT_BYTES];
+    hps_status commits_status;           /* as reported last */
     struct hps_kafka_dead_letters dead_letters;
 };
 

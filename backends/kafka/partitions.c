@@ -28,11 +28,9 @@ enum {
 #define TO(phase) (1U << (phase))
 
 static const unsigned STEPS[HPS_KAFKA_PHASES] = {
-    [HPS_KAFKA_LEFT] = TO(HPS_KAFKA_READS) | TO(HPS_KAFKA_SEARCHES) | TO(HPS_KAFKA_STOPPED),
+    [HPS_KAFKA_LEFT] = TO(HPS_KAFKA_READS) | TO(HPS_KAFKA_SEARCHES),
     [HPS_KAFKA_READS] = TO(HPS_KAFKA_LEFT),
     [HPS_KAFKA_SEARCHES] = TO(HPS_KAFKA_LEFT),
-    [HPS_KAFKA_STOPPED] = TO(HPS_KAFKA_REPORTED),
-    [HPS_KAFKA_REPORTED] = 0, /* a new assignment makes a new partition, also after STOPPED */
 };
 
 void hps_kafka_phase_set(struct hps_kafka_partition *partition, enum hps_kafka_phase to)
@@ -82,11 +80,18 @@ static hps_status partitions_reserve(struct hps_kafka_partitions *of)
         return HPS_NO_MEMORY;
     }
     of->all = partitions;
-    void *events = hps_realloc(of->events, (3 * (size_t)capacity + 2) * sizeof(of->events[0]));
+    uint32_t events_max = 3 * capacity + 2;
+    void *events = hps_realloc(of->events, events_max * sizeof(of->events[0]));
     if (events == NULL) {
         return HPS_NO_MEMORY;
     }
     of->events = events;
+    void *texts = hps_realloc(of->texts, events_max * sizeof(of->texts[0]));
+    if (texts == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    of->texts = texts;
+    of->events_max = events_max;
     of->capacity = capacity;
     return HPS_OK;
 }
@@ -165,28 +170,33 @@ static void partition_forget(struct hps_kafka_partitions *of, struct hps_kafka_p
     memmove(partition, partition + 1, (of->n - i) * sizeof(*partition));
 }
 
-/* End reading; the next poll reports why. */
-static void partition_stop(struct hps_kafka_partitions *of, struct hps_kafka_partition *partition,
-                           enum hps_consumer_event_kind kind, hps_status status, const char *text)
+struct hps_consumer_event *hps_kafka_event_add(struct hps_kafka_partitions *of,
+                                               const struct hps_kafka_partition *partition,
+                                               enum hps_consumer_event_kind kind, hps_status status,
+                                               const char *text)
 {
-    if (partition->phase == HPS_KAFKA_STOPPED || partition->phase == HPS_KAFKA_REPORTED) {
-        return;
-    }
-    partition_leave(of, partition);
-    hps_kafka_phase_set(partition, HPS_KAFKA_STOPPED);
-    of->has_news = true;
-    partition->stop = (struct hps_kafka_stop){.kind = kind, .status = status, .high = -1};
-    hps_kafka_text_set(partition->stop.text, text);
+    HPS_ASSERT(of->n_events < of->events_max);
+    struct hps_consumer_event *event = &of->events[of->n_events];
+    hps_kafka_text_set(of->texts[of->n_events], text);
+    *event = (struct hps_consumer_event){
+        .kind = kind,
+        .tag = partition == NULL ? HPS_CONSUMER_NO_TAG : partition->tag,
+        .offset = partition == NULL ? -1 : partition->next,
+        .high = -1,
+        .status = status,
+        .text = of->texts[of->n_events],
+    };
+    of->n_events++;
+    return event;
 }
 
-/* Forget the partitions after a poll has reported their end. */
-static void partitions_sweep(struct hps_kafka_partitions *of)
+/* End reading, and report why. Frees the partition. */
+static void partition_stop(struct hps_kafka_partitions *of, struct hps_kafka_partition *partition,
+                           enum hps_consumer_event_kind kind, hps_status status, int64_t high,
+                           const char *text)
 {
-    for (uint32_t i = of->n; i-- > 0;) {
-        if (of->all[i].phase == HPS_KAFKA_REPORTED) {
-            partition_forget(of, &of->all[i]);
-        }
-    }
+    hps_kafka_event_add(of, partition, kind, status, text)->high = high;
+    partition_forget(of, partition);
 }
 
 /* ---- held messages --------------------------------------------------------------------------- */
@@ -288,7 +298,7 @@ static void check_watches(struct hps_kafka_partitions *of)
         return;
     }
     of->check_us = hps_clock_us() + CHECK_US;
-    for (uint32_t i = 0; i < of->n; i++) {
+    for (uint32_t i = of->n; i-- > 0;) {
         struct hps_kafka_partition *partition = &of->all[i];
         char text[HPS_KAFKA_TEXT_BYTES];
         struct hps_kafka_listed listed =
@@ -296,7 +306,7 @@ static void check_watches(struct hps_kafka_partitions *of)
         if (listed.asked_us > 0 && partition->number >= listed.n_partitions) {
             snprintf(text, sizeof(text), "%s [%" PRId32 "] does not exist any more",
                      rd_kafka_topic_name(partition->topic), partition->number);
-            partition_stop(of, partition, HPS_CONSUMER_GONE, HPS_NOT_FOUND, text);
+            partition_stop(of, partition, HPS_CONSUMER_GONE, HPS_NOT_FOUND, -1, text);
         }
     }
 }
@@ -304,7 +314,7 @@ static void check_watches(struct hps_kafka_partitions *of)
 void hps_kafka_partitions_begin(struct hps_kafka_partitions *of)
 {
     held_release(of);
-    partitions_sweep(of);
+    of->n_events = 0;
     check_watches(of);
 }
 
@@ -352,8 +362,7 @@ static void gap_found(struct hps_kafka_partitions *of, struct hps_kafka_partitio
         snprintf(text, sizeof(text), "%s [%" PRId32 "]: offset %" PRId64 " does not exist", topic,
                  partition->number, partition->next);
     }
-    partition_stop(of, partition, HPS_CONSUMER_GAP, HPS_RANGE, text);
-    partition->stop.high = known ? log.high : -1;
+    partition_stop(of, partition, HPS_CONSUMER_GAP, HPS_RANGE, known ? log.high : -1, text);
 }
 
 static bool is_gap(rd_kafka_resp_err_t code)
@@ -381,7 +390,7 @@ static void search_end(struct hps_kafka_partitions *of, struct hps_kafka_partiti
     struct hps_error err = {0};
     partition_leave(of, partition);
     if (partition_start(of, partition, &err) != HPS_OK) {
-        partition_stop(of, partition, HPS_CONSUMER_FAILED, HPS_DATA_LOSS, err.text);
+        partition_stop(of, partition, HPS_CONSUMER_FAILED, HPS_DATA_LOSS, -1, err.text);
     }
 }
 
@@ -395,8 +404,10 @@ static void search_continue(struct hps_kafka_partitions *of, struct hps_kafka_pa
         return;
     }
     partition->next = search->out;
-    partition->bad = true;
-    of->has_news = true;
+    struct hps_consumer_event *event =
+        hps_kafka_event_add(of, partition, HPS_CONSUMER_BAD, search->status, search->text);
+    event->offset = search->from;
+    event->high = search->out;
     search_end(of, partition);
 }
 
@@ -410,7 +421,6 @@ static void search_begin(struct hps_kafka_partitions *of, struct hps_kafka_parti
     held_drop(of, partition, of->held.from);
     hps_kafka_phase_set(partition, HPS_KAFKA_SEARCHES);
     partition->next = message->offset > partition->next ? message->offset : partition->next;
-    partition->caught_up = false;
     *search = (struct hps_kafka_search){.from = partition->next,
                                         .base = message->offset,
                                         .in = partition->next,
@@ -432,20 +442,20 @@ static void search_begin(struct hps_kafka_partitions *of, struct hps_kafka_parti
 bool hps_kafka_partitions_search(struct hps_kafka_partitions *of)
 {
     bool any = false;
-    for (uint32_t i = 0; i < of->n; i++) {
+    for (uint32_t i = of->n; i-- > 0;) { /* the search may forget the partition */
         struct hps_kafka_partition *partition = &of->all[i];
         struct hps_kafka_search *search = &partition->search;
         struct hps_recalled now;
         if (partition->phase != HPS_KAFKA_SEARCHES) {
             continue;
         }
+        any = true; /* or it has ended in this call */
         if (hps_kafka_recalled(search->watch, &now)) {
             bool inside = now.status != HPS_OK && now.offset == search->base;
             search->in = inside ? search->at : search->in;
             search->out = inside ? search->out : search->at;
             search_continue(of, partition);
         }
-        any = any || partition->phase == HPS_KAFKA_SEARCHES;
     }
     return any;
 }
@@ -455,11 +465,19 @@ bool hps_kafka_partitions_search(struct hps_kafka_partitions *of)
 static void end_reached(struct hps_kafka_partitions *of, struct hps_kafka_partition *partition,
                         int64_t offset)
 {
-    if (offset >= partition->next) {
-        partition->next = offset; /* after the markers of transactions */
-        partition->caught_up = true;
-        of->has_news = true;
+    if (offset < partition->next) {
+        return;
     }
+    partition->next = offset; /* after the markers of transactions */
+    uint32_t i = 0;
+    while (i < of->n_events &&
+           (of->events[i].kind != HPS_CONSUMER_CAUGHT_UP || of->events[i].tag != partition->tag)) {
+        i++;
+    }
+    if (i == of->n_events) {
+        hps_kafka_event_add(of, partition, HPS_CONSUMER_CAUGHT_UP, HPS_OK, "caught up");
+    }
+    of->events[i].offset = of->events[i].high = offset;
 }
 
 void hps_kafka_partition_failed(struct hps_kafka_partitions *of,
@@ -475,10 +493,11 @@ void hps_kafka_partition_failed(struct hps_kafka_partitions *of,
     } else if (is_unreadable(message->err)) {
         search_begin(of, partition, message);
     } else if (status == HPS_NOT_FOUND) {
-        partition_stop(of, partition, HPS_CONSUMER_GONE, status, rd_kafka_message_errstr(message));
+        partition_stop(of, partition, HPS_CONSUMER_GONE, status, -1,
+                       rd_kafka_message_errstr(message));
     } else if (status == HPS_PERMISSION || status == HPS_DATA_LOSS || status == HPS_UNIMPLEMENTED ||
                status == HPS_INVALID) {
-        partition_stop(of, partition, HPS_CONSUMER_FAILED, status,
+        partition_stop(of, partition, HPS_CONSUMER_FAILED, status, -1,
                        rd_kafka_message_errstr(message));
     } else { /* librdkafka retries */
         HPS_LOG(DEBUG, "kafka", "fetch failed: librdkafka retries",
@@ -509,6 +528,7 @@ void hps_kafka_partitions_close(struct hps_kafka_partitions *of)
     }
     hps_free(of->held.messages);
     hps_free(of->events);
+    hps_free(of->texts);
     hps_free(of->all);
 }
 
@@ -517,10 +537,8 @@ static void partition_sane(const struct hps_kafka_partition *partition)
     HPS_ASSERT(partition->topic != NULL && partition->watch != NULL);
     HPS_ASSERT(partition->phase != HPS_KAFKA_LEFT);
     HPS_ASSERT(partition->next >= 0);
-    HPS_ASSERT(!partition->bad || partition->search.from <= partition->next);
     if (partition->phase == HPS_KAFKA_SEARCHES) {
         const struct hps_kafka_search *search = &partition->search;
-        HPS_ASSERT(!partition->caught_up && !partition->bad);
         HPS_ASSERT(search->from <= search->in && search->in < search->at);
         HPS_ASSERT(search->at < search->out && search->watch != NULL);
     }
@@ -528,12 +546,9 @@ static void partition_sane(const struct hps_kafka_partition *partition)
 
 void hps_kafka_partitions_sane(const struct hps_kafka_partitions *of)
 {
-    HPS_ASSERT(of->n <= of->capacity);
+    HPS_ASSERT(of->n <= of->capacity && of->n_events <= of->events_max);
     HPS_ASSERT(of->held.from <= of->held.to && of->held.to <= HPS_KAFKA_HELD_MAX);
     for (uint32_t i = 0; i < of->n; i++) {
-        const struct hps_kafka_partition *partition = &of->all[i];
-        partition_sane(partition);
-        HPS_ASSERT(of->has_news || (partition->phase != HPS_KAFKA_STOPPED &&
-                                    !partition->caught_up && !partition->bad));
+        partition_sane(&of->all[i]);
     }
 }

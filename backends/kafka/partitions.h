@@ -14,8 +14,6 @@ enum hps_kafka_phase {
     HPS_KAFKA_LEFT,     /* not assigned: it is being moved, or was just made */
     HPS_KAFKA_READS,    /* assigned; its records are delivered */
     HPS_KAFKA_SEARCHES, /* not assigned: a search for the end of a bad batch runs */
-    HPS_KAFKA_STOPPED,  /* reading has ended, which the next poll reports */
-    HPS_KAFKA_REPORTED, /* the poll has reported the end; the next one forgets the partition */
     HPS_KAFKA_PHASES
 };
 
@@ -31,15 +29,7 @@ struct hps_kafka_search {
     char text[HPS_KAFKA_TEXT_BYTES];
 };
 
-/* Why reading has ended. */
-struct hps_kafka_stop {
-    enum hps_consumer_event_kind kind;
-    hps_status status;
-    int64_t high; /* -1: not known */
-    char text[HPS_KAFKA_TEXT_BYTES];
-};
-
-/* A partition that is read, or an ended one that no poll has reported yet. */
+/* A partition that is read. */
 struct hps_kafka_partition {
     rd_kafka_topic_t *topic; /* a reference */
     int32_t number;
@@ -47,10 +37,7 @@ struct hps_kafka_partition {
     uint32_t tag;
     enum hps_kafka_phase phase;
     int64_t next;    /* offset to deliver; lower ones are never delivered */
-    bool caught_up;  /* to be reported in this poll */
-    bool bad;        /* to be reported in this poll: search.from to `next` */
     bool reassigned; /* after an error that may be of an earlier offset */
-    struct hps_kafka_stop stop;
     struct hps_kafka_search search;
 };
 
@@ -68,9 +55,12 @@ struct hps_kafka_partitions {
     struct hps_kafka_partition *all; /* [n] in order of (topic, number) */
     uint32_t n;
     uint32_t capacity;
-    struct hps_consumer_event *events; /* [3 * capacity + 2] for the caller */
+    /* Of this poll, [n_events] of [events_max]; also their texts. */
+    struct hps_consumer_event *events;
+    char (*texts)[HPS_KAFKA_TEXT_BYTES];
+    uint32_t n_events;
+    uint32_t events_max; /* three of each partition, and two of the log */
     struct hps_kafka_held held;
-    bool has_news;     /* a partition has events to report */
     uint64_t check_us; /* when to check whether the partitions exist */
 };
 
@@ -90,13 +80,18 @@ hps_status hps_kafka_partitions_assign(struct hps_kafka_partitions *partitions,
 void hps_kafka_partitions_unassign(struct hps_kafka_partitions *partitions, const char *topic,
                                    int32_t number);
 
-/* To be called when a poll begins: free the messages that the last poll delivered, forget the
- * partitions that it reported as ended, and stop partitions that do not exist. */
+/* To be called when a poll begins: free the messages that the last poll delivered, forget its
+ * events, and stop partitions that do not exist. */
 void hps_kafka_partitions_begin(struct hps_kafka_partitions *partitions);
 /* NULL: the partition is not read. */
 struct hps_kafka_partition *hps_kafka_partition_find(struct hps_kafka_partitions *partitions,
                                                      const rd_kafka_topic_t *topic, int32_t number);
-/* Take a message with an error. */
+/* Add an event of the partition, or of the log if it is NULL, to this poll. Copies the text. */
+struct hps_consumer_event *hps_kafka_event_add(struct hps_kafka_partitions *partitions,
+                                               const struct hps_kafka_partition *partition,
+                                               enum hps_consumer_event_kind kind, hps_status status,
+                                               const char *text);
+/* Take a message with an error. If reading ends, forgets the partition. */
 void hps_kafka_partition_failed(struct hps_kafka_partitions *partitions,
                                 struct hps_kafka_partition *partition,
                                 const rd_kafka_message_t *message);
