@@ -334,18 +334,16 @@ static void world_make(uint64_t seed, bool row_versions)
     world.log = hps_fake_log_new("cluster-1");
     world.metrics = hps_server_metrics_new();
     hps_fake_log_topic(world.log, ITEMS, N_PARTITIONS);
-    world.options =
-        (struct hps_updater_options){.log = world.log,
-                                     .metrics = world.metrics,
-                                     .source = {.dead_letter_topic = "",
-                                                .start = HPS_CONFIG_UPDATE_START_EARLIEST,
-                                                .max_batch_size = 7,
-                                                .max_batch_bytes = 1 << 20,
-                                                .poll_timeout_ms = 1000,
-                                                .metadata_refresh_interval_ms = 30000,
-                                                .failure_backoff_ms = 1},
-                                     .key_bytes = 8,
-                                     .commit_ms = 2000};
+    world.options = (struct hps_updater_options){.log = world.log,
+                                                 .metrics = world.metrics,
+                                                 .start = HPS_UPDATE_START_EARLIEST,
+                                                 .key_bytes = 8,
+                                                 .rows_max = 7,
+                                                 .bytes_max = 1 << 20,
+                                                 .poll_ms = 1000,
+                                                 .topics_ms = 30000,
+                                                 .backoff_ms = 1,
+                                                 .commit_ms = 2000};
     for (uint32_t i = 0; i < N_DAEMONS; i++) {
         fixture_stores(&world.daemons[i].fx);
         world.daemons[i].fx.row_versions = row_versions;

@@ -38,19 +38,16 @@ static inline struct rig *rig_alloc(void)
     rig->log = hps_fake_log_new(CLUSTER);
     rig->metrics = hps_server_metrics_new();
     hps_fake_log_topic(rig->log, ITEMS, 1);
-    rig->options =
-        (struct hps_updater_options){.log = rig->log,
-                                     .metrics = rig->metrics,
-                                     .source = {.group = "hpsd",
-                                                .dead_letter_topic = "",
-                                                .start = HPS_CONFIG_UPDATE_START_EARLIEST,
-                                                .max_batch_size = 100,
-                                                .max_batch_bytes = 1 << 20,
-                                                .poll_timeout_ms = 1000,
-                                                .metadata_refresh_interval_ms = 30000,
-                                                .failure_backoff_ms = 50},
-                                     .key_bytes = 8,
-                                     .commit_ms = 2000};
+    rig->options = (struct hps_updater_options){.log = rig->log,
+                                                .metrics = rig->metrics,
+                                                .start = HPS_UPDATE_START_EARLIEST,
+                                                .key_bytes = 8,
+                                                .rows_max = 100,
+                                                .bytes_max = 1 << 20,
+                                                .poll_ms = 1000,
+                                                .topics_ms = 30000,
+                                                .backoff_ms = 50,
+                                                .commit_ms = 2000};
     return rig;
 }
 

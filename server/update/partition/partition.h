@@ -228,7 +228,7 @@ static inline const struct hps_consumer_ops *update_ops(const struct hps_update_
 /* The end (hps_clock_us) of the pause after a failure, if it begins now. */
 static inline uint64_t update_backoff_until(const struct hps_update_stream *stream)
 {
-    return hps_clock_us() + (uint64_t)stream->options->source.failure_backoff_ms * 1000;
+    return hps_clock_us() + (uint64_t)stream->options->backoff_ms * 1000;
 }
 /* Whether it must stop or has ended. Any thread. */
 static inline bool update_stops(const struct hps_update_stream *stream)

@@ -113,8 +113,7 @@ static void letters_failed(struct hps_update_stream *stream, hps_status status, 
         UPDATE_LOG(stream, WARN,
                    "dead letter lost: it is too large, see error; raise max.message.bytes of the "
                    "dead-letter topic and message.max.bytes in update_source.properties",
-                   HPS_STR("topic", stream->options->source.dead_letter_topic),
-                   HPS_STR("error", text));
+                   HPS_STR("topic", stream->options->dead_letter_topic), HPS_STR("error", text));
         return;
     }
     if (!letters->failing) {
@@ -123,7 +122,7 @@ static void letters_failed(struct hps_update_stream *stream, hps_status status, 
             "dead letters late or lost: the dead-letter topic does not take them, see error; "
             "updates do not wait for it any more; check that the topic exists, and the "
             "permission Write",
-            HPS_STR("topic", stream->options->source.dead_letter_topic), HPS_STR("error", text),
+            HPS_STR("topic", stream->options->dead_letter_topic), HPS_STR("error", text),
             HPS_STR("status", hps_status_text(status)));
     }
     letters->failing = true;
@@ -133,9 +132,9 @@ void update_send_dead_letter(struct hps_update_stream *stream,
                              const struct hps_consumer_record *record, const char *reason)
 {
     struct update_dead_letters *letters = &stream->batch->dead_letters;
-    const char *topic = stream->options->source.dead_letter_topic;
+    const char *topic = stream->options->dead_letter_topic;
     struct hps_error err = {0};
-    if (topic[0] == '\0') {
+    if (topic == NULL) {
         return;
     }
     uint64_t from_us = hps_clock_us();

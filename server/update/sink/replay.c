@@ -419,9 +419,8 @@ static void replay(struct hps_update_stream *stream, uint32_t poll_ms)
     struct hps_error err = {0};
     bool lost = false;
     bool continues = still_runs(stream) && read_skipped(stream, &err) == HPS_OK &&
-                     share->consumer->ops->poll(
-                         share->consumer, poll_ms, (uint32_t)options->source.max_batch_size,
-                         options->source.max_batch_bytes, &poll, &err) == HPS_OK;
+                     share->consumer->ops->poll(share->consumer, poll_ms, options->rows_max,
+                                                options->bytes_max, &poll, &err) == HPS_OK;
     for (uint32_t i = 0; i < poll.n_records && continues; i++) {
         continues = replay_record(stream, &poll.records[i]);
     }
@@ -455,7 +454,7 @@ static void replay_turn(struct hps_update_stream *stream, uint32_t poll_ms)
 {
     replay(stream, poll_ms < REPLAY_POLL_MS ? poll_ms : REPLAY_POLL_MS);
     for (unsigned n = 0; n < STRETCH_POLLS && stream->share->consumer != NULL &&
-                         records_left(stream) <= (int64_t)stream->options->source.max_batch_size;
+                         records_left(stream) <= stream->options->rows_max;
          n++) {
         replay(stream, REPLAY_POLL_MS);
     }

@@ -156,8 +156,7 @@ void update_list_topics(struct hps_update_stream *stream)
     stream->link->answers = true;
     update_identify(stream, true);
     update_take_responses(stream);
-    stream->topics->due_us =
-        hps_clock_us() + (uint64_t)stream->options->source.metadata_refresh_interval_ms * 1000;
+    stream->topics->due_us = hps_clock_us() + (uint64_t)stream->options->topics_ms * 1000;
 }
 
 /* Returns whether a new list was taken. */

@@ -202,13 +202,13 @@ hps_status update_ask_offsets(struct hps_update_stream *stream, update_wants_fn 
 
 int64_t update_start_time_ms(const struct hps_updater_options *options, int64_t files_ms)
 {
-    if (options->source.start == HPS_CONFIG_UPDATE_START_TIME) {
-        return (int64_t)options->source.start_time_unix_ms;
+    if (options->start == HPS_UPDATE_START_TIME) {
+        return options->start_time_ms;
     }
-    if (options->source.start != HPS_CONFIG_UPDATE_START_FILES) {
+    if (options->start != HPS_UPDATE_START_FILES) {
         return -1;
     }
-    int64_t slack_ms = 1000 * (int64_t)options->source.start_slack_s;
+    int64_t slack_ms = (int64_t)options->start_slack_ms;
     return files_ms > slack_ms ? files_ms - slack_ms : 0;
 }
 
@@ -266,7 +266,7 @@ static void note_skipped_by_time(const struct hps_update_stream *stream,
     bool noted = false;
     char since[24];
     int64_t next = partition->read->next;
-    if (stream->options->source.start != HPS_CONFIG_UPDATE_START_FILES || next <= has->low ||
+    if (stream->options->start != HPS_UPDATE_START_FILES || next <= has->low ||
         partition->listed->time_of != HPS_RECORD_TIME_CREATED || partition->note[0] != '\0') {
         return;
     }

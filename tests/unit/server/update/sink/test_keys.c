@@ -128,7 +128,7 @@ static void test_keys_when_the_producer_is_corrected_then_not_reported(void **st
 static void test_keys_when_misencoded_later_then_a_sample_finds_it(void **state)
 {
     struct rig *rig = *state;
-    rig->options.source.max_batch_size = 100000;
+    rig->options.rows_max = 100000;
     load(rig);
     for (unsigned i = 0; i < 2; i++) {
         send_all(rig, LITTLE, 1, ROWS, 0, false);
