@@ -106,11 +106,18 @@ struct hps_consumer_position {
  * closed. */
 struct hps_watch;
 
+/* A leader was silent between two answered requests if they were sent further apart than this. */
+enum { HPS_LEADER_SILENT_US = 2 * 1000 * 1000 };
+
 /* The responses of a partition's leader so far. */
 struct hps_leader_response {
     /* hps_clock_us when the newest answered request was sent; 0: no response yet. */
     uint64_t asked_us;
     int64_t asked_unix_ms; /* the same moment by hps_clock_forward_ms */
+    /* The leader has answered without a silence since this time: hps_clock_us when the first
+     * answered request after its last silence was sent. If the leader was never silent, the time at
+     * which the first answered request of all was sent. */
+    uint64_t since_us;
     /* From the newest response: the offset after the last record, including records of open
      * transactions. */
     int64_t high;
@@ -250,9 +257,9 @@ struct hps_consumer_ops {
     /* Get the result of the last recall. False: there is no recall, or it has no response yet. */
     bool (*recalled)(const struct hps_watch *watch, struct hps_recalled *out_recalled);
     /* Set low, high, at_time and status of each entry of `parts`. The call fails only if the log
-     * does not respond at all. A partition whose leader has not responded for a second, or not yet,
-     * gets UNAVAILABLE at once, so that it does not delay other partitions. Strings are borrowed
-     * for the call. */
+     * does not respond at all. A watched partition whose leader has not responded for a second gets
+     * UNAVAILABLE at once, so that it does not delay other partitions. Strings are borrowed for the
+     * call. */
     hps_status (*offsets)(struct hps_consumer *consumer, struct hps_consumer_offsets *parts,
                           uint32_t n_parts, uint32_t timeout_ms, struct hps_error *err);
     /* Deliver the records of the partition from at->offset on, with this tag. If the partition is

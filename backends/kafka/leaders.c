@@ -72,6 +72,7 @@ struct hps_kafka_watched {
     int32_t partition;
     uint32_t n_refs;       /* watches of consumers, and the thread that queries the leader */
     struct leader *leader; /* NULL: none, or not known */
+    uint64_t since_us;     /* watched since then */
     uint64_t retry_us; /* the last request failed, and is not sent again before; 0: it did not */
     uint64_t sent_us;  /* when the newest request was sent; 0: none */
     uint64_t ended_us; /* the same of the newest request that has ended */
@@ -229,6 +230,9 @@ static void response_take(struct hps_kafka_watched *watched, const struct leader
 {
     struct hps_leader_response *response = &watched->response;
     if (sent_us > response->asked_us) {
+        if (response->asked_us == 0 || sent_us > response->asked_us + HPS_LEADER_SILENT_US) {
+            response->since_us = sent_us;
+        }
         response->asked_us = sent_us;
         response->asked_unix_ms = sent_unix_ms;
         response->high = high;
@@ -240,6 +244,7 @@ static void response_take(struct hps_kafka_watched *watched, const struct leader
         response->status = HPS_OK;
         response->text[0] = '\0';
     }
+    HPS_ASSERT(response->since_us > 0 && response->since_us <= response->asked_us);
 }
 
 /* ---- a leader -------------------------------------------------------------------------------- */
@@ -300,19 +305,25 @@ static int leader_query(struct leader *leader, bool failed)
         hps_kafka_offsets_query(of->rk, list, 0, n, sent_us + UINT64_C(1000) * QUERY_MS);
         hps_lock_acquire(&of->lock);
     }
+    bool news = false; /* for the router, and for callers that wait for a first response */
     for (int i = 0; i < n; i++) {
         const rd_kafka_topic_partition_t *result = &list->elems[i];
         struct hps_kafka_watched *watched = result->opaque;
+        news = news || watched->ended_us == 0;
         if (result->err == RD_KAFKA_RESP_ERR_NO_ERROR && result->offset >= 0) {
             watched->retry_us = 0;
             response_take(watched, leader, sent_us, sent_unix_ms, result->offset);
         } else {
+            news = true;
             leader_failed(leader, watched, sent_us,
                           result->err != RD_KAFKA_RESP_ERR_NO_ERROR
                               ? result->err
                               : RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE);
         }
         watched_release(watched);
+    }
+    if (news) {
+        hps_cond_broadcast(&of->changed);
     }
     rd_kafka_topic_partition_list_destroy(list);
     return n;
@@ -589,6 +600,7 @@ hps_status hps_kafka_watched_add(struct hps_kafka_leaders *of, const char *topic
             .next = of->watched,
             .topic = of_topic,
             .partition = partition,
+            .since_us = hps_clock_us(),
             .response = {.broker = NO_BROKER,
                          .status = HPS_UNAVAILABLE,
                          .text = "the leader was not queried yet"},
@@ -658,12 +670,23 @@ void hps_kafka_watched_response(const struct hps_kafka_watched *watched,
     hps_lock_release(&of->lock);
 }
 
-hps_status hps_kafka_watched_leader(const struct hps_kafka_watched *watched, int32_t *out_broker)
+/* No response has arrived yet, and the first one may still come. */
+static bool is_new(const struct hps_kafka_watched *watched)
+{
+    return watched->ended_us == 0 && hps_clock_us() < watched->since_us + SILENT_US;
+}
+
+hps_status hps_kafka_watched_leader(const struct hps_kafka_watched *watched, uint64_t end_us,
+                                    int32_t *out_broker)
 {
     struct hps_kafka_leaders *of = watched->topic->of;
     const struct hps_leader_response *response = &watched->response;
     hps_status status = HPS_OK;
     hps_lock_acquire(&of->lock);
+    while (is_new(watched) && hps_clock_us() < end_us) {
+        uint64_t until_us = watched->since_us + SILENT_US;
+        hps_cond_wait_until(&of->changed, &of->lock, until_us < end_us ? until_us : end_us);
+    }
     bool silent = response->asked_us == 0 || hps_clock_us() > response->asked_us + SILENT_US;
     if (response->status == HPS_NOT_FOUND || response->status == HPS_PERMISSION) {
         status = response->status;

@@ -46,7 +46,9 @@ hps_status hps_kafka_watched_wait(const struct hps_kafka_watched *watched, uint6
                                   uint64_t end_us, struct hps_error *err) HPS_MUST_CHECK;
 void hps_kafka_watched_response(const struct hps_kafka_watched *watched,
                                 struct hps_leader_response *out_response);
-/* Get the id of the broker that can be queried now, or the reason why no broker can. */
-hps_status hps_kafka_watched_leader(const struct hps_kafka_watched *watched, int32_t *out_broker);
+/* Get the id of the broker that can be queried now, or the reason why no broker can. If the
+ * partition has been watched for less than a second, waits for the first response. */
+hps_status hps_kafka_watched_leader(const struct hps_kafka_watched *watched, uint64_t end_us,
+                                    int32_t *out_broker);
 
 #endif

@@ -80,7 +80,7 @@ static void query(const struct query *of, int32_t broker, int64_t wanted, uint64
 
 /* Set the leader of each partition, or the reason why it cannot be queried. */
 static hps_status find_leaders(const struct query *of, struct hps_kafka_watches *watches,
-                               struct hps_error *err)
+                               uint64_t end_us, struct hps_error *err)
 {
     for (uint32_t i = 0; i < of->n_partitions; i++) {
         struct hps_consumer_offsets *partition = &of->partitions[i];
@@ -95,9 +95,9 @@ static hps_status find_leaders(const struct query *of, struct hps_kafka_watches 
         if (status == HPS_NO_MEMORY) {
             return status;
         }
-        partition->status =
-            status != HPS_OK ? HPS_NOT_FOUND
-                             : hps_kafka_watched_leader(hps_kafka_watched(watch), &of->brokers[i]);
+        partition->status = status != HPS_OK ? HPS_NOT_FOUND
+                                             : hps_kafka_watched_leader(hps_kafka_watched(watch),
+                                                                        end_us, &of->brokers[i]);
     }
     return HPS_OK;
 }
@@ -114,7 +114,7 @@ hps_status hps_kafka_offsets(rd_kafka_t *rk, struct hps_kafka_watches *watches,
     if (of.brokers == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for offsets");
     }
-    hps_status status = find_leaders(&of, watches, err);
+    hps_status status = find_leaders(&of, watches, end_us, err);
     for (uint32_t i = 0; i < n_partitions && status == HPS_OK; i++) {
         int32_t broker = of.brokers[i];
         if (broker == NO_BROKER) {

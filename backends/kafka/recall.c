@@ -349,7 +349,7 @@ static void expire(struct hps_kafka_recalls *of)
         if (watch != NULL) {
             request->watch = NULL;
             uint32_t more_ms = WAIT_MORE * watch->wait_ms;
-            bool leads = hps_kafka_watched_leader(watch->watched, &broker) == HPS_OK;
+            bool leads = hps_kafka_watched_leader(watch->watched, 0, &broker) == HPS_OK;
             watch->wait_ms = !leads ? WAIT_MS : more_ms < WAIT_MAX_MS ? more_ms : WAIT_MAX_MS;
             waiting_add(watch, hps_clock_us() + RETRY_US);
         }

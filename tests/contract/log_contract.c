@@ -213,7 +213,9 @@ static void test_offsets_when_asked_then_each_partition_has_its_own_answer(void 
         {.topic = TOPIC, .partition = 2, .time_unix_ms = -1},
         {.topic = "hps_et.m.none", .partition = 0, .time_unix_ms = -1},
     };
-    offsets_get(rig->consumer, parts, 4);
+    struct hps_error err = {0};
+    struct hps_consumer *consumer = rig->consumer;
+    assert_int_equal(consumer->ops->offsets(consumer, parts, 4, ANSWER_MS, &err), HPS_OK);
     assert_int_equal(parts[0].status, HPS_OK);
     assert_int_equal(parts[0].low, 0);
     assert_int_equal(parts[0].high, 5);
@@ -247,7 +249,9 @@ static void test_offsets_when_a_time_is_asked_then_the_first_record_since(void *
     } cases[] = {{0, 0}, {EVENT_TIME_MS, 0}, {EVENT_TIME_MS + 1500, 2}, {EVENT_TIME_MS + 9000, 4}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct hps_consumer_offsets part = {.topic = TOPIC, .time_unix_ms = cases[i].time};
-        offsets_get(rig->consumer, &part, 1);
+        struct hps_error err = {0};
+        assert_int_equal(rig->consumer->ops->offsets(rig->consumer, &part, 1, ANSWER_MS, &err),
+                         HPS_OK);
         assert_int_equal(part.at_time, cases[i].offset);
         assert_int_equal(part.high, 4);
     }
@@ -501,7 +505,8 @@ static void test_watch_when_there_is_no_such_partition_then_its_word_says_so(voi
         {.topic = TOPIC, .partition = 0, .time_unix_ms = -1},
         {.topic = TOPIC, .partition = 1, .time_unix_ms = -1},
     };
-    offsets_get(rig->consumer, parts, 2);
+    struct hps_error err = {0};
+    assert_int_equal(rig->consumer->ops->offsets(rig->consumer, parts, 2, ANSWER_MS, &err), HPS_OK);
     assert_int_equal(parts[0].status, HPS_OK);
     assert_int_equal(parts[0].high, 2);
     assert_int_equal(parts[1].status, HPS_NOT_FOUND);

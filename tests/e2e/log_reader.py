@@ -69,10 +69,8 @@ class Reader:
         return [w[1] for w in self.ask("topics") if w[0] == "cluster"][0]
 
     def offsets(self, topic, partition, time=-1):
-        found = []
-        self.until(lambda: found.extend(self.ask("offsets", topic, partition, time))
-                   or int(found[-1][1]) != UNAVAILABLE, f"the offsets of {topic}")
-        return tuple(int(w) for w in found[-1][1:])
+        [words] = self.ask("offsets", topic, partition, time)
+        return tuple(int(w) for w in words[1:])
 
     def heard(self, topic, partition):
         """(status, high, age in ms or -1, text)"""

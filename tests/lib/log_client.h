@@ -115,20 +115,6 @@ static inline struct hps_leader_response response_now(struct hps_consumer *consu
     return response;
 }
 
-/* The offsets, once no leader is unavailable. */
-static inline void offsets_get(struct hps_consumer *consumer, struct hps_consumer_offsets *parts,
-                               uint32_t n)
-{
-    struct hps_error err = {0};
-    uint64_t end_us = answer_end_us();
-    for (uint32_t i = 0; i < n; i = parts[i].status != HPS_UNAVAILABLE ? i + 1 : 0) {
-        if (i == 0) {
-            linger(consumer, end_us);
-            assert_int_equal(consumer->ops->offsets(consumer, parts, n, ANSWER_MS, &err), HPS_OK);
-        }
-    }
-}
-
 /* The newest word that ended so. */
 static inline struct hps_leader_response response_wait(struct hps_consumer *consumer,
                                                        const struct hps_watch *of,

@@ -10,7 +10,7 @@
 
 enum {
     UPDATE_LOG_TIMEOUT_MS = 3000, /* of a request to the log */
-    UPDATE_LEADER_SILENT_US = 2000000
+    UPDATE_LEADER_SILENT_US = HPS_LEADER_SILENT_US
 };
 
 /* The connection of the consumer to the log. Both flags are false without a consumer. */
