@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The phases of a client's call: which may follow which, and what goes with each; and what holds of
- * a channel at the end of each call and event. Loop thread of the channel.
+ * The phases of a client's call and their transitions, the invariants of calls and channels, and
+ * the parts of a channel that calls use. Loop thread of the channel.
  */
 #include "base/assert.h"
 #include "base/heap.h"
@@ -65,7 +65,7 @@ void grpc_channel_sane(const struct hps_grpc_channel *channel)
     HPS_DEBUG_ASSERT(waiting_will_start(channel));
 }
 
-/* ---- what a call uses of its channel --------------------------------------------------------- */
+/* ---- parts of a channel that calls use ------------------------------------------------------- */
 
 void grpc_channel_enter(struct hps_grpc_channel *channel)
 {

@@ -49,7 +49,7 @@ static void check_silence(struct grpc_conn *conn, uint64_t now_us)
     }
 }
 
-/* Calls whose peer neither takes the reply nor sends the rest of the request. */
+/* Ends calls if the peer neither takes the reply nor sends the rest of the request. */
 static void check_calls(struct grpc_conn *conn, uint64_t now_us)
 {
     uint64_t stall_us = conn->grpc_loop->limits.stall_timeout_us;
@@ -93,7 +93,7 @@ static bool is_unused(const struct grpc_conn *conn, uint64_t now_us)
 }
 
 /* HTTP/2 has announced the end. HTTP/1.1 can do so only in an answer: it waits for a request until
- * nobody uses the connection, or the server itself ends. */
+ * the connection is idle for long, or the server itself ends. */
 static bool notice_is_over(const struct grpc_conn *conn, uint64_t now_us)
 {
     uint64_t since_us = conn->drain_us;

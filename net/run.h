@@ -43,7 +43,7 @@ struct hps_run_client {
 struct hps_run {
     struct hps_fair fair;
     struct hps_run_client clients[HPS_RUN_CLIENTS];
-    struct hps_run_item *current; /* whose slice it is; NULL: it was removed, or there is none */
+    struct hps_run_item *current; /* has the slice; NULL: removed, or no slice */
     bool in_slice;
     bool shared;       /* other flows waited when the slice began */
     uint64_t seen_us;  /* the time that was read last */
@@ -57,21 +57,21 @@ void hps_run_item_init(struct hps_run_item *item, struct hps_run *run, uint64_t 
 /* Queues the item, unless it is queued. An item may be added within its own slice: then it is
  * queued when the slice ends, behind other items. events: bits that its user defines, not 0. */
 void hps_run_add(struct hps_run_item *item, unsigned events);
-/* Within a slice of the item: those of `events` that were added since it began. They are done. */
+/* Within a slice of the item: takes the `events` that were added since it began. */
 unsigned hps_run_take(struct hps_run_item *item, unsigned events);
 void hps_run_remove(struct hps_run_item *item); /* idempotent */
 /* Runs the task in a slice of its client, task->client, behind earlier ones. */
 void hps_run_post(struct hps_run *run, struct hps_task *task);
 bool hps_run_is_added(const struct hps_run_item *item);
 
-/* The slice has had its time, as far as the clock was read (hps_run_see). False outside of slices.
- */
+/* Whether the time of the slice was over when the clock was last read (hps_run_see). False outside
+ * of slices. */
 static inline bool hps_run_is_spent(const struct hps_run *run)
 {
     return run->in_slice && run->seen_us > run->limit_us;
 }
 
-/* Somebody has read the clock. */
+/* Sets the time, after the clock was read for another reason. */
 static inline void hps_run_see(struct hps_run *run, uint64_t now_us)
 {
     run->seen_us = now_us;

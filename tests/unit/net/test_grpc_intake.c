@@ -248,8 +248,7 @@ static void test_request_when_there_is_no_memory_then_slow_ones_make_room_for_th
     assert_int_equal(f->rig.n_ended[EXHAUSTED], 3);
 }
 
-/* Small ones have an eighth of the memory for themselves, but not those of a connection that has
- * many of them. */
+/* Small requests have an eighth of the memory for themselves, unless their connection has many. */
 static void test_requests_when_small_ones_are_many_then_their_connection_is_refused(void **state)
 {
     enum { BYTES = 60 * 1024, MANY = 30 };
@@ -354,8 +353,8 @@ static void test_requests_when_many_clients_go_beyond_the_memory_then_by_a_share
     close_shares(&f);
 }
 
-/* Calls without any message count, and those that are refused for it are gone at once. A client
- * that has less than its share is not refused. */
+/* Calls without any message count. Refused calls are freed at once. A client that has less than its
+ * share is not refused. */
 static void test_calls_when_of_headers_alone_then_limited_by_request_memory(void **state)
 {
     enum { STREAMS = 256, CALLS = ALL_MAX / 8 * 9 / GRPC_CALL_BYTES };

@@ -178,7 +178,7 @@ struct fixture {
     uint32_t order[64]; /* what the messages said, as they were delivered */
     unsigned n;
     unsigned n_half_closes;
-    unsigned pause_at; /* after so many numbers the stream is paused; 0: never */
+    unsigned pause_at; /* the stream is paused after this number; 0: never */
     struct hps_grpc_call *paused;
     struct hps_grpc_call *asking[N_CALLS];
     unsigned n_asking;
@@ -209,7 +209,7 @@ static void on_refuse(struct hps_grpc_call *call, const uint8_t *data, size_t si
     hps_grpc_call_finish(call, 3, "no");
 }
 
-/* Takes its time, and keeps what came. */
+/* Takes its time, and keeps the message. */
 static void on_keep(struct hps_grpc_call *call, const struct hps_grpc_packed *packed)
 {
     struct fixture *f = hps_grpc_call_ctx(call);
@@ -389,7 +389,7 @@ static void test_calls_when_another_client_takes_long_then_served_in_the_same_tu
     struct wire other;
     bool seen = false;
 
-    wire_open_tcp(&other, &f->rig); /* the others are of a Unix user */
+    wire_open_tcp(&other, &f->rig); /* the first one is of a Unix user */
     wire_take_settings(&other);
     wire_pump(&other);
     send_calls(&f->wire, "/w.W/Work", false);
@@ -404,7 +404,7 @@ static void test_calls_when_another_client_takes_long_then_served_in_the_same_tu
     wire_close(&other);
 }
 
-/* It is not polled meanwhile, and is again when it has had its slice. */
+/* It is not polled until it has had its slice. */
 static void test_connection_when_queued_for_several_turns_then_it_reads_on(void **state)
 {
     struct fixture *f = *state;
@@ -467,7 +467,7 @@ static void put_numbers(uint8_t *bytes, unsigned n)
 }
 
 /* Thousands of small messages that wait are not moved about for each turn in which some of them are
- * delivered: that would be the square of their number. More come meanwhile, cut anywhere. */
+ * delivered: that would be the square of their number. Later ones are cut anywhere. */
 static void test_messages_of_a_stream_when_thousands_wait_then_they_stay_where_they_are(
     void **state)
 {
@@ -536,7 +536,7 @@ static void test_messages_of_a_stream_when_few_of_thousands_still_wait_then_litt
     hps_fault_heap_remove();
 }
 
-/* Of two streams whose messages wait, the first takes the whole of the turn and is done. */
+/* Messages of two streams wait. The first stream takes the whole turn and is done. */
 static void test_messages_of_two_streams_when_one_takes_the_turn_then_the_other_goes_on(
     void **state)
 {
@@ -605,7 +605,7 @@ static void on_ready(void *ctx, unsigned events)
     (void)events;
 }
 
-/* Each byte in a record of its own. */
+/* Each byte in a separate record. */
 static void write_bytes(struct hps_conn *conn, const void *data, size_t size)
 {
     for (size_t i = 0; i < size; i++) {
