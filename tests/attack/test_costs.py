@@ -119,13 +119,14 @@ class Lab:
             idle.append(not self.is_busy())
 
     def returns(self):
-        """Everything is as before; up to a MiB and some connections of the neighbour."""
+        """Everything is as before, except for calls of the neighbour."""
         def left():
             return {name: value for name, value in self.gauges().items()
                     if value > self.before.get(name, 0) + (MIB if "bytes" in name else 4)}
-        with contextlib.suppress(AssertionError):
+        try:
             until(lambda: not left(), "counters return", patience_s=15 * SLOW)
-        assert not left()
+        except AssertionError:
+            assert not left()  # says which
         assert self.resident() <= self.bytes_max - REQUEST_BYTES
 
     def close(self, kill=False):
