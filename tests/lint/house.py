@@ -248,6 +248,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "net/http2_send.c": "test_http2.c, and test_grpc_server.c: slow readers, lost connections, small calls beside bulk",
     "net/http2_request.c": "test_http2.c: by TCP, where nghttp2 judges, and by a Unix socket the same requests",
     "net/http2_stream.c": "test_http2.c and test_grpc_client.c",
+    "net/limits_account.c": "test_limits.c",
     "server/main.c": "test_config.py and test_check.py, by exit codes",
     "server/program.c": "test_gpu.py, where no GPU is",
     "server/daemon.c": "test_rpc.py and test_config.py, which start it with all that it assembles",
