@@ -440,6 +440,11 @@ hps_status hps_charge_identify(struct hps_charge *charge, struct hps_account *id
     return HPS_OK;
 }
 
+void hps_charge_quota_set(struct hps_charge *charge, uint64_t quota)
+{
+    atomic_store(&charge->quota, quota);
+}
+
 hps_status hps_charge_grow(struct hps_charge *charge, enum hps_limit limit, uint64_t bytes,
                            struct hps_error *err)
 {

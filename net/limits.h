@@ -123,7 +123,7 @@ enum hps_charge_state {
 struct hps_charge {
     struct hps_account *connection; /* referenced; NULL: closed */
     struct hps_account *identity;   /* borrowed; NULL: none */
-    uint64_t quota;                 /* reply bytes of the identity; 0: none */
+    _Atomic uint64_t quota;         /* reply bytes of the identity; 0: none */
     _Atomic uint64_t held[HPS_LIMIT_COUNT];
     uint64_t passed; /* reply bytes that were granted while a large charge waited */
     /* The charge has waited, and holds the bytes now. Runs on the thread that freed the memory, and
@@ -149,6 +149,8 @@ hps_status hps_charge_open(struct hps_charge *charge, struct hps_account *connec
  * hps_charge_open. */
 hps_status hps_charge_identify(struct hps_charge *charge, struct hps_account *identity,
                                uint64_t quota, struct hps_error *err) HPS_MUST_CHECK;
+/* Changes the quota. What is held stays held. */
+void hps_charge_quota_set(struct hps_charge *charge, uint64_t quota);
 /* Holds `bytes` more, before they are allocated. error: as hps_charge_open. Reply memory that does
  * not wait is not limited by connection_max, but counts there. */
 hps_status hps_charge_grow(struct hps_charge *charge, enum hps_limit limit, uint64_t bytes,

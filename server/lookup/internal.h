@@ -3,7 +3,7 @@
  * Shared by the files of the lookup service:
  *
  *     service.c       the methods
- *     quota.c         quotas of an identity
+ *     quota.c         calls per second of an identity
  *     unpack.c        inflating a message
  *     prepare.c       decoding a message, and planning its lookup
  *     room.c          waiting for capacity for the reply
@@ -48,11 +48,8 @@ enum request_phase {
     /* The worker pool, which inflates and decodes the message. The phase ends when the request is
      * back on the loop, or withdrawn from the queue of the pool. */
     PHASE_UNPACK,
-    /* The queue of its connection, where the request waits for capacity for its reply. Timer:
-     * reject the request. */
-    PHASE_CONN,
-    /* The queue of admission. After admission: the mailbox of the loop, until the loop thread
-     * continues the request. Timer: request_room_on_timer. */
+    /* A queue of net/limits.h, where the request waits for memory. After that: the mailbox of the
+     * loop, until the loop thread continues the request. Timer: request_room_on_timer. */
     PHASE_ROOM,
     /* The worker pool, for a step of a large lookup. The phase ends as PHASE_UNPACK does. */
     PHASE_WORKER,
@@ -83,21 +80,16 @@ struct request_call {
     uint64_t closed_us; /* hps_clock_us: on_close was called */
 };
 
-struct hps_account; /* server/access/account.h */
-struct exchange;    /* exchange.c */
+struct exchange; /* exchange.c */
 
-/* The memory that a request needs, and the reservations of this memory. */
+/* The memory that a request needs, and how long it waits for it. */
 struct request_room {
-    struct hps_admission_ticket ticket; /* the reservation at admission */
-    /* Upper bound of the bytes of the reply, plus request_pooled_bytes. */
-    uint64_t reply_bytes;
-    uint64_t work_bytes;  /* bytes of further memory that the lookup uses */
-    uint64_t wait_us_max; /* longest wait for admission */
-    uint64_t late_us;     /* hps_loop_now_us at which the wait for admission ends */
-    /* The account of the caller's identity, to which account_bytes are charged. NULL: no account is
-     * charged. */
-    struct hps_account *account;
-    uint64_t account_bytes;
+    uint64_t wanted;      /* upper bound of the bytes of the reply and of the lookup's work */
+    uint64_t held;        /* of `wanted`: all or nothing */
+    uint64_t key_bytes;   /* counted as request memory while the request waits */
+    uint64_t wait_us_max; /* longest wait for memory that other connections hold */
+    uint64_t late_us;     /* hps_loop_now_us at which the wait ends */
+    bool at_connection;   /* it waits for memory of its own connection */
 };
 
 /* The state of a request's query to the gpu tier. */
@@ -159,6 +151,7 @@ struct hps_lookup_service {
     _Atomic uint32_t tables_max;
     _Atomic uint32_t keys_max;
     _Atomic uint64_t queue_us_max;
+    _Atomic uint64_t reply_bytes_max;
     struct hps_grpc_method methods[2]; /* Lookup and LookupStream */
     struct hps_grpc_service grpc;
     struct hps_lock lock; /* protects the fields below */
@@ -237,26 +230,17 @@ hps_status request_prepare(struct request *request, const uint8_t *data, size_t 
 /* Counts a lookup against the quota requests_per_s of the caller's identity. False: the quota is
  * used up, and the request was rejected. */
 bool request_take_turn(struct request *request) HPS_MUST_CHECK;
-/* Charges `bytes` to the quota reply_bytes of the caller's identity. The charge lasts until
- * request_discharge_quota. False: the quota is used up, and the request was rejected. */
-bool request_charge_quota(struct request *request, uint64_t bytes) HPS_MUST_CHECK;
-/* Ends the charge of request_charge_quota; no effect if nothing is charged. */
-void request_discharge_quota(struct request *request);
 
 /* ---- room.c ---------------------------------------------------------------------------------- */
 
-/* Reserves capacity for the reply of a prepared lookup: in the quota of the identity, then in the
- * limit of the connection, then at admission. Then does request_start, at once or when there is
- * capacity. Rejects the request if a quota is used up or the wait takes too long. */
+/* Reserves memory for the reply and the work of a prepared lookup. Then does request_start, at once
+ * or when there is memory. Rejects the request if a quota is used up or the wait takes too long. */
 void request_ask_room(struct request *request);
+/* Gives back the reserved memory. No effect if nothing is reserved. */
+void request_give_room(struct request *request);
 /* Bytes of the stored rows that the lookup reads for queries with pooling. A key that occurs twice
  * counts twice. */
 uint64_t request_pooled_bytes(const struct hps_lookup *lookup);
-/* In PHASE_CONN: the connection has capacity for the reply, which is now charged to it. Continues
- * with admission. */
-void request_room_charged(struct request *request);
-/* In PHASE_CONN: the timer has fired. Rejects the request. */
-void request_conn_late(struct request *request);
 /* In PHASE_ROOM: the timer has fired. Checks how fast clients read their replies. Near the end of
  * the wait, cuts off a client that reads too slowly. At the end, rejects the request. */
 void request_room_on_timer(struct request *request);

@@ -17,6 +17,8 @@ enum { RIG_CHARGES = 8 };
 struct rig {
     struct hps_loop *loop;
     struct hps_grpc_server *server;
+    struct hps_limits *accounts;
+    struct hps_limits_options memory; /* what they allow */
     struct hps_grpc_loop *grpc_loop;
     struct hps_block_pool *blocks;
     struct hps_loop_fd listener;
@@ -62,6 +64,10 @@ void rig_open(struct rig *rig, const struct hps_grpc_limits *limits);
 void rig_close(struct rig *rig);
 extern const struct hps_grpc_limits rig_limits;
 
+/* From now on, requests of all clients may use so many bytes. */
+void rig_request_bytes_max(struct rig *rig, uint64_t bytes);
+/* What the requests of open calls use, beside HPS_CALL_BYTES each. */
+size_t rig_request_bytes(const struct rig *rig);
 /* The oldest of rig->charged gives its bytes back, and its reference. */
 void rig_discharge(struct rig *rig);
 

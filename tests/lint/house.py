@@ -302,7 +302,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "server/model/pinned.c": "test_describe.c: one version or all, and nothing is held",
     "server/model/wait_service.c": "test_wait_for.py: over the wire, who may ask, and how calls end",
     "server/model/service.c": "test_model.py: over the wire, who may ask, and errors",
-    "server/lookup/quota.c": "test_access.py, and test_account.c what it counts",
+    "server/lookup/quota.c": "test_access.py, and test_limits.c what it counts",
     "server/lookup/room.c": "test_service_room.c: who waits for room, and for how long",
     "server/load/seed_shared.c": "test_loader.c",
     "server/load/refill.c": "test_loader.c: refills while a version serves",
