@@ -190,6 +190,7 @@ void grpc_call_closed(struct hps_grpc_call *call, uint32_t error)
     }
     grpc_call_reply_set(call, GRPC_REPLY_CLOSED);
     unlink_from_conn(call);
+    grpc_call_reply_left(call, 0);
     call->request.unconsumed = 0; /* goes back with the stream */
     call->stream = NULL;
     call->conn = NULL;

@@ -307,6 +307,7 @@ struct hps_grpc_call {
     struct {
         enum grpc_reply_phase phase; /* changed by grpc_call_reply_set alone */
         int code;                    /* from FINISHED on */
+        size_t charged;              /* reply bytes that are charged because they are queued */
         bool offer_encodings;
         struct hps_buf status_text; /* percent-encoded */
         struct grpc_fields fields;
@@ -508,6 +509,8 @@ void grpc_call_reset(struct hps_grpc_call *call, uint32_t error);
 void grpc_call_trailers(struct hps_grpc_call *call);
 /* The answer cannot be sent for want of memory: the call ends. */
 void grpc_call_answer_failed(struct hps_grpc_call *call);
+/* So many bytes of the reply are still queued. */
+void grpc_call_reply_left(struct hps_grpc_call *call, size_t bytes);
 /* Fewer bytes of the answer are queued: messages that waited for that are taken in, and the service
  * may send more. */
 void grpc_call_sent(struct hps_grpc_call *call);

@@ -581,6 +581,12 @@ void rig_request_bytes_max(struct rig *rig, uint64_t bytes)
     hps_limits_set(rig->accounts, &rig->memory);
 }
 
+void rig_reply_bytes_max(struct rig *rig, uint64_t bytes)
+{
+    rig->memory.max[HPS_LIMIT_REPLIES] = bytes;
+    hps_limits_set(rig->accounts, &rig->memory);
+}
+
 size_t rig_request_bytes(const struct rig *rig)
 {
     size_t bytes = 0;

@@ -66,6 +66,8 @@ extern const struct hps_grpc_limits rig_limits;
 
 /* From now on, requests of all clients may use so many bytes. */
 void rig_request_bytes_max(struct rig *rig, uint64_t bytes);
+/* The same for replies. */
+void rig_reply_bytes_max(struct rig *rig, uint64_t bytes);
 /* What the requests of open calls use, beside HPS_CALL_BYTES each. */
 size_t rig_request_bytes(const struct rig *rig);
 /* The oldest of rig->charged gives its bytes back, and its reference. */

@@ -340,6 +340,11 @@ static uint64_t request_bytes(const struct fixture *f)
     return hps_limits_used(f->rig.accounts, HPS_LIMIT_REQUESTS);
 }
 
+static uint64_t reply_bytes(const struct fixture *f)
+{
+    return hps_limits_used(f->rig.accounts, HPS_LIMIT_REPLIES);
+}
+
 static void test_headers_when_no_service_reads_them_then_not_kept(void **state)
 {
     static char value[4001];
@@ -874,6 +879,33 @@ static void test_requests_when_all_connections_send_too_much_then_large_ones_ref
     wire_close(&wires[1]);
 }
 
+/* Replies of any method, which their client does not read. */
+static void test_replies_when_queued_then_their_bytes_are_limited(void **state)
+{
+    enum { BIG = 1 << 20 };
+    static const uint8_t size[4] = {0, 0, BIG >> 16, 0};
+    static const uint8_t more[4] = {0, 0x10, 0, 0};
+    struct fixture *f = *state;
+
+    rig_reply_bytes_max(&f->rig, BIG * 3 / 2);
+    wire_open(&f->wire, &f->rig);
+    wire_take_settings(&f->wire);
+    wire_call(&f->wire, 1, "/t.T/Big", NULL, size, sizeof size);
+    RIG_UNTIL(&f->rig, f->rig.n_messages == 1);
+    assert_in_range(reply_bytes(f), BIG - 100 * 1024, BIG + 100);
+    wire_call(&f->wire, 3, "/t.T/Big", NULL, size, sizeof size);
+    WIRE_UNTIL(&f->wire, f->rig.n_ended[8] == 1);
+    wire_frame(&f->wire, 8, 0, 0, more, sizeof more); /* it reads */
+    wire_frame(&f->wire, 8, 0, 1, more, sizeof more);
+    WIRE_UNTIL(&f->wire, f->rig.n_ended[0] == 1);
+    assert_int_equal(reply_bytes(f), 0);
+    wire_call(&f->wire, 5, "/t.T/Big", NULL, size, sizeof size);
+    RIG_UNTIL(&f->rig, f->rig.n_messages == 3);
+    assert_true(reply_bytes(f) > 0);
+    wire_close(&f->wire);
+    RIG_UNTIL(&f->rig, reply_bytes(f) == 0);
+}
+
 static void test_small_call_when_bulk_runs_beside_it_then_not_starved(void **state)
 {
     struct fixture *f = *state;
@@ -1203,6 +1235,7 @@ int main(void)
         TEST(test_stream_when_half_closed_then_nothing_of_it_counts_though_its_call_goes_on),
         cmocka_unit_test(test_gzip_requests_when_not_yet_ended_then_held_as_they_came),
         TEST(test_requests_when_all_connections_send_too_much_then_large_ones_refused),
+        TEST(test_replies_when_queued_then_their_bytes_are_limited),
         TEST(test_small_call_when_bulk_runs_beside_it_then_not_starved),
         TEST(test_connection_when_lost_under_a_large_reply_then_blocks_released),
         TEST(test_client_when_calls_come_by_two_connections_then_one_number),
