@@ -545,6 +545,11 @@ bool hps_charge_cancel(struct hps_charge *charge, uint64_t wait_us, enum hps_lim
     return true;
 }
 
+bool hps_charge_arena(void *ctx, size_t bytes)
+{
+    return hps_charge_grow(ctx, HPS_LIMIT_REQUESTS, bytes, NULL) == HPS_OK;
+}
+
 void hps_charge_close(struct hps_charge *charge)
 {
     struct hps_account *connection = charge->connection;
@@ -628,5 +633,6 @@ void hps_limits_export(struct hps_limits *limits)
         set_gauge(limits->metrics.max[limit], atomic_load(&limits->max[limit]));
         set_gauge(limits->metrics.largest[limit], limits_accounts_largest(limits, limit));
     }
+    set_gauge(limits->metrics.in_flight, hps_limits_used(limits, HPS_LIMIT_REPLIES));
     set_gauge(limits->metrics.waiting, atomic_load(&limits->n_waiting));
 }

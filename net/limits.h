@@ -37,6 +37,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/metric.h"
@@ -67,7 +68,8 @@ struct hps_limits_options {
 struct hps_limits_metrics {
     struct hps_metric *used[HPS_LIMIT_COUNT], *max[HPS_LIMIT_COUNT]; /* gauges */
     struct hps_metric *largest[HPS_LIMIT_COUNT]; /* gauges: of one address or identity */
-    struct hps_metric *waiting;                  /* gauge: replies that wait */
+    struct hps_metric *in_flight; /* gauge: the same as used[HPS_LIMIT_REPLIES] */
+    struct hps_metric *waiting;   /* gauge: replies that wait */
     struct hps_metric *refused[HPS_LIMIT_COUNT][HPS_SCOPE_COUNT]; /* counters */
 };
 
@@ -169,6 +171,8 @@ hps_status hps_charge_wait(struct hps_charge *charge, uint64_t bytes, struct hps
  * Both may be NULL. */
 bool hps_charge_cancel(struct hps_charge *charge, uint64_t wait_us, enum hps_limit_scope *out_scope,
                        struct hps_error *err);
+/* For hps_arena_on_grow; ctx: the charge. Chunks are request memory until the charge is closed. */
+bool hps_charge_arena(void *ctx, size_t bytes);
 /* Gives everything back. The charge must not wait. No effect on a closed charge. */
 void hps_charge_close(struct hps_charge *charge);
 

@@ -12,7 +12,7 @@
  *     reply.c         encoding and sending the reply, with explain.c
  *     exchange.c      a call with many requests
  *     request.c       beginning and ending a request, errors, checks
- *     request_pool.c  unused request objects ("idle" ones), kept for reuse
+ *     request_pool.c  the memory of requests; unused arenas, kept for reuse
  *
  * A request belongs to the loop thread of its connection. The functions here are called on that
  * thread, unless they say otherwise. `phase` says which thread has the request. While another
@@ -84,8 +84,9 @@ struct exchange; /* exchange.c */
 
 /* The memory that a request needs, and how long it waits for it. */
 struct request_room {
-    uint64_t wanted;      /* upper bound of the bytes of the reply and of the lookup's work */
-    uint64_t held;        /* of `wanted`: all or nothing */
+    uint64_t reply;       /* upper bound of the memory of the reply */
+    uint64_t wanted;      /* the same and the memory of the lookup's work */
+    uint64_t held;        /* reserved: nothing, `wanted`, or later `reply` */
     uint64_t key_bytes;   /* counted as request memory while the request waits */
     uint64_t wait_us_max; /* longest wait for memory that other connections hold */
     uint64_t late_us;     /* hps_loop_now_us at which the wait ends */
@@ -109,13 +110,18 @@ struct request_reply {
     bool pumping;               /* request_pump is running */
 };
 
+/* The arenas of a request. */
+struct request_arenas {
+    struct request_arenas *next_idle; /* in the service's list */
+    struct hps_arena *arena, *scratch;
+};
+
 /* A request for a lookup, from its message to the end of its call. */
 struct request {
-    struct request *next_idle; /* in the service's list of idle requests */
-    struct hps_arena *arena;   /* keys and all data of the request until its end */
-    struct hps_arena *scratch; /* temporary data of the lookup's steps */
+    struct request_arenas *arenas; /* NULL: given back */
+    struct hps_arena *arena;       /* keys and all data of the request; NULL: given back */
+    struct hps_arena *scratch;     /* temporary data of the lookup's steps; NULL: given back */
 
-    /* request_new zeroes the fields from here on. */
     struct hps_lookup_service *service;
     const struct hps_lookup_front *front; /* the protocol of the request */
     struct hps_lookup_asked *asked;       /* data of the front end; may be NULL */
@@ -154,21 +160,26 @@ struct hps_lookup_service {
     _Atomic uint64_t reply_bytes_max;
     struct hps_grpc_method methods[2]; /* Lookup and LookupStream */
     struct hps_grpc_service grpc;
-    struct hps_lock lock; /* protects the fields below */
-    struct request *idle; /* list of idle requests */
+    struct hps_lock lock;        /* protects the fields below */
+    struct request_arenas *idle; /* list of unused arenas */
     uint32_t n_idle;
     uint32_t n_used; /* requests that are in use */
 };
 
+/* Bytes of the first chunks of a request's arenas. */
+enum { REQUEST_ARENA_BYTES = 32 * 1024, REQUEST_SCRATCH_BYTES = 16 * 1024 };
+
 /* ---- request_pool.c -------------------------------------------------------------------------- */
 
-/* Takes an idle request, or makes a new one. Its arenas are empty; the caller sets all other
- * fields. NULL: out of memory. Any thread. */
+/* Makes a request with empty arenas; all other fields are zero. NULL: out of memory. Any thread. */
 struct request *request_take(struct hps_lookup_service *service);
-/* Gives a request back. The request is kept for reuse or, if arenas_idle_max requests are idle
- * already, freed. Any thread. */
+/* Gives the arenas of a request back: its work is done. They are kept for reuse or, if
+ * arenas_idle_max pairs are unused already, freed. No effect if they were given back. Any thread.
+ */
+void request_give_arenas(struct hps_lookup_service *service, struct request *request);
+/* Frees a request and gives its arenas back. Any thread. */
 void request_give(struct hps_lookup_service *service, struct request *request);
-/* Frees the idle requests. No request may be in use. */
+/* Frees the unused arenas. No request may be in use. */
 void request_free_idle(struct hps_lookup_service *service);
 
 /* ---- request.c ------------------------------------------------------------------------------- */
@@ -204,6 +215,9 @@ void request_reject(struct request *request, enum hps_reject reason, const struc
 /* As request_reject, but tells the client to retry after retry_us. */
 void request_reject_for(struct request *request, enum hps_reject reason, uint64_t retry_us,
                         const struct hps_error *err);
+/* Gives the arenas back: nothing of the message or of the lookup's work is used any more. The call
+ * may last longer, until the client has read its reply or status. */
+void request_drop_message(struct request *request);
 /* Unpins the version, once its rows are copied or not needed. No effect if no version is pinned. */
 void request_unpin(struct request *request);
 
@@ -236,7 +250,9 @@ bool request_take_turn(struct request *request) HPS_MUST_CHECK;
 /* Reserves memory for the reply and the work of a prepared lookup. Then does request_start, at once
  * or when there is memory. Rejects the request if a quota is used up or the wait takes too long. */
 void request_ask_room(struct request *request);
-/* Gives back the reserved memory. No effect if nothing is reserved. */
+/* The lookup is done and its reply encoded: gives back the memory of its work. */
+void request_give_work(struct request *request);
+/* Gives back all reserved memory. No effect if nothing is reserved. */
 void request_give_room(struct request *request);
 /* Bytes of the stored rows that the lookup reads for queries with pooling. A key that occurs twice
  * counts twice. */

@@ -126,7 +126,6 @@ struct request *request_new(struct hps_lookup_service *service,
     if (request == NULL) {
         return NULL;
     }
-    memset(&request->service, 0, sizeof(*request) - offsetof(struct request, service));
     request->service = service;
     request->front = front;
     request->loop = hps_grpc_call_loop(call);
@@ -288,14 +287,12 @@ void request_arrive(struct request *request)
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-/* Frees the decoded message of a lookup that never began. The call may last longer, until the
- * client has read its status. */
-static void drop_message(struct request *request)
+void request_drop_message(struct request *request)
 {
     request->lookup.parts = NULL;
     request->lookup.n_parts = 0;
     request->asked = NULL;
-    hps_arena_reset(request->arena);
+    request_give_arenas(request->service, request);
 }
 
 void request_fail(struct request *request, const struct hps_error *err)
@@ -315,7 +312,7 @@ void request_fail(struct request *request, const struct hps_error *err)
         hps_grpc_call_fail(request->call.grpc, err);
     }
     if (request->lookup_state.step == HPS_STEP_NONE) {
-        drop_message(request);
+        request_drop_message(request);
     }
 }
 

@@ -11,6 +11,9 @@ enum {
     /* Of a lookup's arena: keys twice, slots, set, duplicates, status, marks of the stream. Beside
      * narrow rows this is most of the memory of a lookup. */
     WORK_BYTES_PER_KEY = 50,
+    WORK_BYTES_MIN = REQUEST_ARENA_BYTES + REQUEST_SCRATCH_BYTES,
+    /* Of a request that has its reply: the request, and what two blocks have at least. */
+    REPLY_BYTES_MIN = 2048 + 2 * 4096,
     WORK_BYTES_PER_WEIGHT = 4,
     WORK_BYTES_PER_BAG = 5, /* its begin, and whether it is complete */
     /* The longest wait for memory of the connection, which only its own client can free. */
@@ -62,7 +65,8 @@ static uint64_t measure(const struct request *request, uint64_t *out_reply_bytes
     uint64_t work = n_tries * (arena_bytes(lookup) + hps_lookup_scratch_bytes(lookup));
 
     *out_reply_bytes = request->front->bytes_max(request->asked, lookup) + pooled;
-    return *out_reply_bytes + (work > pooled ? work - pooled : 0);
+    return *out_reply_bytes + REPLY_BYTES_MIN + WORK_BYTES_MIN +
+           (work > pooled ? work - pooled : 0);
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
@@ -168,6 +172,7 @@ void request_ask_room(struct request *request)
 
     HPS_ASSERT(request->phase == PHASE_LOOP);
     room->wanted = measure(request, &reply_bytes);
+    room->reply = reply_bytes + REPLY_BYTES_MIN;
     if (reply_bytes > reply_bytes_max) {
         hps_metric_add(request->service->parts.metrics->rejected[HPS_REJECT_REPLY_BYTES], 1);
         hps_error_set(&err, HPS_EXHAUSTED,
@@ -216,6 +221,17 @@ void request_room_close(struct request *request)
     if (hps_charge_cancel(charge_of(request), 0, NULL, NULL)) {
         request->phase = PHASE_ENDED;
     } /* else on_admitted follows */
+}
+
+void request_give_work(struct request *request)
+{
+    struct request_room *room = &request->room;
+
+    if (request->gpu.left_version == NULL) { /* else a device may still use it */
+        request_drop_message(request);
+        hps_grpc_call_discharge(request->call.grpc, room->held - room->reply);
+        room->held = room->reply;
+    }
 }
 
 void request_give_room(struct request *request)

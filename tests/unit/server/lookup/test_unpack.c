@@ -377,7 +377,7 @@ static void test_message_when_its_deadline_passes_meanwhile_then_no_room_is_aske
     sem_post(&t->holdup.over);
     RIG_UNTIL(&t->rig, rig_request_bytes(&t->rig) == 0);
     WIRE_UNTIL(&t->wire, t->rig.n_ended[4] == 1);
-    assert_int_equal(hps_limits_used(t->rig.accounts, HPS_LIMIT_REPLIES), 0);
+    WIRE_UNTIL(&t->wire, hps_limits_used(t->rig.accounts, HPS_LIMIT_REPLIES) == 0);
     hps_clock_real();
 }
 
