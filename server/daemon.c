@@ -47,30 +47,38 @@ static hps_status no_memory(struct hps_error *err)
     return hps_error_set(err, HPS_NO_MEMORY, "no memory to start");
 }
 
-/* Requests are far smaller than replies, so they get a quarter of the bytes of replies. The minimum
- * is twice the longest request, so that an idle server always has capacity for one. */
-static size_t request_bytes_all_max(const struct hps_config_server *config)
-{
-    uint64_t share = config->reply_bytes_in_flight / 4;
-    uint64_t two = 2 * config->request_bytes_max;
-    return share > two ? share : two;
-}
-
 void daemon_limits(const struct hps_config_server *config, struct hps_limits_options *out_options)
 {
     *out_options = (struct hps_limits_options){
-        .max = {[HPS_LIMIT_REQUESTS] = request_bytes_all_max(config),
+        .max = {[HPS_LIMIT_REQUESTS] = config->request_bytes_in_flight,
                 [HPS_LIMIT_REPLIES] = config->reply_bytes_in_flight},
         .connection_max = {[HPS_LIMIT_REQUESTS] = 8 * config->request_bytes_max,
                            [HPS_LIMIT_REPLIES] = config->connection_reply_bytes},
         .share = config->peer_share};
 }
 
+static struct hps_metric *limit_metric(struct hps_daemon *daemon, enum hps_metric_id id,
+                                       const char *limit, const char *scope)
+{
+    return hps_server_metric(daemon->metrics, id, limit, scope, NULL, NULL);
+}
+
 static struct hps_limits *make_limits(struct hps_daemon *daemon)
 {
     struct hps_limits_options options;
-    struct hps_limits_metrics metrics = {0};
-    metrics.used[HPS_LIMIT_REPLIES] = daemon->series.reply_bytes_in_flight;
+    struct hps_limits_metrics metrics = {.in_flight = daemon->series.reply_bytes_in_flight};
+    for (enum hps_limit limit = 0; limit < HPS_LIMIT_COUNT; limit++) {
+        const char *name = hps_limit_name(limit);
+        metrics.used[limit] = limit_metric(daemon, HPS_M_LIMIT_USED, name, NULL);
+        metrics.max[limit] = limit_metric(daemon, HPS_M_LIMIT_MAX, name, NULL);
+        metrics.largest[limit] = limit_metric(daemon, HPS_M_LIMIT_LARGEST, name, NULL);
+        for (enum hps_limit_scope scope = 0; scope < HPS_SCOPE_COUNT; scope++) {
+            metrics.refused[limit][scope] =
+                limit_metric(daemon, HPS_M_LIMIT_REFUSED, name, hps_limit_scope_name(scope));
+        }
+    }
+    metrics.waiting =
+        limit_metric(daemon, HPS_M_LIMIT_WAITING, hps_limit_name(HPS_LIMIT_REPLIES), NULL);
     daemon_limits(&daemon->options.config->server, &options);
     return hps_limits_new(&options, &metrics);
 }
