@@ -73,7 +73,7 @@ static bool has_quota(const struct hps_charge *charge, enum hps_limit limit,
     return limit == HPS_LIMIT_REPLIES && charge->quota > 0 && account == charge->identity;
 }
 
-/* What a scope may hold once `charge` has grown by `bytes`. */
+/* The limit of a scope after `charge` has grown by `bytes`. */
 static uint64_t limit_of(const struct hps_charge *charge, enum hps_limit limit,
                          enum hps_limit_scope scope, uint64_t bytes)
 {
@@ -322,8 +322,8 @@ static enum hps_limit_scope waits_for(const struct hps_charge *charge)
                : blocked_by(charge, HPS_LIMIT_REPLIES, HPS_SCOPE_IDENTITY, charge->wanted);
 }
 
-/* A large charge waits for the memory of all clients. A small one of so many bytes may pass it,
- * unless those that did so hold enough, or are all that keeps the large one waiting. */
+/* A large charge waits for the memory of all clients. A small one of `bytes` may pass it, unless
+ * charges that passed hold an eighth of the memory, or the large one would fit without them. */
 static bool may_pass(const struct hps_limits *limits, const struct hps_charge *large,
                      uint64_t bytes)
 {
@@ -363,7 +363,7 @@ static void grant_size(struct hps_limits *limits, enum limits_size size,
         atomic_fetch_sub(&limits->n_waiting, 1);
         **tail = charge;
         *tail = &charge->next;
-        n = limits->n_accounts[size] + 1; /* once more around */
+        n = limits->n_accounts[size] + 1; /* all accounts again */
         n_left = EXAMINED_MAX;
     }
 }

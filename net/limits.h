@@ -68,8 +68,8 @@ struct hps_limits_options {
 struct hps_limits_metrics {
     struct hps_metric *used[HPS_LIMIT_COUNT], *max[HPS_LIMIT_COUNT]; /* gauges */
     struct hps_metric *largest[HPS_LIMIT_COUNT]; /* gauges: of one address or identity */
-    struct hps_metric *in_flight; /* gauge: the same as used[HPS_LIMIT_REPLIES] */
-    struct hps_metric *waiting;   /* gauge: replies that wait */
+    struct hps_metric *in_flight;                /* gauge: the same as used[HPS_LIMIT_REPLIES] */
+    struct hps_metric *waiting;                  /* gauge: replies that wait */
     struct hps_metric *refused[HPS_LIMIT_COUNT][HPS_SCOPE_COUNT]; /* counters */
 };
 
@@ -78,7 +78,8 @@ struct hps_limits;
 /* NULL: no memory. */
 struct hps_limits *hps_limits_new(const struct hps_limits_options *options,
                                   const struct hps_limits_metrics *metrics);
-/* Changes the limits. What is held stays held. Replies that wait are granted if they fit now. */
+/* Changes the limits. Charges keep the bytes that they hold. Replies that wait are granted if they
+ * fit now. */
 void hps_limits_set(struct hps_limits *limits, const struct hps_limits_options *options);
 /* No account may be referenced. NULL has no effect. */
 void hps_limits_free(struct hps_limits *limits);
@@ -103,7 +104,7 @@ struct hps_account *hps_account_connection(struct hps_account *address, bool is_
  */
 void hps_account_unref(struct hps_account *account);
 uint64_t hps_account_used(const struct hps_account *account, enum hps_limit limit); /* bytes */
-/* Whether the replies of a connection hold connection_max, or one waits for the others. */
+/* Whether the replies of a connection hold connection_max, or a reply waits for it. */
 bool hps_account_is_full(const struct hps_account *connection);
 /* Counts one call or message. False: there were more than per_s a second on average, or more than
  * per_s at once; *out_retry_us is the time until the next one is allowed.
@@ -151,7 +152,7 @@ hps_status hps_charge_open(struct hps_charge *charge, struct hps_account *connec
  * hps_charge_open. */
 hps_status hps_charge_identify(struct hps_charge *charge, struct hps_account *identity,
                                uint64_t quota, struct hps_error *err) HPS_MUST_CHECK;
-/* Changes the quota. What is held stays held. */
+/* Changes the quota. The charge keeps the bytes that it holds. */
 void hps_charge_quota_set(struct hps_charge *charge, uint64_t quota);
 /* Holds `bytes` more, before they are allocated. error: as hps_charge_open. Reply memory that does
  * not wait is not limited by connection_max, but counts there. */

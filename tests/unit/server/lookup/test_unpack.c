@@ -312,6 +312,23 @@ static void test_message_when_it_is_bad_then_refused_by_whoever_unpacks_it(void 
     finish(t, 3);
 }
 
+static void test_message_when_it_inflates_to_more_than_there_is_memory_then_refused(void **state)
+{
+    struct unpack_test *t = *state;
+
+    make_request(t, VERY_MANY_KEYS);
+    size_t plain = t->size;
+    compress(t);
+    rig_request_bytes_max(&t->rig, plain);
+    hold_up(t);
+    start(t, true);
+    start(t, true); /* none is alone */
+    WIRE_UNTIL(&t->wire, hps_pool_depth(t->workers) == 2);
+    sem_post(&t->holdup.over);
+    WIRE_UNTIL(&t->wire, t->rig.n_ended[8] >= 1 && n_ended(t) == 2);
+    assert_int_equal(rig_request_bytes(&t->rig), 0);
+}
+
 static void test_message_when_workers_are_busy_then_refused_and_dropped(void **state)
 {
     struct unpack_test *t = *state;
@@ -407,6 +424,7 @@ int main(void)
             test_message_when_it_lies_about_its_size_then_it_is_not_quick, setup, teardown,
             &with_quick_thread),
         UNPACK_TEST(test_message_when_it_is_bad_then_refused_by_whoever_unpacks_it),
+        UNPACK_TEST(test_message_when_it_inflates_to_more_than_there_is_memory_then_refused),
         UNPACK_TEST(test_message_when_workers_are_busy_then_refused_and_dropped),
         UNPACK_TEST(test_message_when_its_client_goes_before_a_worker_comes_then_withdrawn),
         UNPACK_TEST(test_message_when_its_deadline_passes_meanwhile_then_no_room_is_asked_for),
