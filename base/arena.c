@@ -27,6 +27,8 @@ struct hps_arena {
     size_t held; /* sum of chunk sizes */
     size_t bytes_max;
     size_t used;
+    bool (*on_grow)(void *ctx, size_t bytes);
+    void *ctx;
 };
 
 /* Each chunk is within its size; together they are within the maximum. */
@@ -125,6 +127,9 @@ static bool arena_grow(struct hps_arena *arena, size_t need)
     if (size < need) {
         size = need;
     }
+    if (arena->on_grow != NULL && !arena->on_grow(arena->ctx, size)) {
+        return false;
+    }
     struct chunk *chunk = chunk_new(size, arena->newest);
     if (chunk == NULL) {
         return false;
@@ -181,6 +186,12 @@ char *hps_arena_strndup(struct hps_arena *arena, const char *text, size_t size)
         copy[size] = '\0';
     }
     return copy;
+}
+
+void hps_arena_on_grow(struct hps_arena *arena, bool (*on_grow)(void *ctx, size_t bytes), void *ctx)
+{
+    arena->on_grow = on_grow;
+    arena->ctx = ctx;
 }
 
 size_t hps_arena_used(const struct hps_arena *arena)

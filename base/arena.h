@@ -26,6 +26,10 @@ void *hps_arena_alloc(struct hps_arena *arena, size_t size);
 void *hps_arena_calloc(struct hps_arena *arena, size_t count, size_t size);
 /* Copy text[size] into the arena and append a NUL. NULL: as hps_arena_alloc. */
 char *hps_arena_strndup(struct hps_arena *arena, const char *text, size_t size);
+/* From now on the arena calls on_grow(ctx, bytes) before it adds a chunk of so many bytes. False:
+ * the allocation fails. NULL: no callback. */
+void hps_arena_on_grow(struct hps_arena *arena, bool (*on_grow)(void *ctx, size_t bytes),
+                       void *ctx);
 size_t hps_arena_used(const struct hps_arena *arena); /* bytes allocated since the last reset */
 
 #endif

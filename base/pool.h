@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A pool of threads that run tasks. Clients share the threads fairly (base/fair.h): the next task
- * is one of the client that has used least thread time. A task is *quick* if its estimated time is
+ * belongs to the client that has used least thread time. A task is *quick* if its estimated time is
  * at most HPS_POOL_QUICK. The pool may have extra threads that run only quick tasks. So however
  * many long tasks run, a quick task waits only for other quick ones.
  *
@@ -29,7 +29,7 @@ struct hps_pool_options {
 /* Start a pool. NO_MEMORY: no memory; EXHAUSTED: a thread cannot be started. */
 hps_status hps_pool_start(const struct hps_pool_options *options, struct hps_pool **out_pool)
     HPS_MUST_CHECK;
-/* hps_pool_start with these options, and the defaults for the others. */
+/* hps_pool_start with these options and defaults for the rest. */
 hps_status hps_pool_new(const char *name, unsigned n_threads, size_t queue_max,
                         struct hps_pool **out_pool) HPS_MUST_CHECK;
 /* How much of the queue one client may use: at most the part that is free, divided by `share`. 0,
@@ -38,10 +38,10 @@ void hps_pool_share_set(struct hps_pool *pool, double share);
 /* Queue a task that belongs to no client, and is not quick. On OK the pool owns the task, else the
  * caller. EXHAUSTED: queue_max tasks are queued; CLOSED: the pool is being freed. Any thread. */
 hps_status hps_pool_post(struct hps_pool *pool, struct hps_task *task) HPS_MUST_CHECK;
-/* Queue a task of a client. Tasks of one client run in their order, quick ones apart from the
- * others. If a task takes longer than its estimated cost, the client gets less afterwards.
+/* Queue a task of a client. Tasks of one client run in their order; quick and slow ones are
+ * queued separately. If a task takes longer than its estimated cost, the client gets less afterwards.
  *
- * client   a number that tells clients apart. Clients whose numbers have the same hash share
+ * client   a number that tells clients apart. Clients with the same hash of the number share
  * error    as hps_pool_post, also EXHAUSTED: the client has its share of the queue. Sets *err
  */
 hps_status hps_pool_post_for(struct hps_pool *pool, struct hps_task *task, uint64_t client,

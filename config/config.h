@@ -191,7 +191,8 @@ struct hps_config_server {
     uint64_t reply_bytes_max;
     uint32_t keys_max;
     uint32_t tables_max;
-    uint64_t reply_bytes_in_flight; /* after finish never 0 */
+    uint64_t reply_bytes_in_flight;   /* after finish never 0 */
+    uint64_t request_bytes_in_flight; /* after finish never 0 */
     uint64_t connection_reply_bytes;
     uint32_t queue_ms_max;
     uint32_t streams_per_connection;

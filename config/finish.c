@@ -149,6 +149,11 @@ static void derive_sizes(struct hps_config *config)
     if (server->reply_bytes_in_flight == 0) {
         server->reply_bytes_in_flight = memory / 4;
     }
+    if (server->request_bytes_in_flight == 0) { /* an idle server always has memory for a request */
+        uint64_t quarter = server->reply_bytes_in_flight / 4;
+        uint64_t two = 2 * (uint64_t)server->request_bytes_max;
+        server->request_bytes_in_flight = quarter > two ? quarter : two;
+    }
     if (server->loop_threads == 0) {
         server->loop_threads = clamp_u32(cpus / 4, 1, 8);
     }

@@ -222,3 +222,14 @@ char *hps_addr_print_sockaddr(const struct sockaddr *sockaddr, socklen_t size, c
     }
     return text;
 }
+
+const char *hps_addr_host(const char *printed, char *host, size_t capacity)
+{
+    const char *colon = strrchr(printed, ':');
+    size_t n = colon != NULL ? (size_t)(colon - printed) : strlen(printed);
+    bool bracketed = n > 2 && printed[0] == '[' && printed[n - 1] == ']';
+
+    (void)snprintf(host, capacity, "%.*s", (int)(bracketed ? n - 2 : n),
+                   bracketed ? printed + 1 : printed);
+    return host;
+}

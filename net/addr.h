@@ -63,4 +63,7 @@ hps_status hps_addr_resolve(const struct hps_addr *addr, bool listening,
 char *hps_addr_print_sockaddr(const struct sockaddr *sockaddr, socklen_t size, char *text,
                               size_t capacity);
 
+/* Copies the host of an address that hps_sock_peer printed: "10.0.0.7", "::1". Returns `host`. */
+const char *hps_addr_host(const char *printed, char *host, size_t capacity);
+
 #endif

@@ -13,6 +13,7 @@
 #include "base/mailbox.h"
 #include "base/metric.h"
 #include "net/conn.h"
+#include "net/limits.h"
 #include "net/loop.h"
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -70,9 +71,6 @@ struct hps_grpc_method {
     /* Bytes of the call were sent, and at most 1 MiB is still queued (hps_grpc_call_queued). The
      * service may queue more messages. May be NULL. */
     void (*on_drained)(struct hps_grpc_call *call);
-    /* The reply bytes of a call that was queued (hps_grpc_call_charge returned AGAIN) are charged
-     * from now on. NULL: the method must not call hps_grpc_call_charge. */
-    void (*on_room)(struct hps_grpc_call *call);
 };
 
 struct hps_grpc_service {
@@ -99,14 +97,6 @@ enum { HPS_HTTP_SEGMENTS_MAX = 8 }; /* segments of a pattern */
 
 struct hps_grpc_limits {
     size_t request_bytes_max; /* maximum size of one message after inflation */
-    /* Maximum bytes of requests in memory, on all connections. A call with its headers counts until
-     * its stream is closed. A message counts until it is delivered, or until
-     * hps_grpc_call_drop_message if the service keeps it. A call that begins, and a small message,
-     * may exceed the limit by an eighth. 0: no limit. */
-    size_t request_bytes_all_max;
-    /* How much of request_bytes_all_max one peer may use while requests of other peers lack memory;
-     * 0: no limit per peer. */
-    size_t request_bytes_share;
     /* Maximum bytes, per connection, of replies that are charged or queued. At this limit further
      * calls of the connection wait. */
     size_t connection_reply_bytes_max;
@@ -176,14 +166,14 @@ struct hps_grpc_guard {
     /* Decides whether a call may begin, when its headers have arrived. roles: those of the method.
      * OK: *out_grant is a reference, which the server drops with `release`. Any other status ends
      * the call with `err`. */
-    hps_status (*enter)(void *visitor, const struct hps_grpc_call *call, uint32_t roles,
+    hps_status (*enter)(void *visitor, struct hps_grpc_call *call, uint32_t roles,
                         const void **out_grant, struct hps_error *err);
     /* After hps_grpc_loop_recheck: decides whether the connection may stay open. Any status but OK
      * closes the connection at once. */
     hps_status (*visitor_again)(void *visitor, const struct hps_conn *conn, struct hps_error *err);
     /* After visitor_again returned OK, for each call of the connection that has a grant: decides
      * whether the call may continue. Any status but OK ends the call. */
-    hps_status (*again)(void *visitor, const struct hps_grpc_call *call, const void *grant,
+    hps_status (*again)(void *visitor, struct hps_grpc_call *call, const void *grant,
                         uint32_t roles, struct hps_error *err);
     void (*release)(const void *grant); /* drops a reference; NULL has no effect */
 };
@@ -215,6 +205,10 @@ void hps_grpc_server_guard_set(struct hps_grpc_server *server, const struct hps_
  * The array is borrowed for the life of the server. The server does not store other headers. Call
  * it before the first connection. */
 void hps_grpc_server_keep(struct hps_grpc_server *server, const char *const *names);
+/* Counts the memory of calls in `limits`, which is borrowed. operator_mask: the listeners of
+ * operators. Without it the memory is not limited. Call it before the first connection. */
+void hps_grpc_server_limits_use(struct hps_grpc_server *server, struct hps_limits *limits,
+                                uint32_t operator_mask);
 void hps_grpc_server_free(struct hps_grpc_server *server); /* all connections must have ended */
 
 /* The server connections of one event loop. Create all loops of a server before the first of them
@@ -292,8 +286,7 @@ void hps_grpc_call_set_user(struct hps_grpc_call *call, void *user);
  * is freed. Call it within on_message or on_packed. */
 void hps_grpc_call_keep_message(struct hps_grpc_call *call);
 /* Releases the messages of the call that were kept. Only methods with on_packed may call it,
- * after hps_grpc_call_keep_message. The bytes of kept messages count towards request_bytes_all_max
- * until this call. */
+ * after hps_grpc_call_keep_message. The bytes of kept messages are charged until this call. */
 void hps_grpc_call_drop_message(struct hps_grpc_call *call);
 /* client_streaming: while a call is paused, no further message is delivered, and the client can
  * send at most one flow-control window more. May be called within on_message. Loop thread. */
@@ -317,31 +310,13 @@ void hps_grpc_call_unref(struct hps_grpc_call *call); /* any thread */
  * passed. The service should stop working on the call. Any thread. */
 bool hps_grpc_call_cancelled(const struct hps_grpc_call *call);
 
-/* Charges `bytes`, the memory of the reply, to the connection. Call this once per call, before the
- * call is finished. A client_streaming call may be charged again after each discharge.
- *
- *   - OK: the bytes are charged until hps_grpc_call_discharge, even if the connection ends earlier
- *   - AGAIN: the call is in the queue of the connection, because other calls are in this queue, or
- *     the charges of the connection would exceed connection_reply_bytes_max. on_room is called when
- *     the bytes are charged, unless the call is finished or ends earlier
- *   - EXHAUSTED: the bytes are not charged, and on_room is not called
- *
- * A reply may have any size if no other bytes are charged to the connection.
- *
- * unit    bytes: > 0. held: bytes of request data that the call keeps while it is queued. If the
- *         call ends in the queue, these bytes count until on_close
- * error   EXHAUSTED: the queued calls would hold more bytes than one of two limits permits. The
- *         limit for the connection is connection_reply_bytes_max. The limit for all connections is
- *         request_bytes_all_max; it is checked only if `held` exceeds 64 KiB. No limit is checked
- *         while the queued calls that the limit covers hold no bytes
- */
-hps_status hps_grpc_call_charge(struct hps_grpc_call *call, size_t bytes, size_t held)
-    HPS_MUST_CHECK;
-/* Ends the charge of a call. Call it when the memory of the reply is free again. If a
- * client_streaming call is still in the queue, this removes it from the queue. No effect on a call
- * without a charge. The caller must have a reference to the call, which may have ended. Loop
- * thread. */
-void hps_grpc_call_discharge(struct hps_grpc_call *call);
+/* The charge of the call (net/limits.h), for memory that the service uses for the call. It is
+ * closed when the call is freed. Further calls of a connection wait while its replies hold
+ * connection_reply_bytes_max, or while one of them waits (hps_charge_wait). */
+struct hps_charge *hps_grpc_call_charge(struct hps_grpc_call *call);
+/* Gives back `bytes` of reply memory, and lets waiting calls of the connection go on. The caller
+ * must have a reference to the call, which may have ended. No effect if bytes is 0. Loop thread. */
+void hps_grpc_call_discharge(struct hps_grpc_call *call, uint64_t bytes);
 
 /* Records on all loops how much each client has read so far, for hps_grpc_readers_cut. Call it when
  * the reply of `call` begins to wait for memory that other replies use, and repeatedly while the

@@ -13,7 +13,10 @@
 #include "base/clock.h"
 #include "base/heap.h"
 
-enum { DEADLINE_GRACE_US = 50 * 1000 };
+enum {
+    DEADLINE_GRACE_US = 50 * 1000,
+    UNPAID_MAX = 16, /* calls of a connection without a charge; further streams are reset */
+};
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
@@ -48,17 +51,41 @@ static void on_deadline(void *ctx)
     HPS_DEBUG_SANE(grpc_call_sane(call));
 }
 
+static bool is_unpaid(const struct hps_grpc_call *call)
+{
+    return call->charge.connection == NULL && call->home->account != NULL;
+}
+
+hps_status grpc_call_pay(struct hps_grpc_call *call, struct hps_error *err)
+{
+    if (!is_unpaid(call)) {
+        return HPS_OK;
+    }
+    hps_status status = hps_charge_open(&call->charge, call->home->account, err);
+    call->home->n_unpaid -= status == HPS_OK;
+    return status;
+}
+
 struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http_stream *stream)
 {
     struct hps_grpc_call *call = hps_calloc(1, sizeof *call);
+    struct hps_error err;
 
     HPS_DEBUG_ASSERT(hps_loop_is_mine(conn->grpc_loop->loop));
     if (call == NULL) {
         return NULL;
     }
+    if (hps_charge_open(&call->charge, conn->account, &err) != HPS_OK &&
+        ++conn->n_unpaid > UNPAID_MAX) {
+        conn->n_unpaid--;
+        hps_free(call);
+        return NULL;
+    }
     atomic_init(&call->refs, 1);
     atomic_init(&call->cancelled, false);
     call->conn = conn;
+    call->home = conn;
+    atomic_fetch_add_explicit(&conn->refs, 1, memory_order_relaxed);
     call->stream = stream;
     call->is_http = conn->is_http;
     call->grpc_loop = conn->grpc_loop;
@@ -74,7 +101,6 @@ struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http_stre
     hps_buf_init(&call->request.plain, 0);
     hps_buf_init(&call->request.stash, 2 * GRPC_WINDOW_BYTES); /* half of it delivered */
     hps_buf_init(&call->reply.status_text, 4096);
-    grpc_call_count_head(call, GRPC_CALL_BYTES);
     call->client = conn->client;
     memcpy(call->peer, conn->peer, sizeof call->peer);
     call->next = conn->calls;
@@ -112,7 +138,8 @@ void hps_grpc_call_unref(struct hps_grpc_call *call)
     }
     HPS_ASSERT(grpc_call_is_closed(call)); /* until then its stream has a reference */
     HPS_ASSERT(!hps_timer_armed(&call->deadline.timer));
-    HPS_ASSERT(call->charge.conn == NULL); /* who charges it discharges it */
+    hps_charge_close(&call->charge);
+    grpc_conn_unref(call->home);
     free_kept(call);
     if (call->grant != NULL) {
         call->release_grant(call->grant);
@@ -143,6 +170,7 @@ static void unlink_from_conn(struct hps_grpc_call *call)
     }
     call->next = NULL;
     call->prev = NULL;
+    conn->n_unpaid -= is_unpaid(call);
     if (conn->calls == NULL) {
         conn->idle_us = hps_clock_us();
         hps_place_idle(conn->seat, conn->idle_us);
@@ -162,7 +190,7 @@ void grpc_call_closed(struct hps_grpc_call *call, uint32_t error)
     }
     grpc_call_reply_set(call, GRPC_REPLY_CLOSED);
     unlink_from_conn(call);
-    grpc_call_count_head(call, 0);
+    grpc_call_reply_left(call, 0);
     call->request.unconsumed = 0; /* goes back with the stream */
     call->stream = NULL;
     call->conn = NULL;
@@ -230,6 +258,26 @@ const struct hps_conn *hps_grpc_call_conn(const struct hps_grpc_call *call)
 {
     HPS_ASSERT(call->conn != NULL && hps_loop_is_mine(call->loop));
     return hps_http_conn(call->conn->http);
+}
+
+struct hps_charge *hps_grpc_call_charge(struct hps_grpc_call *call)
+{
+    return &call->charge;
+}
+
+void hps_grpc_call_discharge(struct hps_grpc_call *call, uint64_t bytes)
+{
+    struct grpc_conn *conn = call->home;
+
+    HPS_ASSERT(hps_loop_is_mine(call->loop));
+    if (bytes == 0) {
+        return;
+    }
+    hps_charge_shrink(&call->charge, HPS_LIMIT_REPLIES, bytes);
+    /* Not at once: the service may be ending a call, or all calls of the connection. */
+    if (conn->http != NULL && (conn->held_head != NULL || conn->withheld)) {
+        grpc_conn_resume(conn);
+    }
 }
 
 uint64_t hps_grpc_call_client(const struct hps_grpc_call *call)
@@ -310,9 +358,7 @@ void hps_grpc_call_drop_message(struct hps_grpc_call *call)
     } else {
         hps_grpc_decoder_fini(&call->request.decoder);
     }
-    if (!grpc_call_is_closed(call)) {
-        grpc_call_count_bytes(call, grpc_call_held_bytes(call));
-    }
+    grpc_call_count_less(call, grpc_call_held_bytes(call));
     HPS_DEBUG_SANE(grpc_call_sane(call));
 }
 

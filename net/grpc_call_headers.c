@@ -22,8 +22,7 @@ static void read_content_type(struct hps_grpc_call *call, const char *value, siz
 }
 
 /* Keep a header for the service; -bin values decoded, one entry for each of a joined list. Of two
- * authorizations a proxy may have checked either, so the second one is an error. Its bytes count
- * for the call. */
+ * authorizations a proxy may have checked either, so the second one is an error. */
 static void keep_header(struct hps_grpc_call *call, const char *name, size_t name_size,
                         const char *value, size_t value_size)
 {
@@ -58,7 +57,6 @@ static void keep_header(struct hps_grpc_call *call, const char *name, size_t nam
         /* For the message; no client can send this name. */
         hps_ignore(grpc_fields_add(&call->headers.fields, ":bad", 4, name, name_size));
     }
-    grpc_call_count_head(call, GRPC_CALL_BYTES + call->headers.fields.bytes.capacity);
 }
 
 void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_size,
@@ -118,11 +116,8 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
 
     call->conn->had_request = true;
     hps_place_busy(call->conn->seat, call->start_us);
-    if (!grpc_conn_has_room(call->conn, 1)) {
-        grpc_call_refuse(call, HPS_EXHAUSTED,
-                         "call rejected: calls and requests in flight hold all of the %zu bytes "
-                         "for them; retry later",
-                         call->grpc_loop->limits.request_bytes_all_max);
+    if ((entered = grpc_call_pay(call, &err)) != HPS_OK) {
+        grpc_call_refuse(call, entered, "%s", err.text);
     } else if (call->is_http) {
         grpc_http_headers_done(call);
     } else if (call->stream->too_large) {
@@ -175,5 +170,6 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
         if (call->deadline.at_us != 0) {
             grpc_call_deadline_set(call, GRPC_DEADLINE_ARMED, call->deadline.at_us);
         }
+        grpc_call_check_bytes(call);
     }
 }

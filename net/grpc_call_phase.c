@@ -54,9 +54,8 @@ void grpc_call_drop_request(struct hps_grpc_call *call)
     hps_grpc_decoder_fini(&call->request.decoder);
     hps_buf_fini(&call->request.stash);
     call->request.stash_taken = 0;
-    grpc_call_count_bytes(call, 0);
     grpc_fields_fini(&call->headers.fields);
-    grpc_call_count_head(call, GRPC_CALL_BYTES);
+    grpc_call_count_less(call, 0);
 }
 
 void grpc_call_hold(struct hps_grpc_call *call)
@@ -111,8 +110,6 @@ static void request_sane(const struct hps_grpc_call *call)
     bool streaming = call->entry != NULL && call->entry->method->client_streaming;
 
     HPS_ASSERT((call->held_next == NULL) || call->request.phase == GRPC_REQUEST_HELD);
-    HPS_ASSERT(call->request.phase == GRPC_REQUEST_CLOSED ||
-               call->headers.counted >= GRPC_CALL_BYTES);
     HPS_ASSERT(call->request.stash_taken == 0 ||
                call->request.stash_taken < call->request.stash.size);
     switch (call->request.phase) {
@@ -149,8 +146,9 @@ static void request_sane(const struct hps_grpc_call *call)
         break;
     }
     /* What is held of an unfinished request is counted, to the byte. */
-    if (call->request.phase < GRPC_REQUEST_DISPATCHED && !call->delivering) {
-        HPS_ASSERT(call->request.counted == grpc_call_held_bytes(call));
+    if (call->request.phase > GRPC_REQUEST_HEADERS &&
+        call->request.phase < GRPC_REQUEST_DISPATCHED && !call->delivering) {
+        HPS_ASSERT(call->request.counted == grpc_call_charged_bytes(grpc_call_held_bytes(call)));
         HPS_ASSERT(streaming || call->request.stash.size == 0);
     }
 }
@@ -175,45 +173,30 @@ void grpc_call_sane(const struct hps_grpc_call *call)
     HPS_ASSERT(!call->delivered || call->entry != NULL);
     HPS_ASSERT(!call->delivering || call->delivered);
     request_sane(call);
-    grpc_charge_sane(call);
     if (closed) {
         HPS_ASSERT(call->next == NULL && call->prev == NULL && call->held_next == NULL);
-        HPS_ASSERT(call->request.counted == 0 && call->request.unconsumed == 0);
+        HPS_ASSERT(call->request.unconsumed == 0);
         return;
     }
     HPS_DEBUG_ASSERT(hps_loop_is_mine(call->loop));
     HPS_ASSERT(call->prev != NULL || conn->calls == call);
-    HPS_ASSERT(call->request.counted <= conn->request_bytes);
     HPS_ASSERT(call->request.unconsumed == 0 || conn->withheld);
 }
 
 /* Sums over the calls of a connection, which may be many. */
 static bool calls_add_up(const struct grpc_conn *conn)
 {
-    size_t counted = 0;
     unsigned n_held = 0;
     unsigned n_queued = 0;
-    size_t charged = 0;
-    unsigned n_waiting = 0;
 
     for (const struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
         HPS_DEBUG_SANE(grpc_call_sane(call));
-        counted += call->request.counted;
         n_held += call->request.phase == GRPC_REQUEST_HELD;
-        charged += call->charge.phase == GRPC_CHARGE_COUNTED ? call->charge.bytes : 0;
-        n_waiting += call->charge.phase == GRPC_CHARGE_WAITING;
-    }
-    for (const struct hps_grpc_call *call = conn->charges.first; call != NULL;
-         call = call->charge.next) {
-        HPS_ASSERT(n_waiting > 0);
-        n_waiting--;
     }
     for (const struct hps_grpc_call *call = conn->held_head; call != NULL; call = call->held_next) {
         n_queued++;
     }
-    /* What closed calls have charged counts, too. */
-    return counted == conn->request_bytes && n_held == n_queued && n_waiting == 0 &&
-           charged <= conn->charges.bytes;
+    return n_held == n_queued;
 }
 
 void grpc_conn_sane(const struct grpc_conn *conn)
@@ -223,8 +206,5 @@ void grpc_conn_sane(const struct grpc_conn *conn)
     HPS_ASSERT((conn->held_head == NULL) == (conn->held_tail == NULL));
     HPS_ASSERT(conn->held_tail == NULL || conn->held_tail->held_next == NULL);
     HPS_ASSERT(conn->calls != NULL || conn->held_head == NULL);
-    HPS_ASSERT(conn->calls != NULL || conn->charges.first == NULL);
-    HPS_ASSERT((conn->charges.first == NULL) == (conn->charges.last == NULL));
-    HPS_ASSERT(conn->calls != NULL || conn->request_bytes == 0);
     HPS_DEBUG_ASSERT(calls_add_up(conn));
 }

@@ -11,12 +11,7 @@
 #include "base/clock.h"
 #include "base/heap.h"
 
-enum {
-    SMALL_REQUEST_BYTES = 64 * 1024,      /* has an eighth more than others, */
-    SMALL_CONNECTION_BYTES = 1024 * 1024, /* if its connection has no more than that */
-    STREAMED_QUEUED_BYTES = 64 * 1024,    /* answers beyond which a client's messages wait */
-    CROWDED_US = 10 * 1000 * 1000,        /* for which shares hold once somebody lacked room */
-};
+enum { STREAMED_QUEUED_BYTES = 64 * 1024 }; /* answers beyond which a client's messages wait */
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
@@ -90,7 +85,7 @@ void grpc_call_dispatch(struct hps_grpc_call *call)
         hps_buf_fini(&call->request.plain);
     }
     if (!call->keep && call->conn != NULL) {
-        grpc_call_count_bytes(call, 0);
+        grpc_call_count_less(call, call->headers.fields.bytes.capacity);
     } else if (call->conn != NULL) {
         grpc_conn_see(call->conn, hps_clock_us()); /* something was tried before it was kept */
     }
@@ -195,85 +190,20 @@ static size_t feed(struct hps_grpc_call *call, const uint8_t *data, size_t size)
     return grpc_call_is_finished(call) ? size : taken;
 }
 
-static size_t all_bytes(const struct hps_grpc_server *server)
-{
-    return atomic_load_explicit(&server->call_bytes, memory_order_relaxed) +
-           atomic_load_explicit(&server->request_bytes, memory_order_relaxed);
-}
-
-bool grpc_conn_has_room(const struct grpc_conn *conn, unsigned eighths)
-{
-    const struct hps_grpc_limits *limits = &conn->grpc_loop->limits;
-    size_t bytes_max = limits->request_bytes_all_max;
-    size_t share = limits->request_bytes_share;
-    size_t all = all_bytes(conn->grpc_loop->server);
-
-    bytes_max += bytes_max / 8 * eighths;
-    return bytes_max == 0 || all <= bytes_max ||
-           (conn->seat != NULL && all - bytes_max <= share &&
-            hps_place_client_bytes(conn->seat) <= share);
-}
-
-static bool is_large(const struct hps_grpc_call *call)
-{
-    return call->request.counted > SMALL_REQUEST_BYTES ||
-           (call->request.counted > 0 && call->conn->request_bytes > SMALL_CONNECTION_BYTES);
-}
-
-static bool is_crowded(struct hps_grpc_server *server, uint64_t now_us)
-{
-    uint64_t crowded_us = atomic_load_explicit(&server->crowded_us, memory_order_relaxed);
-
-    return crowded_us != 0 && now_us < crowded_us + CROWDED_US;
-}
-
-/* Who has less than a share and finds no room may go beyond what there is, all of them by a share
- * at most: from then on whoever has more gives way, each of its requests when bytes of it come. */
-static void check_room(struct hps_grpc_call *call)
-{
-    struct hps_grpc_server *server = call->grpc_loop->server;
-    size_t all_max = call->grpc_loop->limits.request_bytes_all_max;
-    size_t share = call->grpc_loop->limits.request_bytes_share;
-    bool has_share = share > 0 && call->conn->seat != NULL;
-    size_t all = all_bytes(server);
-    size_t peer = hps_place_client_bytes(call->conn->seat);
-    bool large = is_large(call);
-    uint64_t now_us;
-
-    if (!large && grpc_conn_has_room(call->conn, 1)) {
-        return;
-    }
-    now_us = hps_clock_us();
-    if (large && has_share && peer > share && is_crowded(server, now_us)) {
-        grpc_call_refuse(call, HPS_EXHAUSTED,
-                         "requests of %zu bytes of this client under way while others find no "
-                         "room; its share is %zu (peer_share)",
-                         peer, share);
-        return;
-    }
-    if (all <= all_max) {
-        return;
-    }
-    grpc_intakes_cut(call->grpc_loop); /* for who comes next */
-    if (has_share && peer <= share) {
-        atomic_store_explicit(&server->crowded_us, now_us, memory_order_relaxed);
-    }
-    if (!grpc_conn_has_room(call->conn, large ? 0 : 1)) {
-        grpc_call_refuse(call, HPS_EXHAUSTED, "requests of %zu bytes under way, the limit is %zu",
-                         all, all_max);
-    }
-}
-
 void grpc_call_check_bytes(struct hps_grpc_call *call)
 {
-    const struct hps_grpc_limits *limits = &call->grpc_loop->limits;
+    size_t held = grpc_call_held_bytes(call);
+    size_t bytes = grpc_call_charged_bytes(held);
+    struct hps_error err;
 
-    grpc_call_count_bytes(call, grpc_call_held_bytes(call));
-    if (call->conn->request_bytes / 8 > limits->request_bytes_max) {
-        grpc_call_refuse(call, HPS_EXHAUSTED, "requests of %zu bytes under way on one connection",
-                         call->conn->request_bytes);
-    } else if (limits->request_bytes_all_max > 0) {
-        check_room(call);
+    if (bytes <= call->request.counted) {
+        grpc_call_count_less(call, held);
+    } else if (hps_charge_grow(&call->charge, HPS_LIMIT_REQUESTS, bytes - call->request.counted,
+                               &err) == HPS_OK) {
+        call->request.counted = bytes;
+    } else {
+        grpc_intakes_cut(call->grpc_loop); /* for the requests that come next */
+        grpc_call_refuse(call, HPS_EXHAUSTED, "%s", err.text);
     }
 }
 
@@ -412,12 +342,12 @@ void grpc_call_end(struct hps_grpc_call *call)
     } else if (method->client_streaming) {
         /* The last message was delivered, or is kept elsewhere; the call may go on for long. */
         hps_grpc_decoder_fini(&call->request.decoder);
-        grpc_call_count_bytes(call, grpc_call_held_bytes(call));
+        grpc_call_count_less(call, grpc_call_held_bytes(call));
         grpc_call_request_set(call, GRPC_REQUEST_DISPATCHED);
         call->delivered = true;
         /* The last message, if nobody kept it, lies here still. */
         hps_grpc_decoder_fini(&call->request.decoder);
-        grpc_call_count_bytes(call, grpc_call_held_bytes(call));
+        grpc_call_count_less(call, grpc_call_held_bytes(call));
         if (method->on_half_close != NULL) {
             hps_grpc_call_ref(call);
             method->on_half_close(call);

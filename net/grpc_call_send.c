@@ -147,6 +147,46 @@ void grpc_call_answer_http(struct hps_grpc_call *call, const char *http_status, 
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
+void grpc_call_reply_left(struct hps_grpc_call *call, size_t bytes)
+{
+    size_t left = bytes > HPS_CALL_MESSAGE_BYTES ? bytes : 0;
+
+    if (left < call->reply.charged) {
+        hps_charge_shrink(&call->charge, HPS_LIMIT_REPLIES, call->reply.charged - left);
+        call->reply.charged = left;
+    }
+}
+
+/* Charges `bytes` more of a reply, before they are queued, unless the service has charged the
+ * reply. False: the call was refused, or is finished. */
+static bool charge_reply(struct hps_grpc_call *call, size_t bytes)
+{
+    struct hps_error err;
+
+    if (grpc_call_is_finished(call)) {
+        return false;
+    }
+    size_t queued = call->stream->queued + bytes;
+    bool by_service = atomic_load(&call->charge.held[HPS_LIMIT_REPLIES]) > call->reply.charged;
+    if (by_service || queued <= HPS_CALL_MESSAGE_BYTES || queued <= call->reply.charged) {
+        return true;
+    }
+    size_t more = queued - call->reply.charged;
+    if (hps_charge_grow(&call->charge, HPS_LIMIT_REPLIES, more, &err) != HPS_OK) {
+        hps_grpc_call_fail(call, &err);
+        return false;
+    }
+    call->reply.charged = queued;
+    return true;
+}
+
+static void drop_slices(const struct hps_slice *slices, unsigned n_slices)
+{
+    for (unsigned i = 0; i < n_slices; i++) {
+        hps_block_unref(slices[i].block);
+    }
+}
+
 /* Before the first message: the headers. False: the call is over. */
 static bool open_answer(struct hps_grpc_call *call)
 {
@@ -181,19 +221,21 @@ void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slic
     uint8_t prefix[HPS_GRPC_PREFIX_BYTES];
     size_t size = 0;
 
+    for (unsigned i = 0; i < n_slices; i++) {
+        size += slices[i].size;
+    }
+    if (!charge_reply(call, size)) {
+        drop_slices(slices, n_slices);
+        return;
+    }
     if (call->is_http) {
         grpc_http_send(call, slices, n_slices);
         end_turn(call);
         return;
     }
     if (!open_answer(call)) {
-        for (unsigned i = 0; i < n_slices; i++) {
-            hps_block_unref(slices[i].block);
-        }
+        drop_slices(slices, n_slices);
         return;
-    }
-    for (unsigned i = 0; i < n_slices; i++) {
-        size += slices[i].size;
     }
     hps_grpc_prefix_write(prefix, size);
     if (call->stream->queued == 0) {
@@ -209,6 +251,9 @@ void hps_grpc_call_send_copy(struct hps_grpc_call *call, const void *data, size_
 {
     uint8_t prefix[HPS_GRPC_PREFIX_BYTES];
 
+    if (!charge_reply(call, size)) {
+        return;
+    }
     if (call->is_http) {
         grpc_http_send_copy(call, data, size);
         end_turn(call);
@@ -234,6 +279,7 @@ size_t hps_grpc_call_queued(const struct hps_grpc_call *call)
 
 void grpc_call_sent(struct hps_grpc_call *call)
 {
+    grpc_call_reply_left(call, call->stream->queued);
     if (call->stream->queued == 0) {
         grpc_pace_rest(&call->pace);
     }

@@ -58,7 +58,6 @@ void grpc_http_header(struct hps_grpc_call *call, const char *name, size_t name_
         grpc_fields_add(&call->headers.fields, name, name_size, value, value_size) != HPS_OK) {
         call->headers.bad_fields = true;
     }
-    grpc_call_count_head(call, GRPC_CALL_BYTES + call->headers.fields.bytes.capacity);
 }
 
 static size_t size_max_of(const struct hps_grpc_call *call)
@@ -93,6 +92,7 @@ static void judge_body(struct hps_grpc_call *call)
         call->request.decoder.body.size_max =
             size != HPS_HTTP_BODY_OF_ANY_SIZE ? (size_t)size : size_max;
         grpc_call_request_set(call, GRPC_REQUEST_OPEN);
+        grpc_call_check_bytes(call);
     }
 }
 

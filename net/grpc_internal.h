@@ -11,7 +11,6 @@
  *     grpc_guard.c         who may call what, as the owner decides
  *     grpc_call_receive.c  its request messages
  *     grpc_call_send.c     its answer
- *     grpc_charge.c        what answers take in memory, charged to their connection
  *     grpc_pace.c          how fast clients take them
  *     grpc_intake.c        how fast clients send their requests
  *     grpc_fields.c        metadata
@@ -37,7 +36,6 @@
 enum {
     GRPC_METADATA_BYTES_MAX = 16 * 1024, /* of a request by HTTP/2: names + values + 32 each */
     GRPC_METADATA_FIELDS_MAX = 64,
-    GRPC_CALL_BYTES = 2 * 1024,      /* of a call and its streams, without headers and messages */
     GRPC_FIELD_BYTES_MAX = 8 * 1024, /* of what a service adds to headers or trailers */
     GRPC_FIELDS_MAX = 16,
     GRPC_PEER_BYTES = 80,
@@ -90,16 +88,13 @@ struct hps_grpc_server {
     struct hps_grpc_limits limits; /* what loops begin with */
     struct hps_grpc_observer observer;
     struct hps_grpc_guard guard; /* `enter` NULL: none */
+    struct hps_limits *accounts; /* NULL: memory is not limited */
+    uint32_t operator_mask;
     struct grpc_entry *entries;
     unsigned n_entries;
     struct grpc_route *routes;
     unsigned n_routes;
     const char *const *kept_names; /* NULL-ended: headers that are stored; NULL: none */
-    atomic_size_t call_bytes;      /* of calls and their headers, all connections */
-    atomic_size_t request_bytes;   /* of requests that are being put together, all connections */
-    _Atomic uint64_t crowded_us;   /* when there last was no room for them, of a peer with less than
-                                    * a share; 0: never */
-    atomic_size_t line_bytes;      /* that calls in the lines of their connections hold meanwhile */
     struct hps_grpc_loop *loops;   /* changed while none of them runs */
     _Atomic uint64_t watched_us;   /* when loops were last asked to note how far readers are */
     /* Goes from loop to loop to find the slowest client. All but the first two, as whose turn it
@@ -176,26 +171,22 @@ struct hps_grpc_loop {
 };
 
 struct grpc_conn {
-    unsigned refs; /* one is its own, until it is gone; one of each call whose charge counts */
+    atomic_uint refs;            /* one is its own, until it is gone; one of each call */
+    struct hps_account *account; /* NULL: memory is not limited */
+    unsigned n_unpaid;           /* calls without a charge, which are refused */
     struct grpc_conn *next, *prev;
     struct hps_grpc_loop *grpc_loop;
     struct hps_http *http;
     struct hps_grpc_call *calls;
     struct hps_grpc_call *held_head,
         *held_tail; /* whole requests that wait for reply bytes to go, or for another slice */
-    struct hps_run_item item; /* goes on with what waits: with requests, charges and messages */
+    struct hps_run_item item; /* goes on with what waits: with requests and messages */
     bool stashed;             /* some call has messages that wait for a slice */
-    struct {
-        size_t bytes;      /* that answers take in memory */
-        size_t line_bytes; /* that the calls in line hold, or those that left it unserved */
-        struct hps_grpc_call *first, *last; /* calls for whose answers there is no room */
-    } charges;
     uint32_t listener_mask;
     bool is_http;           /* it speaks HTTP/1.1 */
     void *visitor;          /* of the guard, from the first call on */
     uint64_t rechecked;     /* after which change of its rules */
     struct hps_place *seat; /* NULL: none */
-    size_t request_bytes;   /* of requests that are being put together */
     uint64_t idle_us;       /* since when there is no call */
     uint64_t age_end_us;    /* 0: none */
     uint64_t drain_us;      /* when the drain began; 0: not */
@@ -252,19 +243,12 @@ enum grpc_deadline_phase {
     GRPC_DEADLINE_PHASES,
 };
 
-/* Whether the memory that the answer takes counts against the connection. */
-enum grpc_charge_phase {
-    GRPC_CHARGE_NONE,    /* it has not asked */
-    GRPC_CHARGE_WAITING, /* in the line of its connection */
-    GRPC_CHARGE_COUNTED,
-    GRPC_CHARGE_OVER, /* given back, or the call was over before it counted */
-    GRPC_CHARGE_PHASES,
-};
-
 struct hps_grpc_call {
     atomic_uint refs; /* one is the stream's, until the call is closed */
     atomic_bool cancelled;
-    struct grpc_conn *conn;         /* NULL once closed */
+    struct grpc_conn *conn; /* NULL once closed */
+    struct grpc_conn *home; /* referenced */
+    struct hps_charge charge;
     struct hps_http_stream *stream; /* NULL once closed */
     struct hps_grpc_call *next, *prev;
     struct hps_grpc_call *held_next;
@@ -291,7 +275,6 @@ struct hps_grpc_call {
         bool bad_fields; /* one cannot be decoded or kept, or there are two authorizations */
         enum grpc_encoding encoding;
         struct grpc_fields fields;
-        size_t counted; /* in server->call_bytes */
     } headers;
 
     struct {
@@ -304,7 +287,7 @@ struct hps_grpc_call {
         bool paused;                     /* streaming: by the service */
         const uint8_t *message;          /* unary: the one, once it is whole */
         size_t message_size;
-        size_t counted;    /* in conn->request_bytes; of a dispatched one while it is kept */
+        size_t counted;    /* charged in addition to HPS_CALL_BYTES */
         uint64_t received; /* bytes of its body, ever */
         struct grpc_pace pace;
         size_t unconsumed; /* taken in, window withheld while the connection is full */
@@ -316,6 +299,7 @@ struct hps_grpc_call {
     struct {
         enum grpc_reply_phase phase; /* changed by grpc_call_reply_set alone */
         int code;                    /* from FINISHED on */
+        size_t charged;              /* reply bytes that are charged because they are queued */
         bool offer_encodings;
         struct hps_buf status_text; /* percent-encoded */
         struct grpc_fields fields;
@@ -330,14 +314,6 @@ struct hps_grpc_call {
         uint64_t at_us;                 /* 0: none */
         struct hps_timer timer;
     } deadline;
-
-    struct {
-        enum grpc_charge_phase phase; /* changed in grpc_charge.c alone */
-        struct grpc_conn *conn;       /* COUNTED: with a reference */
-        size_t bytes;
-        size_t held;                /* WAITING, and OVER until it is closed: bytes that it holds */
-        struct hps_grpc_call *next; /* WAITING */
-    } charge;
 
     struct {
         uint64_t framed; /* as seen by the last tick */
@@ -369,50 +345,34 @@ extern const unsigned grpc_reply_follows[GRPC_REPLY_PHASES];
  */
 void grpc_call_deadline_set(struct hps_grpc_call *call, enum grpc_deadline_phase to,
                             uint64_t at_us);
-/* Bytes of an unfinished request count against the connection, its peer and the server.
- *
- * unit    held bytes that it takes now, instead of those that were counted last
- */
-static inline void grpc_call_count_bytes(struct hps_grpc_call *call, size_t held)
-{
-    HPS_ASSERT(call->conn != NULL);
-    HPS_ASSERT(call->request.counted <= call->conn->request_bytes);
-    size_t more = held - call->request.counted; /* modulo 2^64: it may be less */
-    if (more != 0) {                            /* all loops write the server's sum */
-        atomic_fetch_add_explicit(&call->grpc_loop->server->request_bytes, more,
-                                  memory_order_relaxed);
-        hps_place_hold(call->conn->seat, more);
-        call->conn->request_bytes += more;
-        call->request.counted = held;
-    }
-}
-
-/* Bytes of a call and its headers count against the peer and the server, until the call is closed.
- *
- * unit    bytes that they take now
- */
-static inline void grpc_call_count_head(struct hps_grpc_call *call, size_t bytes)
-{
-    size_t more = bytes - call->headers.counted; /* modulo 2^64: it may be less */
-    if (more != 0) {
-        atomic_fetch_add_explicit(&call->grpc_loop->server->call_bytes, more, memory_order_relaxed);
-        hps_place_hold(call->conn->seat, more);
-        call->headers.counted = bytes;
-    }
-}
-
-/* Bytes that the request of a call takes: of what is being put together, waits, or is kept. */
+/* Bytes that the request of a call takes: its headers, and messages that are incomplete, wait or
+ * are kept. */
 static inline size_t grpc_call_held_bytes(const struct hps_grpc_call *call)
 {
-    return hps_grpc_decoder_held(&call->request.decoder) + call->request.stash.size +
-           call->request.kept_bytes;
+    return call->headers.fields.bytes.capacity + hps_grpc_decoder_held(&call->request.decoder) +
+           call->request.stash.size + call->request.kept_bytes;
+}
+
+/* Of these bytes, the part that is charged in addition to HPS_CALL_BYTES. */
+static inline size_t grpc_call_charged_bytes(size_t held)
+{
+    return held > HPS_CALL_MESSAGE_BYTES ? held : 0;
+}
+
+/* The request of a call holds fewer bytes now. */
+static inline void grpc_call_count_less(struct hps_grpc_call *call, size_t held)
+{
+    size_t bytes = grpc_call_charged_bytes(held);
+
+    HPS_ASSERT(bytes <= call->request.counted);
+    if (bytes < call->request.counted) {
+        hps_charge_shrink(&call->charge, HPS_LIMIT_REQUESTS, call->request.counted - bytes);
+        call->request.counted = bytes;
+    }
 }
 
 /* The bytes of a request that nobody will look at go, and count no more. */
 void grpc_call_drop_request(struct hps_grpc_call *call);
-/* The call is answered, or over: it waits no longer for room to count its answer (grpc_charge.c).
- */
-void grpc_charge_give_up(struct hps_grpc_call *call);
 /* Into the queue of held calls of its connection, and out of it. */
 void grpc_call_hold(struct hps_grpc_call *call);
 void grpc_call_unhold(struct hps_grpc_call *call);
@@ -437,11 +397,8 @@ static inline void grpc_call_request_set(struct hps_grpc_call *call, enum grpc_r
         break;
     case GRPC_REQUEST_DISPATCHED:
         if (call->entry->method->on_packed == NULL) {
-            grpc_call_count_bytes(call, 0);
+            grpc_call_count_less(call, call->headers.fields.bytes.capacity);
         } /* else when the service is done with them */
-        break;
-    case GRPC_REQUEST_CLOSED:
-        grpc_call_count_bytes(call, 0);
         break;
     case GRPC_REQUEST_DROPPED:
         if (!call->delivering) {
@@ -459,9 +416,6 @@ static inline void grpc_call_reply_set(struct hps_grpc_call *call, enum grpc_rep
     HPS_ASSERT(call->reply.phase < GRPC_REPLY_PHASES && to < GRPC_REPLY_PHASES);
     HPS_ASSERT((grpc_reply_follows[call->reply.phase] & 1u << to) != 0);
     call->reply.phase = to;
-    if (to >= GRPC_REPLY_FINISHED) {
-        grpc_charge_give_up(call);
-    }
     if (to == GRPC_REPLY_CLOSED) {
         grpc_call_request_set(call, GRPC_REQUEST_CLOSED);
     } else if (to >= GRPC_REPLY_FINISHED && call->request.phase < GRPC_REQUEST_DISPATCHED) {
@@ -483,7 +437,7 @@ void grpc_conn_sane(const struct grpc_conn *conn);
 /* The call of a stream that the client has opened.
  *
  * owner   its reference is the stream's, until grpc_call_closed
- * error   NULL: no memory
+ * error   NULL: no memory, or more calls without a charge than may be answered
  */
 struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http_stream *stream);
 /* The stream is closed: service and observer are notified, and the stream's reference is dropped.
@@ -499,6 +453,8 @@ void grpc_call_stalled(struct hps_grpc_call *call);
 /* One field of a header block came; both NUL-terminated. */
 void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_size,
                       const char *value, size_t value_size);
+/* Opens the charge of a call if it is not open. error: EXHAUSTED, with a text for the client. */
+hps_status grpc_call_pay(struct hps_grpc_call *call, struct hps_error *err) HPS_MUST_CHECK;
 /* The block is complete: refuse the call, or let its messages come. */
 void grpc_call_headers_done(struct hps_grpc_call *call);
 
@@ -525,11 +481,8 @@ hps_status grpc_guard_again(struct grpc_conn *conn, struct hps_error *err) HPS_M
 void grpc_call_data(struct hps_grpc_call *call, const uint8_t *data, size_t size);
 /* The client sends no more: deliver what is whole, hold it, or refuse the call. */
 void grpc_call_end(struct hps_grpc_call *call);
-/* What it takes to put the request together is counted; the call is refused if that is too much. */
+/* Charges the bytes that the request holds now. Refuses the call if there is no memory for them. */
 void grpc_call_check_bytes(struct hps_grpc_call *call);
-/* Whether calls and requests of all connections take at most request_bytes_all_max and `eighths` of
- * it more. A peer that has less than its share may exceed that, all such peers by one share. */
-bool grpc_conn_has_room(const struct grpc_conn *conn, unsigned eighths);
 /* A unary request is whole: now, or when there is room and time. */
 void grpc_call_dispatch_or_hold(struct hps_grpc_call *call);
 void grpc_call_dispatch(struct hps_grpc_call *call); /* a held one, now that there is room */
@@ -548,6 +501,8 @@ void grpc_call_reset(struct hps_grpc_call *call, uint32_t error);
 void grpc_call_trailers(struct hps_grpc_call *call);
 /* The answer cannot be sent for want of memory: the call ends. */
 void grpc_call_answer_failed(struct hps_grpc_call *call);
+/* So many bytes of the reply are still queued. */
+void grpc_call_reply_left(struct hps_grpc_call *call, size_t bytes);
 /* Fewer bytes of the answer are queued: messages that waited for that are taken in, and the service
  * may send more. */
 void grpc_call_sent(struct hps_grpc_call *call);
@@ -594,19 +549,12 @@ uint8_t *grpc_http_room(struct hps_grpc_call *call, size_t size, size_t *out_roo
 void grpc_http_refuse(struct hps_grpc_call *call, unsigned http_status, hps_status status,
                       const char *fmt, ...) HPS_PRINTF(4, 5);
 
-/* ---- grpc_charge.c --------------------------------------------------------------------------- */
-
-/* No call is left. */
-void grpc_charges_fini(struct grpc_conn *conn);
-/* Beside what counts, and who waits to, no answer of any size has room. */
-bool grpc_charges_full(const struct grpc_conn *conn);
-/* Let those count that have room, in the order in which they came, and call on_room. */
-void grpc_charges_release(struct grpc_conn *conn);
-/* Assert that the phase of a charge and what goes with it fit. */
-void grpc_charge_sane(const struct hps_grpc_call *call);
-
 /* ---- grpc_seat.c ----------------------------------------------------------------------------- */
 
+/* The account of a connection. *out_account: NULL if memory is not limited. error: NO_MEMORY */
+hps_status grpc_seat_account(const struct hps_grpc_server *server, const struct hps_conn *raw,
+                             uint32_t listener_mask, struct hps_account **out_account)
+    HPS_MUST_CHECK;
 /* A connection that is adopted on this loop can be asked to give way from now on. */
 void grpc_seat_watch(struct hps_grpc_loop *grpc_loop, struct hps_place *seat);
 /* The connection was asked to give way: it does, unless it does already. */
@@ -676,7 +624,7 @@ uint64_t grpc_tick_us(const struct hps_grpc_limits *limits);
 
 void grpc_loop_unref(struct hps_grpc_loop *grpc_loop); /* any thread */
 
-/* The connection is gone, or a charge of it is: freed with the last. */
+/* The connection is gone, or a call of it is freed: it is freed with the last. Any thread. */
 void grpc_conn_unref(struct grpc_conn *conn);
 /* Replies have gone: let waiting requests on, oldest first, and give window back. */
 void grpc_conn_release_held(struct grpc_conn *conn);

@@ -92,16 +92,17 @@ static uint64_t call_minimum(const struct grpc_conn *conn)
 static size_t conn_bytes(const struct grpc_conn *conn)
 {
     size_t queued = conn->http->queued;
+    size_t held = conn->account != NULL ? hps_account_used(conn->account, HPS_LIMIT_REPLIES) : 0;
 
-    return conn->charges.bytes > queued ? conn->charges.bytes : queued;
+    return held > queued ? held : queued;
 }
 
 static size_t call_bytes(const struct hps_grpc_call *call)
 {
     size_t queued = call->stream->queued;
-    bool counts = call->charge.phase == GRPC_CHARGE_COUNTED;
+    size_t held = atomic_load(&call->charge.held[HPS_LIMIT_REPLIES]);
 
-    return counts && call->charge.bytes > queued ? call->charge.bytes : queued;
+    return held > queued ? held : queued;
 }
 
 static void see(struct grpc_conn *conn, uint64_t now_us)

@@ -5,15 +5,45 @@
  */
 #include "net/grpc_internal.h"
 
+#include <stdio.h>
+
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/container.h"
 #include "base/log.h"
+#include "net/addr.h"
 
 enum {
     LEAVE_GRACE_US = 2 * 1000 * 1000, /* for calls of a connection that gives way */
     UNKNOWN_MAX = 16,                 /* calls of one that nobody knows, in a row */
 };
+
+/* ---- accounts ------------------------------------------------------------------------------- */
+
+hps_status grpc_seat_account(const struct hps_grpc_server *server, const struct hps_conn *raw,
+                             uint32_t listener_mask, struct hps_account **out_account)
+{
+    char host[GRPC_PEER_BYTES];
+    char name[GRPC_PEER_BYTES + 16];
+    uid_t uid;
+
+    *out_account = NULL;
+    if (server->accounts == NULL) {
+        return HPS_OK;
+    }
+    if (hps_conn_peer_uid(raw, &uid)) {
+        (void)snprintf(name, sizeof name, "user:%lu", (unsigned long)uid);
+    } else {
+        (void)snprintf(name, sizeof name, "address:%s",
+                       hps_addr_host(hps_conn_peer(raw), host, sizeof host));
+    }
+    struct hps_account *address = hps_account_get(server->accounts, name);
+    if (address != NULL) {
+        *out_account =
+            hps_account_connection(address, (listener_mask & server->operator_mask) != 0);
+    }
+    return *out_account != NULL ? HPS_OK : HPS_NO_MEMORY;
+}
 
 /* ---- giving way ------------------------------------------------------------------------------ */
 

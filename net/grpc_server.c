@@ -31,10 +31,6 @@ struct hps_grpc_server *hps_grpc_server_new(const struct hps_grpc_limits *limits
     HPS_ASSERT(limits->request_bytes_max > 0 && limits->streams_max > 0);
     if (server != NULL) {
         server->limits = *limits;
-        atomic_init(&server->call_bytes, 0);
-        atomic_init(&server->request_bytes, 0);
-        atomic_init(&server->crowded_us, 0);
-        atomic_init(&server->line_bytes, 0);
         atomic_init(&server->watched_us, 0);
         atomic_init(&server->search.under_way, false);
         atomic_init(&server->search.ended_us, 0);
@@ -90,6 +86,13 @@ bool grpc_server_keeps(const struct hps_grpc_server *server, const char *name, s
     return false;
 }
 
+void hps_grpc_server_limits_use(struct hps_grpc_server *server, struct hps_limits *limits,
+                                uint32_t operator_mask)
+{
+    server->accounts = limits;
+    server->operator_mask = operator_mask;
+}
+
 void hps_grpc_server_free(struct hps_grpc_server *server)
 {
     if (server != NULL) {
@@ -116,13 +119,12 @@ const struct grpc_entry *grpc_server_find(const struct hps_grpc_server *server, 
 
 bool grpc_conn_is_full(const struct grpc_conn *conn)
 {
-    return grpc_charges_full(conn) ||
+    return (conn->account != NULL && hps_account_is_full(conn->account)) ||
            conn->http->queued > conn->grpc_loop->limits.connection_reply_bytes_max;
 }
 
 void grpc_conn_release_held(struct grpc_conn *conn)
 {
-    grpc_charges_release(conn);
     while (conn->held_head != NULL && !grpc_conn_is_full(conn) && !grpc_conn_is_spent(conn)) {
         grpc_call_dispatch(conn->held_head);
         grpc_conn_see(conn, hps_clock_us());
@@ -176,12 +178,10 @@ static void go_on(struct hps_run_item *item, unsigned events)
 
 /* ---- events of a connection ------------------------------------------------------------------ */
 
-/* Refused calls count, too, until their answers are sent. Beyond two eighths not even a refusal
- * gets memory. */
 static void on_stream(void *ctx, struct hps_http_stream *stream)
 {
     struct grpc_conn *conn = ctx;
-    struct hps_grpc_call *call = grpc_conn_has_room(conn, 2) ? grpc_call_new(conn, stream) : NULL;
+    struct hps_grpc_call *call = grpc_call_new(conn, stream);
 
     if (call == NULL) {
         hps_http_reset(stream, HPS_HTTP2_REFUSED_STREAM);
@@ -304,9 +304,11 @@ void grpc_loop_unref(struct hps_grpc_loop *grpc_loop)
 
 void grpc_conn_unref(struct grpc_conn *conn)
 {
-    HPS_ASSERT(conn->refs > 0);
-    if (--conn->refs == 0) {
-        HPS_ASSERT(conn->http == NULL && conn->charges.bytes == 0);
+    unsigned refs = atomic_fetch_sub_explicit(&conn->refs, 1, memory_order_acq_rel);
+
+    HPS_ASSERT(refs > 0);
+    if (refs == 1) {
+        hps_account_unref(conn->account);
         hps_free(conn);
     }
 }
@@ -317,7 +319,6 @@ static void conn_gone(struct grpc_conn *conn)
     const struct hps_grpc_observer *observer = &grpc_loop->server->observer;
 
     HPS_ASSERT(conn->calls == NULL && conn->held_head == NULL);
-    HPS_ASSERT(conn->request_bytes == 0); /* each call has given back what it took */
     hps_run_remove(&conn->item);
     if (conn->prev != NULL) {
         conn->prev->next = conn->next;
@@ -339,7 +340,6 @@ static void conn_gone(struct grpc_conn *conn)
     }
     hps_place_free(conn->seat);
     conn->seat = NULL;
-    grpc_charges_fini(conn);
     conn->http = NULL;
     grpc_conn_unref(conn);
     if (grpc_loop->phase == GRPC_LOOP_DRAINING && grpc_loop->conns == NULL) {
@@ -422,7 +422,7 @@ static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, str
     struct hps_error err;
     uint64_t now_us = hps_clock_us();
 
-    conn->refs = 1;
+    atomic_init(&conn->refs, 1);
     conn->grpc_loop = grpc_loop;
     hps_run_item_init(&conn->item, hps_loop_work(grpc_loop->loop), hps_conn_client(raw), go_on);
     conn->idle_us = now_us;
@@ -432,11 +432,19 @@ static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, str
     conn->client = hps_conn_client(raw);
     strncpy(conn->peer, hps_conn_peer(raw), sizeof conn->peer - 1);
     conn->seat = hps_conn_place_take(raw);
-    if (open_http(grpc_loop, raw, conn, &err) != HPS_OK) {
+    hps_status status =
+        grpc_seat_account(grpc_loop->server, raw, conn->listener_mask, &conn->account);
+    if (status != HPS_OK) {
+        hps_error_set(&err, status, "no memory");
+        hps_conn_free(raw);
+    } else {
+        status = open_http(grpc_loop, raw, conn, &err);
+    }
+    if (status != HPS_OK) {
         HPS_LOG(WARN, "grpc", "connection refused: it could not be set up",
                 HPS_STR("reason", err.text));
         hps_place_free(conn->seat);
-        hps_free(conn);
+        grpc_conn_unref(conn);
         return;
     }
     conn->next = grpc_loop->conns;

@@ -56,7 +56,6 @@ struct client {
     uint64_t number;
     unsigned n; /* places that are not displaced */
     unsigned n_leaving;
-    atomic_size_t request_bytes;
 };
 
 struct failing {
@@ -158,7 +157,6 @@ static void client_free_unused(struct hps_place_table *table, struct client *cli
     if (client->n > 0 || client->n_leaving > 0) {
         return;
     }
-    HPS_ASSERT(atomic_load_explicit(&client->request_bytes, memory_order_relaxed) == 0);
     while (*at != client) {
         HPS_ASSERT(*at != NULL);
         at = &(*at)->next;
@@ -472,19 +470,6 @@ void hps_place_busy(struct hps_place *place, uint64_t now_us)
 void hps_place_idle(struct hps_place *place, uint64_t now_us)
 {
     set_rank(place, RANK_IDLE, now_us);
-}
-
-void hps_place_hold(struct hps_place *place, size_t more)
-{
-    if (place != NULL) {
-        atomic_fetch_add_explicit(&place->client->request_bytes, more, memory_order_relaxed);
-    }
-}
-
-size_t hps_place_client_bytes(const struct hps_place *place)
-{
-    return place != NULL ? atomic_load_explicit(&place->client->request_bytes, memory_order_relaxed)
-                         : 0;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

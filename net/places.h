@@ -115,13 +115,6 @@ void hps_place_busy(struct hps_place *place, uint64_t now_us);
  * NULL has no effect. */
 void hps_place_idle(struct hps_place *place, uint64_t now_us);
 
-/* Adds `more` to the number of request bytes in memory for the connection. To subtract n bytes,
- * pass (size_t)0 - n. The connection must have subtracted all its bytes before hps_place_free.
- * NULL has no effect. */
-void hps_place_hold(struct hps_place *place, size_t more);
-/* The number of request bytes (hps_place_hold) of all connections of the client. NULL: 0. */
-size_t hps_place_client_bytes(const struct hps_place *place);
-
 /* Records a failure that the client of the connection has caused: the connection ended before its
  * first request, or a call was not authenticated. If the caller should report the client now,
  * returns its number of failures since the last report; else 0. The caller should report a client

@@ -17,7 +17,7 @@
 #include "cache/device/device.h"
 #include "server/daemon_internal.h"
 
-enum { ADMIN_THREADS = 8, ADMIN_QUEUE_MAX = 256, WORKER_QUEUE_MAX = 4096, WAITING_MAX = 4096 };
+enum { ADMIN_THREADS = 8, ADMIN_QUEUE_MAX = 256, WORKER_QUEUE_MAX = 4096 };
 enum { INSERTION_JOBS_MAX = 16, COMMIT_MS_MIN = 1000 };
 #define BLOCKS_IDLE_BYTES_MAX ((size_t)256 << 20)
 
@@ -45,6 +45,42 @@ enum { N_NAMES = sizeof(service_names) / sizeof(service_names[0]), N_PUBLIC = N_
 static hps_status no_memory(struct hps_error *err)
 {
     return hps_error_set(err, HPS_NO_MEMORY, "no memory to start");
+}
+
+void daemon_limits(const struct hps_config_server *config, struct hps_limits_options *out_options)
+{
+    *out_options = (struct hps_limits_options){
+        .max = {[HPS_LIMIT_REQUESTS] = config->request_bytes_in_flight,
+                [HPS_LIMIT_REPLIES] = config->reply_bytes_in_flight},
+        .connection_max = {[HPS_LIMIT_REQUESTS] = 8 * config->request_bytes_max,
+                           [HPS_LIMIT_REPLIES] = config->connection_reply_bytes},
+        .share = config->peer_share};
+}
+
+static struct hps_metric *limit_metric(struct hps_daemon *daemon, enum hps_metric_id id,
+                                       const char *limit, const char *scope)
+{
+    return hps_server_metric(daemon->metrics, id, limit, scope, NULL, NULL);
+}
+
+static struct hps_limits *make_limits(struct hps_daemon *daemon)
+{
+    struct hps_limits_options options;
+    struct hps_limits_metrics metrics = {.in_flight = daemon->series.reply_bytes_in_flight};
+    for (enum hps_limit limit = 0; limit < HPS_LIMIT_COUNT; limit++) {
+        const char *name = hps_limit_name(limit);
+        metrics.used[limit] = limit_metric(daemon, HPS_M_LIMIT_USED, name, NULL);
+        metrics.max[limit] = limit_metric(daemon, HPS_M_LIMIT_MAX, name, NULL);
+        metrics.largest[limit] = limit_metric(daemon, HPS_M_LIMIT_LARGEST, name, NULL);
+        for (enum hps_limit_scope scope = 0; scope < HPS_SCOPE_COUNT; scope++) {
+            metrics.refused[limit][scope] =
+                limit_metric(daemon, HPS_M_LIMIT_REFUSED, name, hps_limit_scope_name(scope));
+        }
+    }
+    metrics.waiting =
+        limit_metric(daemon, HPS_M_LIMIT_WAITING, hps_limit_name(HPS_LIMIT_REPLIES), NULL);
+    daemon_limits(&daemon->options.config->server, &options);
+    return hps_limits_new(&options, &metrics);
 }
 
 static hps_status make_state(struct hps_daemon *daemon, struct hps_error *err)
@@ -78,15 +114,9 @@ static hps_status make_state(struct hps_daemon *daemon, struct hps_error *err)
         }
     }
     hps_service_metrics_fill(daemon->metrics, &daemon->series);
-    const struct hps_admission_options admission = {.bytes_max = config->reply_bytes_in_flight,
-                                                    .reply_bytes_max = config->reply_bytes_max,
-                                                    .waiting_max = WAITING_MAX,
-                                                    .share = config->peer_share,
-                                                    .in_flight =
-                                                        daemon->series.reply_bytes_in_flight};
-    daemon->admission = hps_admission_new(&admission);
+    daemon->limits = make_limits(daemon);
     daemon->rpc_metrics = hps_rpc_metrics_new(daemon->metrics);
-    if (daemon->admission == NULL || daemon->rpc_metrics == NULL) {
+    if (daemon->limits == NULL || daemon->rpc_metrics == NULL) {
         return no_memory(err);
     }
     int audit_fd = -1;
@@ -250,8 +280,10 @@ static void on_refusal(void *ctx, const struct hps_access_refusal *refusal) /* a
 
 static hps_status make_access(struct hps_daemon *daemon, struct hps_error *err)
 {
-    const struct hps_access_options options = {
-        .admin_mask = LISTENER_ADMIN, .on_refusal = on_refusal, .ctx = daemon};
+    const struct hps_access_options options = {.limits = daemon->limits,
+                                               .admin_mask = LISTENER_ADMIN,
+                                               .on_refusal = on_refusal,
+                                               .ctx = daemon};
     struct hps_access_rules *rules = NULL;
     hps_status status = daemon_read_rules(&daemon->options.config->server, &rules, err);
     if (status != HPS_OK) {
@@ -359,6 +391,7 @@ void daemon_lookup_limits(const struct hps_config_server *config,
     out_limits->tables_max = config->tables_max;
     out_limits->keys_max = config->keys_max;
     out_limits->queue_us_max = (uint64_t)config->queue_ms_max * 1000;
+    out_limits->reply_bytes_max = config->reply_bytes_max;
 }
 
 static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err)
@@ -369,7 +402,6 @@ static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err
         .io = daemon->io,
         .insertion = daemon->insertion,
         .blocks = daemon->blocks,
-        .admission = daemon->admission,
         .slowlog = daemon->slowlog,
         .metrics = &daemon->series,
         .path = (enum hps_lookup_path)daemon->options.config->server.lookup_path,
@@ -422,31 +454,10 @@ static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err
     return HPS_OK;
 }
 
-/* Requests are far smaller than replies, so they get a quarter of the bytes of replies. The minimum
- * is twice the longest request, so that an idle server always has capacity for one. */
-static size_t request_bytes_all_max(const struct hps_config_server *config)
-{
-    uint64_t share = config->reply_bytes_in_flight / 4;
-    uint64_t two = 2 * config->request_bytes_max;
-    return share > two ? share : two;
-}
-
-/* Limit of one peer; at least the longest request. */
-static size_t request_bytes_share(const struct hps_config_server *config)
-{
-    size_t share = (size_t)((double)request_bytes_all_max(config) * config->peer_share);
-    if (config->peer_share == 0) {
-        return 0;
-    }
-    return share > config->request_bytes_max ? share : config->request_bytes_max;
-}
-
 void daemon_grpc_limits(const struct hps_config_server *config, struct hps_grpc_limits *out_limits)
 {
     *out_limits = (struct hps_grpc_limits){
         .request_bytes_max = config->request_bytes_max,
-        .request_bytes_all_max = request_bytes_all_max(config),
-        .request_bytes_share = request_bytes_share(config),
         .connection_reply_bytes_max = config->connection_reply_bytes,
         .streams_max = config->streams_per_connection,
         .compression = config->compression,
@@ -530,6 +541,7 @@ static hps_status make_server(struct hps_daemon *daemon, struct hps_error *err)
     if (daemon->server == NULL) {
         return no_memory(err);
     }
+    hps_grpc_server_limits_use(daemon->server, daemon->limits, LISTENER_ADMIN);
     const struct hps_grpc_guard guard = hps_access_guard(daemon->access);
     hps_grpc_server_guard_set(daemon->server, &guard);
     hps_grpc_server_keep(daemon->server, headers_read);
@@ -627,12 +639,12 @@ static void stop_loops(struct hps_daemon *daemon)
 static hps_status daemon_make(struct hps_daemon *daemon, struct hps_error *err)
 {
     const struct hps_config_server *config = &daemon->options.config->server;
-    hps_status status = make_access(daemon, err);
-    if (status == HPS_OK) {
-        status = daemon_make_tls(config, &daemon->tls, err);
-    }
+    hps_status status = daemon_make_tls(config, &daemon->tls, err);
     if (status == HPS_OK) {
         status = make_state(daemon, err);
+    }
+    if (status == HPS_OK) {
+        status = make_access(daemon, err);
     }
     if (status == HPS_OK) {
         status = hps_listeners_open(config, &daemon->listeners, err);
@@ -759,7 +771,6 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_models_free(daemon->models);
     hps_breaker_free(daemon->durable_breaker);
     hps_store_servers_free(daemon->shared_servers);
-    hps_admission_free(daemon->admission);
     hps_slowlog_free(daemon->slowlog);
     hps_audit_free(daemon->audit);
     hps_devices_close(daemon->devices); /* before the slab that they write to */
@@ -769,6 +780,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
     daemon_tls_free(&daemon->tls);
     hps_listeners_close(&daemon->listeners);
     hps_access_free(daemon->access);
+    hps_limits_free(daemon->limits);
     hps_free(daemon->threads);
     hps_lock_fini(&daemon->config_lock);
     hps_free(daemon);

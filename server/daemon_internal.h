@@ -76,7 +76,7 @@ struct hps_daemon {
     struct hps_catalog *catalog;
     struct hps_block_pool *blocks;
     struct hps_devices *devices; /* NULL: no model has an embedding cache */
-    struct hps_admission *admission;
+    struct hps_limits *limits;   /* memory of calls */
     struct hps_slowlog *slowlog;
     struct hps_audit *audit;
     struct hps_pool *workers;
@@ -132,6 +132,7 @@ struct hps_daemon {
 
 /* ---- daemon.c: values from the configuration ------------------------------------------------- */
 
+void daemon_limits(const struct hps_config_server *config, struct hps_limits_options *out_options);
 void daemon_grpc_limits(const struct hps_config_server *config, struct hps_grpc_limits *out_limits);
 /* Sets how much of the queues of the pools one client may use. */
 void daemon_pools_limits(struct hps_daemon *daemon, const struct hps_config_server *config);

@@ -199,8 +199,9 @@ static void apply(struct hps_daemon *daemon, struct prepared *prepared)
     struct hps_lookup_limits lookup;
     struct hps_place_limits places;
     hps_slowlog_threshold_set(daemon->slowlog, (uint64_t)server->slow_request_ms * 1000);
-    hps_admission_limits_set(daemon->admission, server->reply_bytes_in_flight,
-                             server->reply_bytes_max, server->peer_share);
+    struct hps_limits_options limits;
+    daemon_limits(server, &limits);
+    hps_limits_set(daemon->limits, &limits);
     daemon_pools_limits(daemon, server);
     daemon_lookup_limits(server, &lookup);
     hps_lookup_service_limits_set(daemon->lookup, &lookup);

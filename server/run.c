@@ -217,6 +217,7 @@ static void refresh_gauges(void *ctx)
     struct hps_store *host = hps_stores_host(&env->stores);
     struct hps_store *durable = hps_stores_durable(&env->stores);
     hps_readiness_refresh(daemon->readiness);
+    hps_limits_export(daemon->limits);
     hps_catalog_each(daemon->catalog, version_gauges, daemon);
     device_gauges(daemon);
     hps_updater_gauges(daemon->updater);
@@ -443,6 +444,7 @@ void daemon_ask_drain(void *ctx)
 void daemon_status(void *ctx, struct hps_admin_status *out_status)
 {
     struct hps_daemon *daemon = ctx;
+    hps_limits_export(daemon->limits);
     *out_status = (struct hps_admin_status){
         .draining = atomic_load(&daemon->draining),
         .started_us = daemon->started_us,
@@ -471,7 +473,7 @@ static void log_state(struct hps_daemon *daemon)
     HPS_LOG(INFO, "state", "daemon",
             HPS_STR("ready", hps_readiness_get(daemon->readiness, NULL, NULL) ? "true" : "false"),
             HPS_U64("connections", connections(daemon)),
-            HPS_U64("reply_bytes_in_flight", hps_admission_bytes(daemon->admission)),
+            HPS_U64("reply_bytes_in_flight", hps_limits_used(daemon->limits, HPS_LIMIT_REPLIES)),
             HPS_U64("worker_queue", hps_pool_depth(daemon->workers)));
     hps_catalog_each(daemon->catalog, log_version, daemon);
 }

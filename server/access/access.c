@@ -17,14 +17,12 @@
 #include "base/heap.h"
 #include "base/lock.h"
 #include "net/tls.h"
-#include "server/access/account.h"
 #include "server/access/rules.h"
 
 enum { TOKEN_BYTES_KEPT = 512 };
 
 struct hps_access {
     struct hps_access_options options;
-    struct hps_accounts *accounts;
     struct hps_lock lock; /* over rules */
     struct hps_access_rules *rules;
     /* Of the rules: visitors see by it that theirs are old. */
@@ -59,15 +57,11 @@ struct hps_access *hps_access_new(const struct hps_access_options *options,
                                   struct hps_access_rules *rules)
 {
     struct hps_access *access = hps_calloc(1, sizeof(*access));
-    struct hps_accounts *accounts = hps_accounts_new();
-    if (access == NULL || accounts == NULL) {
-        hps_free(access);
-        hps_accounts_free(accounts);
+    if (access == NULL) {
         hps_access_rules_unref(rules);
         return NULL;
     }
     access->options = *options;
-    access->accounts = accounts;
     hps_lock_init(&access->lock, HPS_LOCK_ACCESS);
     access->rules = rules;
     access->expiry_unix_s = access_rules_next_expiry(rules, now_unix_s());
@@ -79,7 +73,6 @@ void hps_access_free(struct hps_access *access)
 {
     if (access != NULL) {
         hps_access_rules_unref(access->rules);
-        hps_accounts_free(access->accounts);
         hps_lock_fini(&access->lock);
         hps_free(access);
     }
@@ -146,7 +139,7 @@ static hps_status visitor_renew(struct visitor *visitor)
     struct hps_access_grant *own = NULL;
     uint64_t generation = 0;
     struct hps_access_rules *rules = current_rules(access, &generation);
-    hps_status status = access_grant_new(access, access->accounts, rules, &visitor->identity,
+    hps_status status = access_grant_new(access, access->options.limits, rules, &visitor->identity,
                                          ACCESS_TOKEN_NONE, 0, NULL, &own);
     if (status != HPS_OK) {
         hps_access_rules_unref(rules);
@@ -217,8 +210,9 @@ static hps_status token_grant(const struct visitor *visitor, const uint8_t sha25
         return hps_error_set(err, HPS_UNAUTHENTICATED,
                              "authorization: the bearer token is not a valid one");
     }
-    hps_status status = access_grant_new(visitor->access, visitor->access->accounts, visitor->rules,
-                                         &visitor->identity, kind, index, sha256, out_grant);
+    hps_status status =
+        access_grant_new(visitor->access, visitor->access->options.limits, visitor->rules,
+                         &visitor->identity, kind, index, sha256, out_grant);
     return status == HPS_OK ? HPS_OK : hps_error_set(err, status, "no memory for a grant");
 }
 
@@ -331,7 +325,7 @@ static hps_status judge(struct visitor *visitor, const char *method, const char 
     return HPS_OK;
 }
 
-static hps_status enter(void *ctx, const struct hps_grpc_call *call, uint32_t roles,
+static hps_status enter(void *ctx, struct hps_grpc_call *call, uint32_t roles,
                         const void **out_grant, struct hps_error *err)
 {
     struct visitor *visitor = ctx;
@@ -342,6 +336,10 @@ static hps_status enter(void *ctx, const struct hps_grpc_call *call, uint32_t ro
     const char *header =
         visitor->asks_token ? hps_grpc_call_header(call, "authorization", NULL) : NULL;
     hps_status status = judge(visitor, hps_grpc_call_path(call), header, roles, &grant, err);
+    if (status == HPS_OK) {
+        status = hps_charge_identify(hps_grpc_call_charge(call), grant->account, grant->reply_bytes,
+                                     err);
+    }
     if (status == HPS_OK) {
         *out_grant = access_grant_ref(grant);
     }
@@ -362,8 +360,8 @@ static hps_status visitor_again(void *ctx, const struct hps_conn *conn, struct h
                : hps_error_set(err, HPS_NO_MEMORY, "no memory for a grant");
 }
 
-static hps_status again(void *ctx, const struct hps_grpc_call *call, const void *old,
-                        uint32_t roles, struct hps_error *err)
+static hps_status again(void *ctx, struct hps_grpc_call *call, const void *old, uint32_t roles,
+                        struct hps_error *err)
 {
     struct visitor *visitor = ctx;
     const struct hps_access_grant *before = old;
@@ -379,6 +377,7 @@ static hps_status again(void *ctx, const struct hps_grpc_call *call, const void 
     }
     if (status == HPS_OK) {
         access_grant_limit((struct hps_access_grant *)(uintptr_t)before, after);
+        hps_charge_quota_set(hps_grpc_call_charge(call), after->reply_bytes);
     }
     hps_access_grant_unref(after);
     if (status != HPS_OK) {
@@ -509,9 +508,4 @@ hps_status hps_access_take_call(const struct hps_grpc_call *call, uint32_t roles
                          "call rejected: %s may send %" PRIu32
                          " a second (requests_per_s of its rule); retry in %" PRIu64 " ms",
                          hps_access_grant_who(grant), requests_per_s, *out_retry_us / 1000 + 1);
-}
-
-uint64_t hps_access_grant_reply_bytes(const struct hps_access_grant *grant)
-{
-    return grant->reply_bytes;
 }

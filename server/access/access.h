@@ -32,7 +32,6 @@
 struct hps_access;       /* one of the daemon */
 struct hps_access_rules; /* those that a configuration makes; immutable */
 struct hps_access_grant;
-struct hps_account; /* server/access/account.h */
 
 /* ---- rules ----------------------------------------------------------------------------------- */
 
@@ -64,7 +63,8 @@ struct hps_access_refusal {
 };
 
 struct hps_access_options {
-    uint32_t admin_mask; /* of listeners: bits of those that are for administration */
+    struct hps_limits *limits; /* has the accounts of identities; outlives the access object */
+    uint32_t admin_mask;       /* of listeners: bits of those that are for administration */
     /* May be NULL. Any thread. */
     void (*on_refusal)(void *ctx, const struct hps_access_refusal *refusal);
     void *ctx;
@@ -116,9 +116,6 @@ struct hps_account *hps_access_grant_account(const struct hps_access_grant *gran
  */
 hps_status hps_access_take_call(const struct hps_grpc_call *call, uint32_t roles,
                                 uint64_t *out_retry_us, struct hps_error *err) HPS_MUST_CHECK;
-/* The limit on replies of lookups in flight: the highest one of the rules that give the role
- * lookup; 0: no limit. */
-uint64_t hps_access_grant_reply_bytes(const struct hps_access_grant *grant);
 
 /* For a server without this guard: may who is at the other end of `conn`, with that authorization
  * header (NULL: none), do `role` to all models, and the server as a whole? Its handshake is over.

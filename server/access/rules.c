@@ -13,6 +13,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "net/addr.h"
 
 /* ---- rules ----------------------------------------------------------------------------------- */
 
@@ -131,16 +132,6 @@ static hps_status copy_names(struct access_identity *identity, const struct hps_
     return status;
 }
 
-/* The peer without its port. */
-static void copy_address(struct access_identity *identity, const char *peer)
-{
-    const char *colon = strrchr(peer, ':');
-    size_t n = colon != NULL ? (size_t)(colon - peer) : strlen(peer);
-    bool bracketed = n > 2 && peer[0] == '[' && peer[n - 1] == ']';
-    (void)snprintf(identity->address, sizeof(identity->address), "%.*s",
-                   (int)(bracketed ? n - 2 : n), bracketed ? peer + 1 : peer);
-}
-
 hps_status access_identity_init(struct access_identity *identity, const struct hps_conn *conn,
                                 bool admin)
 {
@@ -148,7 +139,7 @@ hps_status access_identity_init(struct access_identity *identity, const struct h
     gid_t group = 0;
     *identity = (struct access_identity){.admin = admin};
     if (!hps_conn_peer_uid(conn, &user)) {
-        copy_address(identity, hps_conn_peer(conn));
+        (void)hps_addr_host(hps_conn_peer(conn), identity->address, sizeof(identity->address));
         return copy_names(identity, conn);
     }
     identity->is_unix = true;
@@ -309,26 +300,7 @@ static void name_grant(struct hps_access_grant *grant, const struct access_ident
     }
 }
 
-/* Limits are those of `who`; of an IPv6 address those of its network of 64 bits, of which one host
- * has as many addresses as it likes. NULL: no memory. owner: the caller */
-static struct hps_account *account_of(struct hps_accounts *accounts, const char *who)
-{
-    static const char prefix[] = "address:";
-    const char *text = who + sizeof(prefix) - 1;
-    struct in6_addr address;
-    char network[INET6_ADDRSTRLEN];
-    char name[ACCESS_WHO_BYTES];
-    if (strncmp(who, prefix, sizeof(prefix) - 1) != 0 || inet_pton(AF_INET6, text, &address) != 1 ||
-        IN6_IS_ADDR_V4MAPPED(&address)) {
-        return hps_account_get(accounts, who);
-    }
-    memset(address.s6_addr + 8, 0, 8);
-    (void)snprintf(name, sizeof(name), "%s%s/64", prefix,
-                   inet_ntop(AF_INET6, &address, network, sizeof(network)));
-    return hps_account_get(accounts, name);
-}
-
-hps_status access_grant_new(struct hps_access *access, struct hps_accounts *accounts,
+hps_status access_grant_new(struct hps_access *access, struct hps_limits *limits,
                             struct hps_access_rules *rules, const struct access_identity *identity,
                             enum access_token kind, size_t token_index, const uint8_t *token_sha256,
                             struct hps_access_grant **out_grant)
@@ -361,7 +333,7 @@ hps_status access_grant_new(struct hps_access *access, struct hps_accounts *acco
     }
     grant->reply_bytes = (own & HPS_ROLE_LOOKUP) != 0 ? 0 : grant->reply_bytes;
     name_grant(grant, identity, kind, name, certificate);
-    grant->account = account_of(accounts, grant->who);
+    grant->account = hps_account_get(limits, grant->who);
     if (grant->account == NULL) {
         hps_access_grant_unref(grant);
         return HPS_NO_MEMORY;

@@ -7,8 +7,8 @@
 
 #include <stdatomic.h>
 
+#include "net/limits.h"
 #include "server/access/access.h"
-#include "server/access/account.h"
 
 enum { ACCESS_WHO_BYTES = 288, ACCESS_PEER_BYTES = 96 };
 
@@ -85,7 +85,7 @@ bool access_rules_ask_token(const struct hps_access_rules *rules,
  * owner   *out_grant: the caller, hps_access_grant_unref
  * error   NO_MEMORY
  */
-hps_status access_grant_new(struct hps_access *access, struct hps_accounts *accounts,
+hps_status access_grant_new(struct hps_access *access, struct hps_limits *limits,
                             struct hps_access_rules *rules, const struct access_identity *identity,
                             enum access_token kind, size_t token_index, const uint8_t *token_sha256,
                             struct hps_access_grant **out_grant) HPS_MUST_CHECK;

@@ -211,8 +211,7 @@ static const struct hps_grpc_method methods[] = {
      .roles = HPS_ROLE_LOOKUP,
      .on_packed = on_infer,
      .on_close = hps_lookup_call_closed,
-     .on_undelivered = hps_lookup_call_undelivered,
-     .on_room = hps_lookup_call_room},
+     .on_undelivered = hps_lookup_call_undelivered},
     {.path = "/inference.GRPCInferenceService/ModelStreamInfer",
      .roles = HPS_ROLE_LOOKUP,
      .client_streaming = true,
@@ -220,8 +219,7 @@ static const struct hps_grpc_method methods[] = {
      .on_half_close = hps_lookup_stream_half_close,
      .on_close = hps_lookup_stream_closed,
      .on_undelivered = hps_lookup_call_undelivered,
-     .on_drained = hps_lookup_stream_drained,
-     .on_room = hps_lookup_stream_room},
+     .on_drained = hps_lookup_stream_drained},
 };
 
 struct hps_grpc_service hps_kserve_infer_grpc(struct hps_lookup_service *lookup)

@@ -154,11 +154,10 @@ static void on_infer(struct hps_grpc_call *call, const struct hps_grpc_packed *p
     hps_lookup_call_packed(hps_grpc_call_ctx(call), &front, call, packed);
 }
 
-#define INFER_METHOD(pattern)                                                              \
-    {                                                                                      \
-        .path = (pattern), .roles = HPS_ROLE_LOOKUP, .on_packed = on_infer,                \
-        .on_close = hps_lookup_call_closed, .on_undelivered = hps_lookup_call_undelivered, \
-        .on_room = hps_lookup_call_room                                                    \
+#define INFER_METHOD(pattern)                                                             \
+    {                                                                                     \
+        .path = (pattern), .roles = HPS_ROLE_LOOKUP, .on_packed = on_infer,               \
+        .on_close = hps_lookup_call_closed, .on_undelivered = hps_lookup_call_undelivered \
     }
 
 static const struct hps_http_route routes[] = {

@@ -141,9 +141,6 @@ void request_on_timer(void *ctx)
 
     request_turn_begin(request);
     switch (request->phase) {
-    case PHASE_CONN:
-        request_conn_late(request);
-        break;
     case PHASE_ROOM:
         request_room_on_timer(request);
         break;
@@ -198,7 +195,6 @@ void request_close(struct request *request)
         break;
     case PHASE_GPU: /* its answer cannot be withdrawn */
         break;
-    case PHASE_CONN: /* the call has left the queue of its connection */
     case PHASE_REPLY:
         request->phase = PHASE_ENDED;
         break;

@@ -72,8 +72,6 @@ void exchange_sent(struct exchange *exchange)
 void exchange_tell(struct exchange *exchange, const struct request *request,
                    const struct hps_error *err)
 {
-    /* The request may be rejected while it is in the connection's queue: this takes it out. */
-    hps_grpc_call_discharge(exchange->call);
     exchange->front->tell(exchange->call, request->asked, err);
     exchange_sent(exchange);
 }
@@ -137,16 +135,6 @@ void hps_lookup_stream_half_close(struct hps_grpc_call *call)
     }
     exchange->half_closed = true;
     go_on(exchange);
-}
-
-void hps_lookup_stream_room(struct hps_grpc_call *call)
-{
-    struct exchange *exchange = hps_grpc_call_user(call);
-    struct request *request = exchange->current;
-
-    request_turn_begin(request);
-    request_room_charged(request);
-    request_turn_end(request);
 }
 
 void hps_lookup_stream_drained(struct hps_grpc_call *call)

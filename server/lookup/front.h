@@ -77,11 +77,10 @@ struct hps_lookup_front {
 /* ---- callbacks of methods -------------------------------------------------------------------- */
 
 /* For a method with one request and one reply. The method's on_packed calls this function. Its
- * other callbacks are the next three functions. */
+ * other callbacks are the next two functions. */
 void hps_lookup_call_packed(struct hps_lookup_service *service,
                             const struct hps_lookup_front *front, struct hps_grpc_call *call,
                             const struct hps_grpc_packed *packed);
-void hps_lookup_call_room(struct hps_grpc_call *call);   /* on_room */
 void hps_lookup_call_closed(struct hps_grpc_call *call); /* on_close */
 /* on_undelivered of all lookup methods: the call ended before the method got a message. Counts the
  * call as a lookup, unless the access rules denied the call. */
@@ -96,7 +95,6 @@ void hps_lookup_stream_packed(struct hps_lookup_service *service,
                               const struct hps_lookup_front *front, struct hps_grpc_call *call,
                               const struct hps_grpc_packed *packed);
 void hps_lookup_stream_half_close(struct hps_grpc_call *call); /* on_half_close */
-void hps_lookup_stream_room(struct hps_grpc_call *call);       /* on_room */
 void hps_lookup_stream_drained(struct hps_grpc_call *call);    /* on_drained */
 void hps_lookup_stream_closed(struct hps_grpc_call *call);     /* on_close */
 

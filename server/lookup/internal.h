@@ -3,7 +3,7 @@
  * Shared by the files of the lookup service:
  *
  *     service.c       the methods
- *     quota.c         quotas of an identity
+ *     quota.c         calls per second of an identity
  *     unpack.c        inflating a message
  *     prepare.c       decoding a message, and planning its lookup
  *     room.c          waiting for capacity for the reply
@@ -12,7 +12,7 @@
  *     reply.c         encoding and sending the reply, with explain.c
  *     exchange.c      a call with many requests
  *     request.c       beginning and ending a request, errors, checks
- *     request_pool.c  unused request objects ("idle" ones), kept for reuse
+ *     request_pool.c  the memory of requests; unused arenas, kept for reuse
  *
  * A request belongs to the loop thread of its connection. The functions here are called on that
  * thread, unless they say otherwise. `phase` says which thread has the request. While another
@@ -48,11 +48,8 @@ enum request_phase {
     /* The worker pool, which inflates and decodes the message. The phase ends when the request is
      * back on the loop, or withdrawn from the queue of the pool. */
     PHASE_UNPACK,
-    /* The queue of its connection, where the request waits for capacity for its reply. Timer:
-     * reject the request. */
-    PHASE_CONN,
-    /* The queue of admission. After admission: the mailbox of the loop, until the loop thread
-     * continues the request. Timer: request_room_on_timer. */
+    /* A queue of net/limits.h, where the request waits for memory. After that: the mailbox of the
+     * loop, until the loop thread continues the request. Timer: request_room_on_timer. */
     PHASE_ROOM,
     /* The worker pool, for a step of a large lookup. The phase ends as PHASE_UNPACK does. */
     PHASE_WORKER,
@@ -83,21 +80,17 @@ struct request_call {
     uint64_t closed_us; /* hps_clock_us: on_close was called */
 };
 
-struct hps_account; /* server/access/account.h */
-struct exchange;    /* exchange.c */
+struct exchange; /* exchange.c */
 
-/* The memory that a request needs, and the reservations of this memory. */
+/* The memory that a request needs, and how long it waits for it. */
 struct request_room {
-    struct hps_admission_ticket ticket; /* the reservation at admission */
-    /* Upper bound of the bytes of the reply, plus request_pooled_bytes. */
-    uint64_t reply_bytes;
-    uint64_t work_bytes;  /* bytes of further memory that the lookup uses */
-    uint64_t wait_us_max; /* longest wait for admission */
-    uint64_t late_us;     /* hps_loop_now_us at which the wait for admission ends */
-    /* The account of the caller's identity, to which account_bytes are charged. NULL: no account is
-     * charged. */
-    struct hps_account *account;
-    uint64_t account_bytes;
+    uint64_t reply;       /* upper bound of the memory of the reply */
+    uint64_t wanted;      /* the same and the memory of the lookup's work */
+    uint64_t held;        /* reserved: nothing, `wanted`, or later `reply` */
+    uint64_t key_bytes;   /* counted as request memory while the request waits */
+    uint64_t wait_us_max; /* longest wait for memory that other connections hold */
+    uint64_t late_us;     /* hps_loop_now_us at which the wait ends */
+    bool at_connection;   /* it waits for memory of its connection */
 };
 
 /* The state of a request's query to the gpu tier. */
@@ -117,13 +110,18 @@ struct request_reply {
     bool pumping;               /* request_pump is running */
 };
 
+/* The arenas of a request. */
+struct request_arenas {
+    struct request_arenas *next_idle; /* in the service's list */
+    struct hps_arena *arena, *scratch;
+};
+
 /* A request for a lookup, from its message to the end of its call. */
 struct request {
-    struct request *next_idle; /* in the service's list of idle requests */
-    struct hps_arena *arena;   /* keys and all data of the request until its end */
-    struct hps_arena *scratch; /* temporary data of the lookup's steps */
+    struct request_arenas *arenas; /* NULL: returned */
+    struct hps_arena *arena;       /* keys and all data of the request; NULL: returned */
+    struct hps_arena *scratch;     /* temporary data of the lookup's steps; NULL: returned */
 
-    /* request_new zeroes the fields from here on. */
     struct hps_lookup_service *service;
     const struct hps_lookup_front *front; /* the protocol of the request */
     struct hps_lookup_asked *asked;       /* data of the front end; may be NULL */
@@ -159,23 +157,29 @@ struct hps_lookup_service {
     _Atomic uint32_t tables_max;
     _Atomic uint32_t keys_max;
     _Atomic uint64_t queue_us_max;
+    _Atomic uint64_t reply_bytes_max;
     struct hps_grpc_method methods[2]; /* Lookup and LookupStream */
     struct hps_grpc_service grpc;
-    struct hps_lock lock; /* protects the fields below */
-    struct request *idle; /* list of idle requests */
+    struct hps_lock lock;        /* protects the fields below */
+    struct request_arenas *idle; /* list of unused arenas */
     uint32_t n_idle;
     uint32_t n_used; /* requests that are in use */
 };
 
+/* Bytes of the first chunks of a request's arenas. */
+enum { REQUEST_ARENA_BYTES = 32 * 1024, REQUEST_SCRATCH_BYTES = 16 * 1024 };
+
 /* ---- request_pool.c -------------------------------------------------------------------------- */
 
-/* Takes an idle request, or makes a new one. Its arenas are empty; the caller sets all other
- * fields. NULL: out of memory. Any thread. */
+/* Makes a request with empty arenas; all other fields are zero. NULL: out of memory. Any thread. */
 struct request *request_take(struct hps_lookup_service *service);
-/* Gives a request back. The request is kept for reuse or, if arenas_idle_max requests are idle
- * already, freed. Any thread. */
+/* Gives the arenas of a request back: its work is done. They are kept for reuse or, if
+ * arenas_idle_max pairs are unused already, freed. No effect if they were returned. Any thread.
+ */
+void request_give_arenas(struct hps_lookup_service *service, struct request *request);
+/* Frees a request and gives its arenas back. Any thread. */
 void request_give(struct hps_lookup_service *service, struct request *request);
-/* Frees the idle requests. No request may be in use. */
+/* Frees the unused arenas. No request may be in use. */
 void request_free_idle(struct hps_lookup_service *service);
 
 /* ---- request.c ------------------------------------------------------------------------------- */
@@ -211,6 +215,9 @@ void request_reject(struct request *request, enum hps_reject reason, const struc
 /* As request_reject, but tells the client to retry after retry_us. */
 void request_reject_for(struct request *request, enum hps_reject reason, uint64_t retry_us,
                         const struct hps_error *err);
+/* Gives the arenas back: nothing of the message or of the lookup's work is used any more. The call
+ * may last longer, until the client has read its reply or status. */
+void request_drop_message(struct request *request);
 /* Unpins the version, once its rows are copied or not needed. No effect if no version is pinned. */
 void request_unpin(struct request *request);
 
@@ -237,26 +244,19 @@ hps_status request_prepare(struct request *request, const uint8_t *data, size_t 
 /* Counts a lookup against the quota requests_per_s of the caller's identity. False: the quota is
  * used up, and the request was rejected. */
 bool request_take_turn(struct request *request) HPS_MUST_CHECK;
-/* Charges `bytes` to the quota reply_bytes of the caller's identity. The charge lasts until
- * request_discharge_quota. False: the quota is used up, and the request was rejected. */
-bool request_charge_quota(struct request *request, uint64_t bytes) HPS_MUST_CHECK;
-/* Ends the charge of request_charge_quota; no effect if nothing is charged. */
-void request_discharge_quota(struct request *request);
 
 /* ---- room.c ---------------------------------------------------------------------------------- */
 
-/* Reserves capacity for the reply of a prepared lookup: in the quota of the identity, then in the
- * limit of the connection, then at admission. Then does request_start, at once or when there is
- * capacity. Rejects the request if a quota is used up or the wait takes too long. */
+/* Reserves memory for the reply and the work of a prepared lookup. Then does request_start, at once
+ * or when there is memory. Rejects the request if a quota is used up or the wait takes too long. */
 void request_ask_room(struct request *request);
+/* The lookup is done and its reply encoded: gives back the memory of its work. */
+void request_give_work(struct request *request);
+/* Gives back all reserved memory. No effect if nothing is reserved. */
+void request_give_room(struct request *request);
 /* Bytes of the stored rows that the lookup reads for queries with pooling. A key that occurs twice
  * counts twice. */
 uint64_t request_pooled_bytes(const struct hps_lookup *lookup);
-/* In PHASE_CONN: the connection has capacity for the reply, which is now charged to it. Continues
- * with admission. */
-void request_room_charged(struct request *request);
-/* In PHASE_CONN: the timer has fired. Rejects the request. */
-void request_conn_late(struct request *request);
 /* In PHASE_ROOM: the timer has fired. Checks how fast clients read their replies. Near the end of
  * the wait, cuts off a client that reads too slowly. At the end, rejects the request. */
 void request_room_on_timer(struct request *request);

@@ -121,11 +121,14 @@ static void answer(struct request *request, struct hps_error *err)
         request_fail(request, err);
     } else if (request->call.streaming) {
         request_pump(request);
-    } else if (request->exchange != NULL) {
-        request->call.code = 0;
-        exchange_sent(request->exchange);
     } else {
-        finish_ok(request);
+        request_give_work(request);
+        if (request->exchange != NULL) {
+            request->call.code = 0;
+            exchange_sent(request->exchange);
+        } else {
+            finish_ok(request);
+        }
     }
 }
 

@@ -110,9 +110,7 @@ static void end_request(struct request *request)
     request_unpin(request);
     hps_lookup_release(&request->lookup);
     hps_block_unref(request->lookup.block);
-    hps_admission_release(service->parts.admission, &request->room.ticket);
-    request_discharge_quota(request);
-    hps_grpc_call_discharge(request->call.grpc);
+    request_give_room(request);
     hps_grpc_call_unref(request->call.grpc);
     request_give(service, request);
 }
@@ -128,7 +126,6 @@ struct request *request_new(struct hps_lookup_service *service,
     if (request == NULL) {
         return NULL;
     }
-    memset(&request->service, 0, sizeof(*request) - offsetof(struct request, service));
     request->service = service;
     request->front = front;
     request->loop = hps_grpc_call_loop(call);
@@ -158,7 +155,6 @@ static void phase_fits_step(const struct request *request)
 
     switch (request->phase) {
     case PHASE_UNPACK:
-    case PHASE_CONN:
     case PHASE_ROOM:
         HPS_ASSERT(step == HPS_STEP_NONE);
         break;
@@ -191,15 +187,14 @@ static void timer_fits_phase(const struct request *request)
 
     if (hps_timer_armed(&request->timer)) {
         HPS_ASSERT(!request->call.closed);
-        HPS_ASSERT(phase == PHASE_CONN || phase == PHASE_ROOM || phase == PHASE_IO ||
-                   phase == PHASE_GPU || phase == PHASE_AWAIT);
+        HPS_ASSERT(phase == PHASE_ROOM || phase == PHASE_IO || phase == PHASE_GPU ||
+                   phase == PHASE_AWAIT);
     } else {
-        HPS_ASSERT(phase != PHASE_CONN && phase != PHASE_AWAIT);
+        HPS_ASSERT(phase != PHASE_AWAIT);
     }
 }
 
-/* In PHASE_ROOM admission owns the ticket. In other phases their thread owns the lookup, so less of
- * it is checked. */
+/* In phases of other threads the thread owns the lookup, so less of it is checked. */
 static void holdings_fit_phase(const struct request *request)
 {
     if (request->phase == PHASE_UNPACK) {
@@ -211,29 +206,24 @@ static void holdings_fit_phase(const struct request *request)
         HPS_ASSERT(request->lookup.block == NULL);
         return;
     }
-    enum hps_admission_state room = request->room.ticket.state;
+    bool holds = request->room.held > 0;
 
+    HPS_ASSERT(request->room.key_bytes == 0);
     switch (request->phase) {
-    case PHASE_CONN:
-        HPS_ASSERT(request->lookup.version != NULL);
-        HPS_ASSERT(request->lookup.block == NULL);
-        HPS_ASSERT(room == HPS_TICKET_IDLE);
-        break;
     case PHASE_AWAIT:
         HPS_ASSERT(request->lookup.block != NULL);
         HPS_ASSERT(request->lookup.version != NULL);
-        HPS_ASSERT(room == HPS_TICKET_HELD);
+        HPS_ASSERT(holds);
         break;
     case PHASE_WORKER:
     case PHASE_ENCODE:
     case PHASE_IO:
     case PHASE_GPU:
         HPS_ASSERT(request->lookup.version != NULL);
-        HPS_ASSERT(room == HPS_TICKET_HELD);
+        HPS_ASSERT(holds);
         break;
     case PHASE_REPLY:
     case PHASE_ENDED:
-        HPS_ASSERT(room != HPS_TICKET_WAITING);
         HPS_ASSERT(request->lookup.version == NULL || !request->reply.encoded);
         break;
     case PHASE_LOOP:
@@ -297,14 +287,12 @@ void request_arrive(struct request *request)
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-/* Frees the decoded message of a lookup that never began. The call may last longer, until the
- * client has read its status. */
-static void drop_message(struct request *request)
+void request_drop_message(struct request *request)
 {
     request->lookup.parts = NULL;
     request->lookup.n_parts = 0;
     request->asked = NULL;
-    hps_arena_reset(request->arena);
+    request_give_arenas(request->service, request);
 }
 
 void request_fail(struct request *request, const struct hps_error *err)
@@ -324,7 +312,7 @@ void request_fail(struct request *request, const struct hps_error *err)
         hps_grpc_call_fail(request->call.grpc, err);
     }
     if (request->lookup_state.step == HPS_STEP_NONE) {
-        drop_message(request);
+        request_drop_message(request);
     }
 }
 

@@ -1,98 +1,109 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Idle requests with their arenas, so that a new request seldom allocates. Shared by all loops. Any
- * thread.
+ * The memory of requests. Their arenas are kept for reuse, so that a new request seldom allocates
+ * much. Shared by all loops. Any thread.
  */
 #include "base/heap.h"
 #include "server/lookup/internal.h"
 
-enum {
-    ARENA_BYTES_FIRST = 32 * 1024,
-    SCRATCH_BYTES_FIRST = 16 * 1024,
-    SCRATCH_BYTES_MAX = 64 * 1024 * 1024
-};
+enum { SCRATCH_BYTES_MAX = 64 * 1024 * 1024 };
 
 /* No effect if NULL. */
-static void free_request(struct request *request)
+static void free_arenas(struct request_arenas *arenas)
 {
-    if (request == NULL) {
+    if (arenas == NULL) {
         return;
     }
-    hps_arena_free(request->arena);
-    hps_arena_free(request->scratch);
-    hps_free(request);
+    hps_arena_free(arenas->arena);
+    hps_arena_free(arenas->scratch);
+    hps_free(arenas);
 }
 
-static struct request *make_request(void)
+static struct request_arenas *make_arenas(void)
+{
+    struct request_arenas *arenas = hps_calloc(1, sizeof(*arenas));
+
+    if (arenas == NULL) {
+        return NULL;
+    }
+    /* No limit here: the decoder limits queries and keys, and these limits may change while the
+     * arenas are unused. */
+    arenas->arena = hps_arena_new(REQUEST_ARENA_BYTES, SIZE_MAX);
+    arenas->scratch = hps_arena_new(REQUEST_SCRATCH_BYTES, SCRATCH_BYTES_MAX);
+    if (arenas->arena == NULL || arenas->scratch == NULL) {
+        free_arenas(arenas);
+        return NULL;
+    }
+    return arenas;
+}
+
+struct request *request_take(struct hps_lookup_service *service)
 {
     struct request *request = hps_calloc(1, sizeof(*request));
 
     if (request == NULL) {
         return NULL;
     }
-    /* No limit here: the decoder limits queries and keys, and these limits may change while the
-     * request is idle. */
-    request->arena = hps_arena_new(ARENA_BYTES_FIRST, SIZE_MAX);
-    request->scratch = hps_arena_new(SCRATCH_BYTES_FIRST, SCRATCH_BYTES_MAX);
-    if (request->arena == NULL || request->scratch == NULL) {
-        free_request(request);
-        return NULL;
-    }
-    return request;
-}
-
-struct request *request_take(struct hps_lookup_service *service)
-{
-    struct request *request;
-
     hps_lock_acquire(&service->lock);
-    request = service->idle;
-    if (request != NULL) {
+    struct request_arenas *arenas = service->idle;
+    if (arenas != NULL) {
         HPS_ASSERT(service->n_idle > 0);
-        service->idle = request->next_idle;
+        service->idle = arenas->next_idle;
         service->n_idle--;
     }
     service->n_used++;
     hps_lock_release(&service->lock);
-    if (request == NULL) {
-        request = make_request();
+    request->arenas = arenas != NULL ? arenas : make_arenas();
+    if (request->arenas == NULL) {
+        request_give(service, request);
+        return NULL;
     }
-    if (request == NULL) {
-        hps_lock_acquire(&service->lock);
-        service->n_used--;
-        hps_lock_release(&service->lock);
-    }
+    request->arena = request->arenas->arena;
+    request->scratch = request->arenas->scratch;
     return request;
+}
+
+void request_give_arenas(struct hps_lookup_service *service, struct request *request)
+{
+    struct request_arenas *arenas = request->arenas;
+
+    if (arenas == NULL) {
+        return;
+    }
+    request->arenas = NULL;
+    request->arena = NULL;
+    request->scratch = NULL;
+    hps_arena_reset(arenas->arena);
+    hps_arena_reset(arenas->scratch);
+    hps_lock_acquire(&service->lock);
+    bool keep = service->n_idle < service->parts.limits.arenas_idle_max;
+    if (keep) {
+        arenas->next_idle = service->idle;
+        service->idle = arenas;
+        service->n_idle++;
+    }
+    hps_lock_release(&service->lock);
+    if (!keep) {
+        free_arenas(arenas);
+    }
 }
 
 void request_give(struct hps_lookup_service *service, struct request *request)
 {
-    bool keep;
-
-    HPS_ASSERT(request->phase == PHASE_ENDED);
-    hps_arena_reset(request->arena);
-    hps_arena_reset(request->scratch);
+    request_give_arenas(service, request);
     hps_lock_acquire(&service->lock);
     HPS_ASSERT(service->n_used > 0);
-    keep = service->n_idle < service->parts.limits.arenas_idle_max;
-    if (keep) {
-        request->next_idle = service->idle;
-        service->idle = request;
-        service->n_idle++;
-    }
     service->n_used--;
     hps_lock_release(&service->lock);
-    if (!keep) {
-        free_request(request);
-    }
+    hps_free(request);
 }
 
 void request_free_idle(struct hps_lookup_service *service)
 {
     HPS_ASSERT(service->n_used == 0);
     while (service->idle != NULL) {
-        struct request *request = service->idle;
-        service->idle = request->next_idle;
-        free_request(request);
+        struct request_arenas *arenas = service->idle;
+        service->idle = arenas->next_idle;
+        free_arenas(arenas);
     }
 }

@@ -1,59 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A request waits for room for its reply, for bounded times: first in the line of its connection,
- * whose replies may take so much together (hps_grpc_call_charge), then among all: the loop's side
- * of admission.h. On the loop thread of the connection, but for on_granted.
+ * A request reserves memory for its reply and its work (hps_charge_wait), and waits for it for a
+ * limited time. On the loop thread of the connection, except on_granted.
  */
 #include <inttypes.h>
 
 #include "server/lookup/internal.h"
 
 enum {
-    /* Of a look-up's arena: keys twice, slots, set, duplicates, status, marks of the stream. Beside
-     * narrow rows this is most of what a look-up holds. */
+    /* Of a lookup's arena: keys twice, slots, set, duplicates, status, marks of the stream. Beside
+     * narrow rows this is most of the memory of a lookup. */
     WORK_BYTES_PER_KEY = 50,
+    WORK_BYTES_MIN = REQUEST_ARENA_BYTES + REQUEST_SCRATCH_BYTES,
+    /* Of a request that has its reply: the request, and what two blocks have at least. */
+    REPLY_BYTES_MIN = 2048 + 2 * 4096,
     WORK_BYTES_PER_WEIGHT = 4,
-    WORK_BYTES_PER_BAG = 5, /* where it begins, and whether it is whole */
-    /* One that waits has its version pinned, and nobody but its own client is in its way. */
-    CONN_WAIT_US_MAX = 10 * 1000 * 1000,
-    /* So often who waits among all has it noted how far readers are. */
+    WORK_BYTES_PER_BAG = 5, /* its begin, and whether it is complete */
+    /* The longest wait for memory of the connection, which only its own client can free. */
+    CONNECTION_WAIT_US_MAX = 10 * 1000 * 1000,
+    CONNECTION_LOOK_US = 1000 * 1000,
+    /* How often a request that waits for other memory has it noted how far readers are. */
     LOOK_US = 40 * 1000,
-    /* So long before such a wait is over, or for the last half of it, slow readers give way. */
+    /* In this time before such a wait ends, or in its last half, slow readers give way. */
     CUT_US = 100 * 1000,
 };
 
-/* The wait for room is over. */
-static void on_admitted(struct hps_task *task)
+static struct hps_charge *charge_of(const struct request *request)
 {
-    struct request *request = HPS_CONTAINER_OF(task, struct request, task);
-
-    request_turn_begin(request);
-    HPS_ASSERT(request->phase == PHASE_ROOM);
-    if (request->call.closed) {
-        request->phase = PHASE_ENDED;
-    } else {
-        request_arrive(request);
-        request_start(request);
-    }
-    request_turn_end(request);
+    return hps_grpc_call_charge(request->call.grpc);
 }
 
-/* Any thread. */
-static void on_granted(struct hps_admission_ticket *ticket)
-{
-    struct request *request = HPS_CONTAINER_OF(ticket, struct request, room.ticket);
-
-    hps_stages_enter(&request->stages, HPS_STAGE_LOOP);
-    request->task.run = on_admitted;
-    request_to_loop(request, &request->task);
-}
-
-static uint64_t room_bytes(const struct request_room *room)
-{
-    return room->reply_bytes + room->work_bytes;
-}
-
-/* Of the look-up's arena. */
+/* Memory of the lookup's arena. */
 static uint64_t arena_bytes(const struct hps_lookup *lookup)
 {
     uint64_t bytes = lookup->n_keys * WORK_BYTES_PER_KEY;
@@ -79,152 +56,159 @@ uint64_t request_pooled_bytes(const struct hps_lookup *lookup)
     return bytes;
 }
 
-/* Rows that are added may be far more than what they come to: what a reply may have at most holds
- * for both together. */
-static void measure(const struct request *request, struct request_room *room)
+/* Rows that are added may be far more than the result: reply_bytes_max limits both together. */
+static uint64_t measure(const struct request *request, uint64_t *out_reply_bytes)
 {
     const struct hps_lookup *lookup = &request->lookup;
     uint64_t pooled = request_pooled_bytes(lookup);
     uint64_t n_tries = lookup->unit ? HPS_LOOKUP_TRIES_MAX : 1;
     uint64_t work = n_tries * (arena_bytes(lookup) + hps_lookup_scratch_bytes(lookup));
 
-    room->reply_bytes = request->front->bytes_max(request->asked, lookup) + pooled;
-    room->work_bytes = work > pooled ? work - pooled : 0;
+    *out_reply_bytes = request->front->bytes_max(request->asked, lookup) + pooled;
+    return *out_reply_bytes + REPLY_BYTES_MIN + WORK_BYTES_MIN +
+           (work > pooled ? work - pooled : 0);
 }
 
-/* Wait on, in PHASE_ROOM, until it is time to look at readers again, or late. */
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+/* While the request waits, the memory of its keys counts as request memory. After that it is part
+ * of the reserved memory. */
+static void count_keys(struct request *request, uint64_t bytes)
+{
+    hps_charge_shrink(charge_of(request), HPS_LIMIT_REQUESTS, request->room.key_bytes);
+    request->room.key_bytes = bytes;
+}
+
+static void arrive(struct request *request)
+{
+    request_arrive(request);
+    count_keys(request, 0);
+}
+
+/* The wait for memory is over. */
+static void on_admitted(struct hps_task *task)
+{
+    struct request *request = HPS_CONTAINER_OF(task, struct request, task);
+
+    request_turn_begin(request);
+    HPS_ASSERT(request->phase == PHASE_ROOM);
+    request->room.held = request->room.wanted;
+    if (request->call.closed) {
+        request->phase = PHASE_ENDED;
+    } else {
+        arrive(request);
+        request_start(request);
+    }
+    request_turn_end(request);
+}
+
+/* Any thread. */
+static void on_granted(void *ctx)
+{
+    struct request *request = ctx;
+
+    hps_stages_enter(&request->stages, HPS_STAGE_LOOP);
+    request->task.run = on_admitted;
+    request_to_loop(request, &request->task);
+}
+
 static void wait_on(struct request *request)
 {
-    uint64_t look_us = hps_loop_now_us(request->loop) + LOOK_US;
-    uint64_t late_us = request->room.late_us;
-
-    hps_grpc_readers_watch(request->call.grpc);
-    hps_timer_set(request->loop, &request->timer, look_us < late_us ? look_us : late_us);
-}
-
-/* It counts against its connection: ask for room among all. */
-static void ask_admission(struct request *request)
-{
-    struct hps_lookup_service *service = request->service;
     struct request_room *room = &request->room;
-    struct hps_error err;
-    bool held = false;
+    uint64_t now_us = hps_loop_now_us(request->loop);
 
-    HPS_ASSERT(request->phase == PHASE_LOOP);
-    hps_stages_enter(&request->stages, HPS_STAGE_ADMISSION);
-    room->wait_us_max = atomic_load(&service->queue_us_max);
-    room->ticket.client = hps_grpc_call_client(request->call.grpc);
-    room->ticket.on_granted = on_granted;
-    hps_status status = hps_admission_ask(service->parts.admission, &room->ticket,
-                                          room->reply_bytes, room->work_bytes, &held, &err);
-    if (status == HPS_OK && held) {
-        hps_stages_enter(&request->stages, HPS_STAGE_WORK);
-        request_start(request);
-    } else if (status == HPS_OK) {
-        request->phase = PHASE_ROOM;
-        room->late_us = hps_loop_now_us(request->loop) + room->wait_us_max;
-        wait_on(request);
-    } else if (status == HPS_RANGE) { /* no use in trying again */
-        err.status = HPS_EXHAUSTED;
-        hps_metric_add(service->parts.metrics->rejected[HPS_REJECT_REPLY_BYTES], 1);
-        request_fail(request, &err);
-    } else {
-        hps_grpc_readers_watch(request->call.grpc);
-        hps_grpc_readers_cut(request->call.grpc); /* for those who come next */
-        request_reject(request, HPS_REJECT_QUEUE, &err);
+    if (room->at_connection && charge_of(request)->state != HPS_CHARGE_WAITS_CONNECTION) {
+        room->at_connection = false;
+        room->late_us = now_us + room->wait_us_max;
     }
+    if (!room->at_connection) {
+        hps_grpc_readers_watch(request->call.grpc);
+    }
+    uint64_t look_us = now_us + (room->at_connection ? CONNECTION_LOOK_US : LOOK_US);
+    hps_timer_set(request->loop, &request->timer,
+                  look_us < room->late_us ? look_us : room->late_us);
 }
 
-/* Those of its connection that stand in line have as many keys in memory as they may. */
-static void refuse_to_stand(struct request *request)
+/* The wait ends without memory. wait_us: its time; 0: there is no memory for the keys. */
+static void give_up(struct request *request, uint64_t wait_us, struct hps_error *err)
 {
+    enum hps_limit_scope scope;
+    struct hps_error late;
+
+    if (!hps_charge_cancel(charge_of(request), wait_us, &scope, wait_us > 0 ? err : &late)) {
+        return; /* granted in the meantime: on_admitted follows */
+    }
+    arrive(request);
+    request_reject(request,
+                   scope == HPS_SCOPE_CONNECTION ? HPS_REJECT_CONNECTION : HPS_REJECT_QUEUE, err);
+}
+
+static void begin_wait(struct request *request)
+{
+    struct request_room *room = &request->room;
+    uint64_t keys = hps_arena_used(request->arena);
     struct hps_error err;
 
-    hps_error_set(&err, HPS_EXHAUSTED,
-                  "look-up rejected: no room for a reply that takes %" PRIu64
-                  " bytes beside the others "
-                  "of its connection (connection_reply_bytes), and no memory to have its keys wait "
-                  "for that; read replies faster, or ask for fewer at a time",
-                  room_bytes(&request->room));
-    request_reject(request, HPS_REJECT_CONNECTION, &err);
+    request->phase = PHASE_ROOM;
+    room->wait_us_max = atomic_load(&request->service->queue_us_max);
+    room->at_connection = true; /* perhaps not any more */
+    room->late_us = hps_loop_now_us(request->loop) + CONNECTION_WAIT_US_MAX;
+    wait_on(request);
+    if (hps_charge_grow(charge_of(request), HPS_LIMIT_REQUESTS, keys, &err) == HPS_OK) {
+        room->key_bytes = keys;
+    } else {
+        hps_grpc_readers_cut(request->call.grpc); /* for the requests that come next */
+        give_up(request, 0, &err);
+    }
 }
 
 void request_ask_room(struct request *request)
 {
     struct request_room *room = &request->room;
+    struct hps_charge *charge = charge_of(request);
+    uint64_t reply_bytes_max = atomic_load(&request->service->reply_bytes_max);
+    uint64_t reply_bytes;
+    struct hps_error err;
 
     HPS_ASSERT(request->phase == PHASE_LOOP);
-    measure(request, room);
-    if (!request_charge_quota(request, room_bytes(room))) {
-        return;
-    }
-    hps_status status =
-        hps_grpc_call_charge(request->call.grpc, room_bytes(room), hps_arena_used(request->arena));
-    if (status == HPS_OK) {
-        ask_admission(request);
-        return;
-    }
-    if (status != HPS_AGAIN) {
-        refuse_to_stand(request);
+    room->wanted = measure(request, &reply_bytes);
+    room->reply = reply_bytes + REPLY_BYTES_MIN;
+    if (reply_bytes > reply_bytes_max) {
+        hps_metric_add(request->service->parts.metrics->rejected[HPS_REJECT_REPLY_BYTES], 1);
+        hps_error_set(&err, HPS_EXHAUSTED,
+                      "the reply and the rows that are added for it would have %" PRIu64
+                      " bytes, limit is %" PRIu64 " (reply_bytes_max); ask for fewer keys",
+                      reply_bytes, reply_bytes_max);
+        request_fail(request, &err);
         return;
     }
     hps_stages_enter(&request->stages, HPS_STAGE_ADMISSION);
-    request->phase = PHASE_CONN;
-    hps_timer_set_after(request->loop, &request->timer, CONN_WAIT_US_MAX);
-}
-
-void request_room_charged(struct request *request)
-{
-    HPS_ASSERT(request->phase == PHASE_CONN);
-    request_arrive(request);
-    ask_admission(request);
-}
-
-void request_conn_late(struct request *request)
-{
-    struct hps_error err;
-
-    HPS_ASSERT(request->phase == PHASE_CONN);
-    request_arrive(request);
-    hps_error_set(&err, HPS_EXHAUSTED,
-                  "look-up rejected: no room for a reply that takes %" PRIu64
-                  " bytes beside the others "
-                  "of its connection within %d s (connection_reply_bytes); read replies faster, or "
-                  "ask for fewer at a time",
-                  room_bytes(&request->room), CONN_WAIT_US_MAX / 1000000);
-    request_reject(request, HPS_REJECT_CONNECTION, &err);
-}
-
-/* The wait is over. */
-static void refuse_late(struct request *request)
-{
-    struct hps_lookup_service *service = request->service;
-    struct hps_error err;
-
-    if (!hps_admission_cancel(service->parts.admission, &request->room.ticket)) {
-        return; /* let in meanwhile: on_admitted is on its way */
+    charge->on_granted = on_granted;
+    charge->ctx = request;
+    hps_status status = hps_charge_wait(charge, room->wanted, &err);
+    if (status == HPS_OK) {
+        room->held = room->wanted;
+        hps_stages_enter(&request->stages, HPS_STAGE_WORK);
+        request_start(request);
+    } else if (status == HPS_AGAIN) {
+        begin_wait(request);
+    } else {
+        request_reject(request, HPS_REJECT_REPLY_QUOTA, &err);
     }
-    request_arrive(request);
-    hps_error_set(&err, HPS_EXHAUSTED,
-                  "look-up rejected: no room for a reply that takes %" PRIu64
-                  " bytes within %" PRIu64 " us, beside %" PRIu64
-                  " bytes in flight (reply_bytes_in_flight); retry later",
-                  request->room.ticket.bytes, request->room.wait_us_max,
-                  hps_admission_bytes(service->parts.admission));
-    request_reject(request, HPS_REJECT_QUEUE, &err);
 }
 
 void request_room_on_timer(struct request *request)
 {
     const struct request_room *room = &request->room;
-    uint64_t now_us = hps_loop_now_us(request->loop);
+    uint64_t left_us = room->late_us - hps_loop_now_us(request->loop);
+    struct hps_error err;
 
     HPS_ASSERT(request->phase == PHASE_ROOM);
-    if (now_us >= room->late_us) {
-        refuse_late(request);
+    if (room->late_us <= hps_loop_now_us(request->loop)) {
+        give_up(request, room->at_connection ? CONNECTION_WAIT_US_MAX : room->wait_us_max, &err);
         return;
     }
-    if (room->late_us - now_us <= CUT_US || room->late_us - now_us <= room->wait_us_max / 2) {
+    if (!room->at_connection && (left_us <= CUT_US || left_us <= room->wait_us_max / 2)) {
         hps_grpc_readers_cut(request->call.grpc);
     }
     wait_on(request);
@@ -233,7 +217,25 @@ void request_room_on_timer(struct request *request)
 void request_room_close(struct request *request)
 {
     HPS_ASSERT(request->phase == PHASE_ROOM);
-    if (hps_admission_cancel(request->service->parts.admission, &request->room.ticket)) {
+    count_keys(request, 0);
+    if (hps_charge_cancel(charge_of(request), 0, NULL, NULL)) {
         request->phase = PHASE_ENDED;
-    } /* else on_admitted is on its way */
+    } /* else on_admitted follows */
+}
+
+void request_give_work(struct request *request)
+{
+    struct request_room *room = &request->room;
+
+    if (request->gpu.left_version == NULL) { /* else a device may still use it */
+        request_drop_message(request);
+        hps_grpc_call_discharge(request->call.grpc, room->held - room->reply);
+        room->held = room->reply;
+    }
+}
+
+void request_give_room(struct request *request)
+{
+    hps_grpc_call_discharge(request->call.grpc, request->room.held);
+    request->room.held = 0;
 }

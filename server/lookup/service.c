@@ -95,15 +95,6 @@ static void on_lookup_stream(struct hps_grpc_call *call, const struct hps_grpc_p
     on_packed(hps_grpc_call_ctx(call), &hps_v1, call, packed, true);
 }
 
-void hps_lookup_call_room(struct hps_grpc_call *call)
-{
-    struct request *request = hps_grpc_call_user(call);
-
-    request_turn_begin(request);
-    request_room_charged(request);
-    request_turn_end(request);
-}
-
 static void on_drained(struct hps_grpc_call *call)
 {
     struct request *request = hps_grpc_call_user(call);
@@ -156,15 +147,13 @@ struct hps_lookup_service *hps_lookup_service_new(const struct hps_lookup_servic
                                                    .roles = HPS_ROLE_LOOKUP,
                                                    .on_packed = on_lookup,
                                                    .on_close = hps_lookup_call_closed,
-                                                   .on_undelivered = hps_lookup_call_undelivered,
-                                                   .on_room = hps_lookup_call_room};
+                                                   .on_undelivered = hps_lookup_call_undelivered};
     service->methods[1] = (struct hps_grpc_method){.path = "/hps.v1.ParameterServer/LookupStream",
                                                    .roles = HPS_ROLE_LOOKUP,
                                                    .on_packed = on_lookup_stream,
                                                    .on_close = hps_lookup_call_closed,
                                                    .on_undelivered = hps_lookup_call_undelivered,
-                                                   .on_drained = on_drained,
-                                                   .on_room = hps_lookup_call_room};
+                                                   .on_drained = on_drained};
     service->grpc = (struct hps_grpc_service){.name = "hps.v1.ParameterServer",
                                               .methods = service->methods,
                                               .n_methods = 2,
@@ -179,6 +168,7 @@ void hps_lookup_service_limits_set(struct hps_lookup_service *service,
     atomic_store(&service->tables_max, limits->tables_max);
     atomic_store(&service->keys_max, limits->keys_max);
     atomic_store(&service->queue_us_max, limits->queue_us_max);
+    atomic_store(&service->reply_bytes_max, limits->reply_bytes_max);
 }
 
 void hps_lookup_service_free(struct hps_lookup_service *service)

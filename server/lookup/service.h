@@ -12,14 +12,15 @@
 #include "base/pool.h"
 #include "cache/version/models.h"
 #include "net/grpc.h"
-#include "server/lookup/admission.h"
+#include "net/limits.h"
 #include "server/observe/metrics.h"
 #include "server/observe/slowlog.h"
 
 struct hps_lookup_limits {
-    uint32_t tables_max;   /* limit on the queries of a request */
-    uint32_t keys_max;     /* limit on the keys of a request */
-    uint64_t queue_us_max; /* longest wait for capacity under reply_bytes_in_flight */
+    uint32_t tables_max;      /* limit on the queries of a request */
+    uint32_t keys_max;        /* limit on the keys of a request */
+    uint64_t queue_us_max;    /* longest wait for reply memory that other connections hold */
+    uint64_t reply_bytes_max; /* limit on the bytes of a reply and the rows that are added for it */
     /* A lookup within the next two limits runs on the loop thread, a larger one on a worker.
      * On a worker a lookup costs about 1.5 times as much, because one core writes the rows and
      * another sends them. But while a loop runs a lookup, all its connections wait. */
@@ -38,6 +39,7 @@ struct hps_lookup_limits {
     ((struct hps_lookup_limits){.tables_max = 1024,                 \
                                 .keys_max = 2 * 1024 * 1024,        \
                                 .queue_us_max = 250 * 1000,         \
+                                .reply_bytes_max = UINT64_MAX,      \
                                 .inline_bytes_max = 256 * 1024,     \
                                 .inline_keys_max = 8192,            \
                                 .inline_message_bytes = 128 * 1024, \
@@ -51,7 +53,6 @@ struct hps_lookup_service_parts {
     struct hps_pool *io;
     struct hps_insertion *insertion; /* NULL: there is no asynchronous insertion */
     struct hps_block_pool *blocks;
-    struct hps_admission *admission;
     struct hps_slowlog *slowlog;
     const struct hps_service_metrics *metrics;
     struct hps_lookup_limits limits;
@@ -64,8 +65,8 @@ struct hps_lookup_service;
 
 /* Creates a service. Returns NULL if there is no memory. */
 struct hps_lookup_service *hps_lookup_service_new(const struct hps_lookup_service_parts *parts);
-/* Sets tables_max, keys_max and queue_us_max for later requests. The other limits do not change.
- * Any thread. */
+/* Sets tables_max, keys_max, queue_us_max and reply_bytes_max for later requests. The other limits
+ * do not change. Any thread. */
 void hps_lookup_service_limits_set(struct hps_lookup_service *service,
                                    const struct hps_lookup_limits *limits);
 /* Frees the service. Call it after all loops are drained and all workers are stopped. No effect if

@@ -62,6 +62,22 @@ static hps_status unpack(struct request *request, const struct hps_grpc_packed *
     return status;
 }
 
+/* Worker thread. The inflated bytes are request memory, as many as the trailer of the message says.
+ */
+static void unpack_charged(struct request *request, size_t size_max, bool *out_too_large)
+{
+    const struct hps_grpc_packed *packed = &request->packed;
+    struct hps_charge *charge = hps_grpc_call_charge(request->call.grpc);
+    uint64_t bytes = packed->compressed ? plain_size(packed) : 0;
+
+    bytes = bytes < size_max ? bytes : size_max;
+    *out_too_large = false;
+    if (bytes == 0 || hps_charge_grow(charge, HPS_LIMIT_REQUESTS, bytes, &request->err) == HPS_OK) {
+        hps_ignore(unpack(request, packed, size_max, out_too_large, &request->err));
+        hps_charge_shrink(charge, HPS_LIMIT_REQUESTS, bytes);
+    }
+}
+
 static void go_on(struct request *request, hps_status status, const struct hps_error *err)
 {
     uint64_t deadline_us = request->lookup.deadline_us;
@@ -118,7 +134,7 @@ static void on_worker(struct hps_task *task)
 
     hps_stages_enter(&request->stages, HPS_STAGE_DECODE);
     request->err.status = HPS_OK;
-    hps_ignore(unpack(request, &request->packed, size_max, &too_large, &request->err));
+    unpack_charged(request, size_max, &too_large);
     if (too_large && request_post(request, request->service->parts.workers, HPS_POOL_LONG,
                                   on_worker) == HPS_OK) {
         return;

@@ -23,7 +23,14 @@
     X(REQUESTS_REJECTED, COUNTER, "requests_rejected_total", "reason",                          \
       "Lookups rejected because a limit or quota was reached.")                                 \
     X(REPLY_BYTES_IN_FLIGHT, GAUGE, "reply_bytes_in_flight", "",                                \
-      "Size of admitted replies in flight, plus 50 bytes per key.")                             \
+      "Memory of replies in flight, and of the work of lookups.")                               \
+    X(LIMIT_USED, GAUGE, "limit_used", "limit", "Use of a limit by all clients, in bytes.")     \
+    X(LIMIT_MAX, GAUGE, "limit_max", "limit", "The limit for all clients, in bytes.")           \
+    X(LIMIT_LARGEST, GAUGE, "limit_largest", "limit",                                           \
+      "Largest use of a limit by one address or identity, in bytes.")                           \
+    X(LIMIT_WAITING, GAUGE, "limit_waiting", "limit", "Lookups that wait for memory.")          \
+    X(LIMIT_REFUSED, COUNTER, "limit_refused_total", "limit,scope",                             \
+      "Calls and replies that a limit refused at once.")                                        \
     X(CONNECTIONS, GAUGE, "connections", "listener", "Open connections.")                       \
     X(CONNECTIONS_REFUSED, COUNTER, "connections_refused_total", "reason",                      \
       "Connections closed when accepted, by the limit that was reached.")                       \

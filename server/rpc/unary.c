@@ -36,7 +36,8 @@ void *hps_unary_alloc(struct hps_unary *op, size_t count, size_t size)
     if (memory == NULL) {
         hps_ignore(hps_error_set(
             &op->error, HPS_EXHAUSTED,
-            "the reply would exceed its size limit; request one model and one version"));
+            "the reply would exceed its size limit, or there is no memory for it "
+            "(request_bytes_in_flight, peer_share); request one model and one version"));
     }
     return memory;
 }
@@ -445,6 +446,7 @@ struct hps_unary *hps_unary_new(struct hps_unary_service *service, struct hps_gr
         hps_arena_free(arena);
         return NULL;
     }
+    hps_arena_on_grow(arena, hps_charge_arena, hps_grpc_call_charge(call));
     hps_grpc_call_ref(call);
     *op = (struct hps_unary){.service = service,
                              .parts = service->parts,

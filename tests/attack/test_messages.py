@@ -93,7 +93,7 @@ def test_service_when_sent_large_or_random_messages_then_others_do_not_wait(targ
                     wire.data(99999, wire.grpc_frame(wire.text(7, b"")) * many(2000, 20000)), reads=False)
 
 
-FEW_BYTES = {"request_bytes_max": "8MiB", "reply_bytes_in_flight": "64MiB"}  # 16 MiB for requests, 8 of an address
+FEW_BYTES = {"request_bytes_max": "8MiB", "reply_bytes_in_flight": "64MiB"}  # 16 MiB for requests, 11.2 of an address
 LARGE = wire.lookup("m", wire.query("b", b"\1\0\0\0\0\0\0\0" * (128 * 1024)))  # 1 MiB, and well meant
 
 
@@ -103,8 +103,8 @@ def test_bodies_when_they_trickle_with_all_the_memory_then_they_are_refused_and_
     target = other(server=FEW_BYTES)
     with target.beside(), contextlib.ExitStack() as stack:
         hogs = [stack.enter_context(Client(target.address)) for _ in range(2)]
-        for hog in hogs:  # small requests are never refused and fit beside them: the limit itself refuses no hog
-            hog.upload(1, wire.LOOKUP, bytes(8 * MIB - 5), keep=300 * 1024)
+        for hog in hogs:  # both together hold nearly all that their address may hold
+            hog.upload(1, wire.LOOKUP, bytes(11 * MIB // 2 - 5), keep=100 * 1024)
         honest = stack.enter_context(Client(target.address, hello=wire.OPEN))
         stream, codes = 1, []
         while wire.OK not in codes:

@@ -60,8 +60,7 @@ static const struct hps_http_route routes[] = {
     ROUTE("GET", "/v2/models/{}/versions/{}", .on_message = on_name, .on_close = served_close),
     ROUTE("GET", "/big", .on_message = on_big, .on_close = served_close),
     ROUTE("POST", "/park", .on_message = served_park, .on_close = served_close),
-    ROUTE("POST", "/packed", .on_packed = served_packed, .on_close = served_close,
-          .on_room = served_room),
+    ROUTE("POST", "/packed", .on_packed = served_packed, .on_close = served_close),
 };
 
 /* ---- the peer -------------------------------------------------------------------------------- */

@@ -17,8 +17,6 @@ enum { PLAIN_BYTES_MAX = 32 * 1024, CHARGE_FACTOR = 1024 };
 struct served served;
 
 static unsigned changed_rules;
-static const char charged_mark;
-static void *const charged_place = (void *)(uintptr_t)&charged_mark;
 
 /* ---- methods --------------------------------------------------------------------------------- */
 
@@ -44,9 +42,9 @@ void served_close(struct hps_grpc_call *call)
     if (hps_grpc_call_user(call) != NULL) {
         HPS_ASSERT(served.n_open > 0);
         served.n_open--;
-        if (hps_grpc_call_user(call) == charged_place) {
-            hps_grpc_call_discharge(call);
-        }
+        struct hps_charge *charge = hps_grpc_call_charge(call);
+        (void)hps_charge_cancel(charge, 0, NULL, NULL);
+        hps_grpc_call_discharge(call, charge->held[HPS_LIMIT_REPLIES]);
         hps_grpc_call_set_user(call, NULL);
     }
 }
@@ -80,6 +78,12 @@ void served_park(struct hps_grpc_call *call, const uint8_t *data, size_t size)
     *at = call;
 }
 
+/* It lasts until its client goes. */
+static void on_granted(void *ctx)
+{
+    HPS_ASSERT(hps_grpc_call_user(ctx) == &served);
+}
+
 void served_packed(struct hps_grpc_call *call, const struct hps_grpc_packed *packed)
 {
     struct hps_buf plain;
@@ -95,9 +99,11 @@ void served_packed(struct hps_grpc_call *call, const struct hps_grpc_packed *pac
         return;
     }
     HPS_ASSERT(size <= PLAIN_BYTES_MAX && (packed->compressed || size == packed->size));
-    status = hps_grpc_call_charge(call, size * CHARGE_FACTOR + 1, size);
+    struct hps_charge *charge = hps_grpc_call_charge(call);
+    charge->on_granted = on_granted;
+    charge->ctx = call;
+    status = hps_charge_wait(charge, size * CHARGE_FACTOR + 1, &err);
     if (status == HPS_OK) {
-        hps_grpc_call_set_user(call, charged_place);
         if (packed->is_http) { /* of gRPC it lasts until its client goes */
             hps_grpc_call_answer_status(call, 200 + (unsigned)size % 400);
             hps_grpc_call_finish(call, (int)(size % 17), "charged");
@@ -106,14 +112,6 @@ void served_packed(struct hps_grpc_call *call, const struct hps_grpc_packed *pac
         hps_grpc_call_finish(call, hps_status_grpc_code(status), "too many wait");
     }
     hps_buf_fini(&plain);
-}
-
-void served_room(struct hps_grpc_call *call)
-{
-    HPS_ASSERT(hps_grpc_call_user(call) == &served);
-    hps_grpc_call_set_user(call, charged_place);
-    hps_grpc_call_send_copy(call, "room", 4);
-    hps_grpc_call_finish(call, 0, NULL);
 }
 
 void served_answer(unsigned i, const void *data, size_t size, int code)
@@ -144,7 +142,7 @@ static void visitor_free(void *visitor)
     served.n_visitors -= visitor != NULL ? 1 : 0;
 }
 
-static hps_status enter(void *visitor, const struct hps_grpc_call *call, uint32_t roles,
+static hps_status enter(void *visitor, struct hps_grpc_call *call, uint32_t roles,
                         const void **out_grant, struct hps_error *err)
 {
     const char *token = hps_grpc_call_header(call, "authorization", NULL);
@@ -166,7 +164,7 @@ static hps_status visitor_again(void *visitor, const struct hps_conn *conn, stru
     return changed_rules == 2 ? hps_error_set(err, HPS_UNAUTHENTICATED, "no more") : HPS_OK;
 }
 
-static hps_status again(void *visitor, const struct hps_grpc_call *call, const void *grant,
+static hps_status again(void *visitor, struct hps_grpc_call *call, const void *grant,
                         uint32_t roles, struct hps_error *err)
 {
     (void)call;
@@ -215,7 +213,6 @@ bool served_make(void)
                                                 .release = release};
     static const struct hps_grpc_limits limits = {
         .request_bytes_max = 64 * 1024,
-        .request_bytes_all_max = 256 * 1024,
         .request_bytes_per_s_min = 4096,
         .connection_reply_bytes_max = 512 * 1024,
         .streams_max = 16,
@@ -239,7 +236,12 @@ bool served_make(void)
     HPS_ASSERT(hps_loop_new(&served.loop, NULL) == HPS_OK);
     served.blocks = hps_block_pool_new(1 << 20);
     served.server = hps_grpc_server_new(&limits, &observer);
-    HPS_ASSERT(served.blocks != NULL && served.server != NULL);
+    static const struct hps_limits_options memory = {.max = {256 * 1024, 1024 * 1024},
+                                                     .connection_max = {512 * 1024, 512 * 1024},
+                                                     .share = 0.25};
+    struct hps_limits *accounts = hps_limits_new(&memory, NULL);
+    HPS_ASSERT(served.blocks != NULL && served.server != NULL && accounts != NULL);
+    hps_grpc_server_limits_use(served.server, accounts, 0);
     hps_grpc_server_guard_set(served.server, &guard);
     hps_grpc_server_keep(served.server, headers);
     return true;

@@ -42,6 +42,5 @@ void served_close(struct hps_grpc_call *call);
 void served_echo(struct hps_grpc_call *call, const uint8_t *data, size_t size);
 void served_park(struct hps_grpc_call *call, const uint8_t *data, size_t size);
 void served_packed(struct hps_grpc_call *call, const struct hps_grpc_packed *packed);
-void served_room(struct hps_grpc_call *call);
 
 #endif

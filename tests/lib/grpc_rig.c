@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "net/grpc_internal.h"
 #include "net/sock.h"
 
 const struct hps_grpc_limits rig_limits = {
@@ -183,8 +184,9 @@ static void on_pour_drained(struct hps_grpc_call *call)
     pour(call);
 }
 
-static void on_charged(struct hps_grpc_call *call)
+static void on_charged(void *ctx)
 {
+    struct hps_grpc_call *call = ctx;
     struct rig *rig = hps_grpc_call_ctx(call);
 
     assert_true(rig->n_charged < RIG_CHARGES);
@@ -194,8 +196,13 @@ static void on_charged(struct hps_grpc_call *call)
 
 static void on_charge(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
+    struct hps_charge *charge = hps_grpc_call_charge(call);
+    struct hps_error err;
+
     (void)rig_of(call);
-    if (hps_grpc_call_charge(call, read_u32(data, size), 0) == HPS_OK) {
+    charge->on_granted = on_charged;
+    charge->ctx = call;
+    if (hps_charge_wait(charge, read_u32(data, size), &err) == HPS_OK) {
         on_charged(call);
     }
 }
@@ -207,7 +214,7 @@ void rig_discharge(struct rig *rig)
     assert_true(rig->n_charged > 0);
     rig->n_charged--;
     memmove(rig->charged, rig->charged + 1, rig->n_charged * sizeof rig->charged[0]);
-    hps_grpc_call_discharge(call);
+    hps_grpc_call_discharge(call, hps_grpc_call_charge(call)->held[HPS_LIMIT_REPLIES]);
     hps_grpc_call_unref(call);
 }
 
@@ -251,7 +258,7 @@ static const struct hps_grpc_method methods[] = {
      .on_message = on_pour,
      .on_close = on_close,
      .on_drained = on_pour_drained},
-    {.path = "/t.T/Charge", .on_message = on_charge, .on_close = on_close, .on_room = on_charged},
+    {.path = "/t.T/Charge", .on_message = on_charge, .on_close = on_close},
     {.path = "/t.T/Meta", .on_message = on_meta, .on_close = on_close},
     {.path = "/grpc.health.v1.Health/Check", .open = true, .on_message = on_echo},
 };
@@ -377,7 +384,7 @@ static const struct hps_http_route routes[] = {
     ROUTE("GET", "/meta", .on_message = on_meta_get),
     ROUTE("POST", "/packed", .on_packed = on_packed, .on_close = on_close),
     ROUTE("GET", "/open", .open = true, .on_message = on_stats),
-    ROUTE("POST", "/charge", .on_message = on_charge, .on_close = on_close, .on_room = on_charged),
+    ROUTE("POST", "/charge", .on_message = on_charge, .on_close = on_close),
     ROUTE("GET", "/late", .on_message = on_late, .on_close = on_close),
 };
 
@@ -409,7 +416,7 @@ static hps_status judge(const struct rig_guard *guard, const struct hps_grpc_cal
     return strcmp(said, guard->word) == 0 ? HPS_OK : hps_error_set(err, HPS_PERMISSION, "not you");
 }
 
-static hps_status enter(void *visitor, const struct hps_grpc_call *call, uint32_t roles,
+static hps_status enter(void *visitor, struct hps_grpc_call *call, uint32_t roles,
                         const void **out_grant, struct hps_error *err)
 {
     struct rig_guard *guard = visitor;
@@ -432,7 +439,7 @@ static hps_status visitor_again(void *visitor, const struct hps_conn *conn, stru
                : HPS_OK;
 }
 
-static hps_status again(void *visitor, const struct hps_grpc_call *call, const void *grant,
+static hps_status again(void *visitor, struct hps_grpc_call *call, const void *grant,
                         uint32_t roles, struct hps_error *err)
 {
     (void)roles;
@@ -547,6 +554,12 @@ void rig_open(struct rig *rig, const struct hps_grpc_limits *limits)
     rig->server = hps_grpc_server_new(limits, &observer);
     assert_non_null(rig->server);
     hps_grpc_server_keep(rig->server, headers);
+    rig->memory = (struct hps_limits_options){
+        .max = {UINT64_MAX / 4, UINT64_MAX / 4},
+        .connection_max = {8 * limits->request_bytes_max, limits->connection_reply_bytes_max}};
+    rig->accounts = hps_limits_new(&rig->memory, NULL);
+    assert_non_null(rig->accounts);
+    hps_grpc_server_limits_use(rig->server, rig->accounts, 0);
     rig->service = (struct hps_grpc_service){"t.T", methods, sizeof methods / sizeof *methods, rig};
     assert_int_equal(hps_grpc_server_add(rig->server, &rig->service, 1), HPS_OK);
     assert_int_equal(
@@ -562,6 +575,30 @@ void rig_open(struct rig *rig, const struct hps_grpc_limits *limits)
         HPS_OK);
 }
 
+void rig_request_bytes_max(struct rig *rig, uint64_t bytes)
+{
+    rig->memory.max[HPS_LIMIT_REQUESTS] = bytes;
+    hps_limits_set(rig->accounts, &rig->memory);
+}
+
+void rig_reply_bytes_max(struct rig *rig, uint64_t bytes)
+{
+    rig->memory.max[HPS_LIMIT_REPLIES] = bytes;
+    hps_limits_set(rig->accounts, &rig->memory);
+}
+
+size_t rig_request_bytes(const struct rig *rig)
+{
+    size_t bytes = 0;
+
+    for (const struct grpc_conn *conn = rig->grpc_loop->conns; conn != NULL; conn = conn->next) {
+        for (const struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
+            bytes += call->request.counted;
+        }
+    }
+    return bytes;
+}
+
 void rig_close(struct rig *rig)
 {
     if (rig->parked != NULL) {
@@ -575,6 +612,10 @@ void rig_close(struct rig *rig)
     }
     hps_loop_free(rig->loop);
     hps_grpc_server_free(rig->server);
+    for (enum hps_limit limit = 0; limit < HPS_LIMIT_COUNT; limit++) {
+        assert_int_equal(hps_limits_used(rig->accounts, limit), 0);
+    }
+    hps_limits_free(rig->accounts);
     assert_int_equal(rig->n_connections, 0);
     assert_int_equal(hps_block_pool_bytes(rig->blocks), 0);
     hps_block_pool_free(rig->blocks);

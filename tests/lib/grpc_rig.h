@@ -17,14 +17,16 @@ enum { RIG_CHARGES = 8 };
 struct rig {
     struct hps_loop *loop;
     struct hps_grpc_server *server;
+    struct hps_limits *accounts;
+    struct hps_limits_options memory; /* its limits */
     struct hps_grpc_loop *grpc_loop;
     struct hps_block_pool *blocks;
     struct hps_loop_fd listener;
     int listen_fd;
     char address[64];
     struct hps_tls *tls;            /* of connections accepted from now on */
-    struct hps_place_table *places; /* the same: where their places are; NULL: they have none */
-    uint64_t client;                /* the same: whose places they are */
+    struct hps_place_table *places; /* the same: the table of its places; NULL: none */
+    uint64_t client;                /* the same: the client that has these places */
     bool refused;                   /* the last one got none */
     bool http;                      /* the same: they speak HTTP/1.1 */
     bool loopback;                  /* the same: their listener is on loopback */
@@ -62,6 +64,12 @@ void rig_open(struct rig *rig, const struct hps_grpc_limits *limits);
 void rig_close(struct rig *rig);
 extern const struct hps_grpc_limits rig_limits;
 
+/* From now on, requests of all clients may use at most this many bytes. */
+void rig_request_bytes_max(struct rig *rig, uint64_t bytes);
+/* The same for replies. */
+void rig_reply_bytes_max(struct rig *rig, uint64_t bytes);
+/* What the requests of open calls use, in addition to HPS_CALL_BYTES each. */
+size_t rig_request_bytes(const struct rig *rig);
 /* The oldest of rig->charged gives its bytes back, and its reference. */
 void rig_discharge(struct rig *rig);
 

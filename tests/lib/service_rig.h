@@ -38,11 +38,8 @@ struct hps_grpc_call {
     uint64_t received_us;        /* so long did its message take */
     struct hps_version *updated; /* a batch comes while it is looked up; NULL: none does */
     bool unheld;                 /* the batch waits for nobody */
-    bool crowded;                /* its connection has no room for another answer */
-    bool turned_away;            /* nor for another one that waits for that */
     bool paused;                 /* no message comes */
-    size_t charged;
-    size_t held;        /* said to be, while it waits */
+    struct hps_charge charge;
     unsigned n_watched; /* slow readers: watched, and cut off */
     unsigned n_cut;
     bool open; /* started, and not closed yet */
@@ -167,20 +164,20 @@ bool hps_grpc_call_cancelled(const struct hps_grpc_call *call)
     return atomic_load(&call->cancelled);
 }
 
-hps_status hps_grpc_call_charge(struct hps_grpc_call *call, size_t bytes, size_t held)
+struct hps_charge *hps_grpc_call_charge(struct hps_grpc_call *call)
 {
-    assert_int_equal(call->charged, 0);
-    call->held = held;
-    if (call->turned_away) {
-        return HPS_EXHAUSTED;
-    }
-    call->charged = bytes;
-    return call->crowded ? HPS_AGAIN : HPS_OK;
+    return &call->charge;
 }
 
-void hps_grpc_call_discharge(struct hps_grpc_call *call)
+void hps_grpc_call_discharge(struct hps_grpc_call *call, uint64_t bytes)
 {
-    call->charged = 0;
+    hps_charge_shrink(&call->charge, HPS_LIMIT_REPLIES, bytes);
+}
+
+/* Reply memory of a call. */
+static uint64_t charged(const struct hps_grpc_call *call)
+{
+    return call->charge.held[HPS_LIMIT_REPLIES];
 }
 
 void hps_grpc_readers_watch(struct hps_grpc_call *call)
@@ -259,7 +256,9 @@ struct service_test {
     struct hps_models *models;
     struct hps_pool *workers;
     struct hps_block_pool *blocks;
-    struct hps_admission *admission;
+    struct hps_limits *limits;
+    uint64_t request_bytes_max; /* of all calls; 0: no limit */
+    uint64_t connection_max;    /* reply bytes of the connection; 0: no limit */
     struct hps_slowlog *slowlog;
     struct hps_metrics *metrics;
     struct hps_service_metrics series;
@@ -276,26 +275,40 @@ struct service_test {
 
 static void open_service(struct service_test *t, uint64_t bytes_max, uint64_t reply_bytes_max)
 {
-    struct hps_admission_options options = {.bytes_max = bytes_max,
-                                            .reply_bytes_max = reply_bytes_max,
-                                            .waiting_max = 2,
-                                            .in_flight = t->series.reply_bytes_in_flight};
-    t->admission = hps_admission_new(&options);
-    assert_non_null(t->admission);
+    const uint64_t none = UINT64_MAX / 4;
+    const struct hps_limits_options options = {
+        .max = {t->request_bytes_max != 0 ? t->request_bytes_max : none, bytes_max},
+        .connection_max = {none, t->connection_max != 0 ? t->connection_max : none}};
+    struct hps_error err;
+
+    t->limits = hps_limits_new(&options, NULL);
+    assert_non_null(t->limits);
+    struct hps_account *connection =
+        hps_account_connection(hps_account_get(t->limits, "user:1"), false);
+    for (unsigned i = 0; i < CALLS; i++) {
+        assert_int_equal(hps_charge_open(&t->calls[i].charge, connection, &err), HPS_OK);
+    }
+    hps_account_unref(connection);
     struct hps_lookup_service_parts parts = {.models = t->models,
                                              .workers = t->workers,
                                              .io = t->workers,
                                              .blocks =
                                                  t->gpu.tier == NULL ? t->blocks : t->gpu.blocks,
-                                             .admission = t->admission,
                                              .slowlog = t->slowlog,
                                              .metrics = &t->series,
                                              .limits = HPS_LOOKUP_LIMITS_DEFAULT,
                                              .path = t->path};
     parts.limits.inline_message_bytes = UINT32_MAX;
+    parts.limits.reply_bytes_max = reply_bytes_max;
     t->service = hps_lookup_service_new(&parts);
     assert_non_null(t->service);
     t->grpc = hps_lookup_service_grpc(t->service);
+}
+
+/* Of all calls. */
+static uint64_t reply_bytes(const struct service_test *t)
+{
+    return t->limits != NULL ? hps_limits_used(t->limits, HPS_LIMIT_REPLIES) : 0;
 }
 
 static int setup(void **state)
@@ -369,7 +382,7 @@ static int teardown(void **state)
     hps_gpu_tier_drain(t->gpu.tier);
     hps_loop_free(t->loop);
     assert_true(hps_metric_value(t->series.requests_in_flight) == 0);
-    assert_int_equal(hps_admission_bytes(t->admission), 0);
+    assert_int_equal(reply_bytes(t), 0);
     assert_int_equal(hps_block_pool_bytes(t->blocks), 0);
     assert_true(hps_version_idle(&t->fx.version));
     check_times(t);
@@ -380,7 +393,10 @@ static int teardown(void **state)
         gpu_fixture_close(&t->gpu);
     }
     hps_lookup_service_free(t->service);
-    hps_admission_free(t->admission);
+    for (unsigned i = 0; i < CALLS; i++) {
+        hps_charge_close(&t->calls[i].charge);
+    }
+    hps_limits_free(t->limits);
     hps_slowlog_free(t->slowlog);
     hps_block_pool_free(t->blocks);
     assert_int_equal(hps_models_remove(t->models, "m", 7), HPS_OK);
@@ -389,7 +405,6 @@ static int teardown(void **state)
     fixture_close(&t->fx);
     for (unsigned i = 0; i < CALLS; i++) {
         assert_int_equal(atomic_load(&t->calls[i].refs), 1);
-        assert_int_equal(t->calls[i].charged, 0);
         for (unsigned m = 0; m < t->calls[i].n_messages; m++) {
             hps__v1__lookup_response__free_unpacked(t->calls[i].messages[m], NULL);
         }

@@ -188,7 +188,7 @@ LINE_COLUMNS_MAX = 100
 TESTED = ("base", "net", "config", "backends", "cache", "server")
 # Files of net/ that call each other in a circle. Every other file calls only files that do not call it, even through
 # others.
-CIRCLE = ("net/grpc_call*", "net/grpc_charge.c", "net/grpc_guard.c", "net/grpc_http.c", "net/grpc_intake.c",
+CIRCLE = ("net/grpc_call*", "net/grpc_guard.c", "net/grpc_http.c", "net/grpc_intake.c",
           "net/grpc_pace.c", "net/grpc_route.c", "net/grpc_seat.c", "net/grpc_server.c", "net/grpc_tick.c")
 
 UNTESTED = {  # no test file at the same place of tests/unit/: which ones test it instead
@@ -254,6 +254,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "net/http2_send.c": "test_http2.c, and test_grpc_server.c: slow readers, lost connections, small calls beside bulk",
     "net/http2_request.c": "test_http2.c: by TCP, where nghttp2 judges, and by a Unix socket the same requests",
     "net/http2_stream.c": "test_http2.c and test_grpc_client.c",
+    "net/limits_account.c": "test_limits.c",
     "server/main.c": "test_config.py and test_check.py, by exit codes",
     "server/program.c": "test_gpu.py, where no GPU is",
     "server/daemon.c": "test_rpc.py and test_config.py, which start it with all that it assembles",
@@ -307,7 +308,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "server/model/pinned.c": "test_describe.c: one version or all, and nothing is held",
     "server/model/wait_service.c": "test_wait_for.py: over the wire, who may ask, and how calls end",
     "server/model/service.c": "test_model.py: over the wire, who may ask, and errors",
-    "server/lookup/quota.c": "test_access.py, and test_account.c what it counts",
+    "server/lookup/quota.c": "test_access.py, and test_limits.c what it counts",
     "server/lookup/room.c": "test_service_room.c: who waits for room, and for how long",
     "server/load/seed_shared.c": "test_loader.c",
     "server/load/refill.c": "test_loader.c: refills while a version serves",

@@ -218,7 +218,7 @@ static const struct {
     {"aaab", "abaa"},           /* a client has its turn when another one has had its time */
     {"aaabbb", "ababab"},       /* equal parts */
     {"aaAA", "AAaa"},           /* the quick tasks of a client do not wait for its others */
-    {"aaaBBBB", "BBBBaaa"},     /* nor those of other clients */
+    {"aaaBBBB", "BBBBaaa"},     /* nor tasks of other clients */
     {"abcabcABC", "ABCabcabc"}, /* many clients */
 };
 
@@ -371,7 +371,7 @@ static void test_split_when_pieces_are_few_or_many_then_each_is_run_once(void **
     hps_pool_free(pool);
 }
 
-/* Each piece ends when another one has begun beside it. */
+/* Each piece ends when another one has begun on another thread. */
 static void run_meeting(void *ctx, uint32_t i)
 {
     struct pieces *pieces = ctx;

@@ -39,6 +39,9 @@ static void do_nothing(void *ctx)
     (void)ctx;
 }
 
+/* Of a request: more bytes than each call may have. */
+static const uint8_t large[2 * HPS_CALL_MESSAGE_BYTES];
+
 /* The one call of a connection, in its headers. */
 static void make(struct fixture *f)
 {
@@ -52,15 +55,15 @@ static void make(struct fixture *f)
     f->grpc_loop = (struct hps_grpc_loop){.server = &f->server, .loop = loop, .conns = &f->conn};
     f->conn = (struct grpc_conn){.grpc_loop = &f->grpc_loop, .calls = &f->call};
     f->call.conn = &f->conn;
+    f->call.home = &f->conn;
     f->call.stream = (struct hps_http_stream *)f; /* is never looked into */
     f->call.grpc_loop = &f->grpc_loop;
     f->call.loop = loop;
     f->call.entry = &unary_entry;
     atomic_init(&f->call.refs, 1);
-    grpc_call_count_head(&f->call, GRPC_CALL_BYTES);
     hps_timer_init(&f->call.deadline.timer, do_nothing, NULL);
-    hps_grpc_decoder_init(&f->call.request.decoder, 1000, false);
-    hps_buf_init(&f->call.request.stash, 1000);
+    hps_grpc_decoder_init(&f->call.request.decoder, 10000, false);
+    hps_buf_init(&f->call.request.stash, 10000);
 }
 
 /* A call whose request is in `phase`, and that is answered as far as that needs. */
@@ -73,8 +76,8 @@ static void make_at(struct fixture *f, enum grpc_request_phase phase)
     grpc_call_request_set(&f->call, GRPC_REQUEST_OPEN);
     if (phase == GRPC_REQUEST_STASHED) {
         f->call.entry = &streaming_entry;
-        assert_int_equal(hps_buf_append(&f->call.request.stash, "x", 1), HPS_OK);
-        grpc_call_count_bytes(&f->call, 1);
+        assert_int_equal(hps_buf_append(&f->call.request.stash, large, sizeof large), HPS_OK);
+        f->call.request.counted = sizeof large;
     } else if (phase == GRPC_REQUEST_HELD || phase == GRPC_REQUEST_DISPATCHED) {
         grpc_call_request_set(&f->call, GRPC_REQUEST_WHOLE);
     }
@@ -226,7 +229,7 @@ static void test_held_when_left_by_any_way_then_not_queued(void **state)
         if (way == 0) {
             grpc_call_request_set(&f->call, GRPC_REQUEST_DISPATCHED);
         } else {
-            grpc_call_reply_set(&f->call, way == 1 ? GRPC_REPLY_STATUS : GRPC_REPLY_CLOSED);
+            grpc_call_reply_set(&f->call, GRPC_REPLY_STATUS);
         }
         assert_ptr_equal(f->conn.held_head, &other);
         assert_ptr_equal(f->conn.held_tail, &other);
@@ -256,24 +259,23 @@ static void test_bytes_when_request_is_over_by_any_way_then_given_back(void **st
 {
     struct fixture *f = *state;
 
-    for (unsigned way = 0; way < 4; way++) {
+    for (unsigned way = 0; way < 3; way++) {
         make_at(f, GRPC_REQUEST_STASHED);
-        assert_int_equal(f->conn.request_bytes, 1);
+        assert_int_equal(f->call.request.counted, sizeof large);
         if (way == 0) {
             grpc_call_request_set(&f->call, GRPC_REQUEST_DISPATCHED);
-        } else if (way == 3) { /* in the midst of a message: what the service borrows must stay */
+        } else if (way == 2) { /* in the midst of a message: what the service borrows must stay */
             f->call.delivered = f->call.delivering = true;
             grpc_call_reply_set(&f->call, GRPC_REPLY_STATUS);
-            assert_int_equal(f->call.request.stash.size, 1);
+            assert_int_equal(f->call.request.stash.size, sizeof large);
             expect_drop_refused(f);
             grpc_call_sane(&f->call);
             f->call.delivering = false;
             grpc_call_drop_request(&f->call);
         } else {
-            grpc_call_reply_set(&f->call, way == 1 ? GRPC_REPLY_STATUS : GRPC_REPLY_CLOSED);
+            grpc_call_reply_set(&f->call, GRPC_REPLY_STATUS);
         }
-        assert_int_equal(f->conn.request_bytes, 0);
-        assert_int_equal(atomic_load(&f->server.request_bytes), 0);
+        assert_int_equal(f->call.request.counted, 0);
     }
 }
 
@@ -304,11 +306,10 @@ static void test_call_when_it_lies_then_assert(void **state)
         expect_assert_failure(grpc_call_sane(call)); \
     } while (0)
     LIES(GRPC_REQUEST_OPEN, atomic_store(&call->refs, 0));
-    LIES(GRPC_REQUEST_OPEN, call->stream = NULL);         /* as if it were closed */
-    LIES(GRPC_REQUEST_CLOSED, call->conn = conn);         /* as if it were not */
-    LIES(GRPC_REQUEST_CLOSED, call->held_next = call);    /* closed, and in a queue */
-    LIES(GRPC_REQUEST_CLOSED, call->request.counted = 1); /* closed, and charged */
-    LIES(GRPC_REQUEST_CLOSED, call->next = call);         /* closed, and in the list */
+    LIES(GRPC_REQUEST_OPEN, call->stream = NULL);      /* as if it were closed */
+    LIES(GRPC_REQUEST_CLOSED, call->conn = conn);      /* as if it were not */
+    LIES(GRPC_REQUEST_CLOSED, call->held_next = call); /* closed, and in a queue */
+    LIES(GRPC_REQUEST_CLOSED, call->next = call);      /* closed, and in the list */
     LIES(GRPC_REQUEST_CLOSED, hps_timer_set(f->loop, &call->deadline.timer, 1));
     LIES(GRPC_REQUEST_OPEN, hps_timer_set(f->loop, &call->deadline.timer, 1));
     LIES(GRPC_REQUEST_OPEN, call->deadline.phase = GRPC_DEADLINE_ARMED); /* without its timer */
@@ -321,11 +322,11 @@ static void test_call_when_it_lies_then_assert(void **state)
     LIES(GRPC_REQUEST_OPEN, call->held_next = call);
     LIES(GRPC_REQUEST_HELD, conn->held_head = NULL); /* in no queue */
     LIES(GRPC_REQUEST_DISPATCHED, call->delivered = false);
-    LIES(GRPC_REQUEST_STASHED, hps_buf_clear(&call->request.stash)); /* nothing would end it */
-    LIES(GRPC_REQUEST_STASHED, call->request.stash_taken = 1);       /* all of it */
-    LIES(GRPC_REQUEST_OPEN, call->request.stash_taken = 1);          /* of nothing */
-    LIES(GRPC_REQUEST_OPEN, grpc_call_count_bytes(call, 1));         /* the same */
-    LIES(GRPC_REQUEST_DROPPED, grpc_call_count_bytes(call, 1));
+    LIES(GRPC_REQUEST_STASHED, hps_buf_clear(&call->request.stash));      /* nothing would end it */
+    LIES(GRPC_REQUEST_STASHED, call->request.stash_taken = sizeof large); /* all of it */
+    LIES(GRPC_REQUEST_OPEN, call->request.stash_taken = 1);               /* of nothing */
+    LIES(GRPC_REQUEST_OPEN, call->request.counted = 1);                   /* the same */
+    LIES(GRPC_REQUEST_DROPPED, call->request.counted = 1);
     LIES(GRPC_REQUEST_OPEN, call->request.unconsumed = 1); /* nobody gives it back */
     LIES(GRPC_REQUEST_OPEN, conn->calls = NULL);
 #undef LIES
@@ -346,7 +347,6 @@ static void test_connection_when_it_lies_then_assert(void **state)
     LIES(GRPC_REQUEST_OPEN, f->grpc_loop.conns = NULL);
     LIES(GRPC_REQUEST_HELD, conn->held_tail = NULL);
     LIES(GRPC_REQUEST_HELD, conn->calls = NULL);
-    LIES(GRPC_REQUEST_CLOSED, conn->request_bytes = 1); /* charged, and nobody to give it back */
 #undef LIES
 }
 
@@ -361,14 +361,16 @@ static void test_bytes_when_the_service_ends_the_call_then_given_back_at_once(vo
     hps_assert_hook(NULL);
     rig_open(&rig, &rig_limits);
     wire_open(&wire, &rig);
+    static const uint8_t prefix[5] = {0, 0, 0, 0x20, 0};
     assert_true(wire_request(&wire, 1, "/t.T/Chat", false, NULL));
-    assert_true(wire_frame(&wire, 0, 0, 1, "\0\0\0\0\x64half of it", 15));
-    WIRE_UNTIL(&wire, atomic_load(&rig.server->request_bytes) > 0);
+    assert_true(wire_frame(&wire, 0, 0, 1, prefix, sizeof prefix));
+    assert_true(wire_frame(&wire, 0, 0, 1, large, sizeof large));
+    WIRE_UNTIL(&wire, rig_request_bytes(&rig) > 0);
     struct hps_grpc_call *call = rig.grpc_loop->conns->calls;
-    assert_int_equal(call->request.counted, 10);
+    assert_in_range(call->request.counted, sizeof large, 4 * sizeof large);
     hps_grpc_call_finish(call, 0, NULL);
     assert_int_equal(call->request.phase, GRPC_REQUEST_DROPPED);
-    assert_int_equal(atomic_load(&rig.server->request_bytes), 0);
+    assert_int_equal(rig_request_bytes(&rig), 0);
     WIRE_UNTIL(&wire, rig.n_ended[0] == 1);
     wire_close(&wire);
     rig_close(&rig);

@@ -335,25 +335,34 @@ static void test_request_when_its_metadata_cannot_be_taken_then_the_client_is_to
     assert_int_equal(f->rig.n_messages, 0);
 }
 
+static uint64_t request_bytes(const struct fixture *f)
+{
+    return hps_limits_used(f->rig.accounts, HPS_LIMIT_REQUESTS);
+}
+
+static uint64_t reply_bytes(const struct fixture *f)
+{
+    return hps_limits_used(f->rig.accounts, HPS_LIMIT_REPLIES);
+}
+
 static void test_headers_when_no_service_reads_them_then_not_kept(void **state)
 {
     static char value[4001];
     const char *const unread[] = {"x-unread", value, NULL};
     const char *const read[] = {"x-test", value, NULL};
     struct fixture *f = *state;
-    atomic_size_t *bytes = &f->rig.server->call_bytes;
 
     memset(value, 'v', sizeof value - 1);
     wire_open(&f->wire, &f->rig);
     assert_true(wire_request(&f->wire, 1, "/t.T/Echo", false, unread));
-    WIRE_UNTIL(&f->wire, atomic_load(bytes) > 0);
-    assert_int_equal(atomic_load(bytes), GRPC_CALL_BYTES);
+    WIRE_UNTIL(&f->wire, request_bytes(f) > 0);
+    assert_int_equal(request_bytes(f), HPS_CALL_BYTES);
     assert_true(wire_request(&f->wire, 3, "/t.T/Echo", false, read));
-    WIRE_UNTIL(&f->wire, atomic_load(bytes) > GRPC_CALL_BYTES);
-    assert_in_range(atomic_load(bytes), 2 * GRPC_CALL_BYTES + sizeof value,
-                    2 * GRPC_CALL_BYTES + 3 * sizeof value);
+    WIRE_UNTIL(&f->wire, request_bytes(f) > HPS_CALL_BYTES);
+    assert_in_range(request_bytes(f), 2 * HPS_CALL_BYTES + sizeof value,
+                    2 * HPS_CALL_BYTES + 3 * sizeof value);
     wire_close(&f->wire);
-    RIG_UNTIL(&f->rig, atomic_load(bytes) == 0);
+    RIG_UNTIL(&f->rig, request_bytes(f) == 0);
 }
 
 /* Calls that are answered and given up. A client that reads may send any number of them. */
@@ -795,15 +804,20 @@ static void test_answers_when_a_stream_does_not_read_then_its_messages_wait(void
 static void test_stream_when_half_closed_then_nothing_of_it_counts_though_its_call_goes_on(
     void **state)
 {
+    static const uint8_t zeros[16 * 1024];
     struct fixture *f = *state;
 
     wire_open(&f->wire, &f->rig);
     wire_request(&f->wire, 1, "/t.T/Linger", false, NULL);
-    wire_frame(&f->wire, 0, 0, 1, "\0\0\0\0\4ab", 7);
+    wire_frame(&f->wire, 0, 0, 1, "\0\0\1\0\4ab", 7);
+    for (unsigned i = 0; i < 4; i++) {
+        wire_frame(&f->wire, 0, 0, 1, zeros, sizeof zeros);
+    }
+    WIRE_UNTIL(&f->wire, rig_request_bytes(&f->rig) > 0);
     wire_frame(&f->wire, 0, 1, 1, "cd", 2);
     WIRE_UNTIL(&f->wire, f->rig.n_half_closes == 1);
-    assert_int_equal(f->rig.bytes, 4);
-    assert_int_equal(atomic_load(&f->rig.server->request_bytes), 0);
+    assert_int_equal(f->rig.bytes, 4 * sizeof zeros + 4);
+    assert_int_equal(rig_request_bytes(&f->rig), 0);
 }
 
 static void test_gzip_requests_when_not_yet_ended_then_held_as_they_came(void **state)
@@ -841,14 +855,12 @@ static void test_gzip_requests_when_not_yet_ended_then_held_as_they_came(void **
 static void test_requests_when_all_connections_send_too_much_then_large_ones_refused(void **state)
 {
     static const uint8_t part[16384] = {0, 0, 0x3f, 0xff, 0xff};
-    struct hps_grpc_limits limits = rig_limits;
     struct hps_grpc_channel *channel;
     struct wire wires[2];
     struct reply reply;
     struct fixture *f = *state;
 
-    limits.request_bytes_all_max = 512 * 1024;
-    hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
+    rig_request_bytes_max(&f->rig, 512 * 1024);
     for (unsigned i = 0; i < 2; i++) {
         wire_open(&wires[i], &f->rig);
         wire_take_settings(&wires[i]);
@@ -865,6 +877,33 @@ static void test_requests_when_all_connections_send_too_much_then_large_ones_ref
     hps_grpc_channel_free(channel);
     wire_close(&wires[0]);
     wire_close(&wires[1]);
+}
+
+/* Replies of any method, which their client does not read. */
+static void test_replies_when_queued_then_their_bytes_are_limited(void **state)
+{
+    enum { BIG = 1 << 20 };
+    static const uint8_t size[4] = {0, 0, BIG >> 16, 0};
+    static const uint8_t more[4] = {0, 0x10, 0, 0};
+    struct fixture *f = *state;
+
+    rig_reply_bytes_max(&f->rig, BIG * 3 / 2);
+    wire_open(&f->wire, &f->rig);
+    wire_take_settings(&f->wire);
+    wire_call(&f->wire, 1, "/t.T/Big", NULL, size, sizeof size);
+    RIG_UNTIL(&f->rig, f->rig.n_messages == 1);
+    assert_in_range(reply_bytes(f), BIG - 100 * 1024, BIG + 100);
+    wire_call(&f->wire, 3, "/t.T/Big", NULL, size, sizeof size);
+    WIRE_UNTIL(&f->wire, f->rig.n_ended[8] == 1);
+    wire_frame(&f->wire, 8, 0, 0, more, sizeof more); /* it reads */
+    wire_frame(&f->wire, 8, 0, 1, more, sizeof more);
+    WIRE_UNTIL(&f->wire, f->rig.n_ended[0] == 1);
+    assert_int_equal(reply_bytes(f), 0);
+    wire_call(&f->wire, 5, "/t.T/Big", NULL, size, sizeof size);
+    RIG_UNTIL(&f->rig, f->rig.n_messages == 3);
+    assert_true(reply_bytes(f) > 0);
+    wire_close(&f->wire);
+    RIG_UNTIL(&f->rig, reply_bytes(f) == 0);
 }
 
 static void test_small_call_when_bulk_runs_beside_it_then_not_starved(void **state)
@@ -1196,6 +1235,7 @@ int main(void)
         TEST(test_stream_when_half_closed_then_nothing_of_it_counts_though_its_call_goes_on),
         cmocka_unit_test(test_gzip_requests_when_not_yet_ended_then_held_as_they_came),
         TEST(test_requests_when_all_connections_send_too_much_then_large_ones_refused),
+        TEST(test_replies_when_queued_then_their_bytes_are_limited),
         TEST(test_small_call_when_bulk_runs_beside_it_then_not_starved),
         TEST(test_connection_when_lost_under_a_large_reply_then_blocks_released),
         TEST(test_client_when_calls_come_by_two_connections_then_one_number),

@@ -47,7 +47,6 @@ static int setup(void **state)
 
     hps_log_level_set(HPS_LOG_ERROR);
     hps_clock_fake(hps_clock_us());
-    limits.request_bytes_all_max = 3 * 1024 * 1024;
     limits.connection_reply_bytes_max = 64 * 1024 * 1024;
     limits.reply_bytes_per_s_min = 64 * 1024;
     limits.idle_timeout_us = 60 * (uint64_t)SECOND_US;
@@ -201,6 +200,7 @@ static void test_bodies_when_all_together_are_too_many_then_refused(void **state
     struct peer other;
     static char bytes[2 * 1024 * 1024];
 
+    rig_request_bytes_max(&f->rig, 3 * sizeof bytes / 2);
     peer_say(&f->peer, POST("/echo", "2097153", ""));
     assert_true(peer_write(&f->peer, bytes, sizeof bytes));
     peer_open(&other, &f->rig);

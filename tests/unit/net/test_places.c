@@ -409,31 +409,7 @@ static void test_failures_when_of_many_clients_then_only_some_are_remembered(voi
     rig_close(&rig);
 }
 
-/* ---- request bytes, and memory --------------------------------------------------------------- */
-
-static void test_bytes_when_of_several_places_of_a_client_then_counted_together(void **state)
-{
-    struct rig rig;
-
-    (void)state;
-    rig_open(&rig, (struct hps_place_limits){0});
-    struct hps_place *first = come(&rig, GREEDY)->place;
-    struct hps_place *second = come(&rig, GREEDY)->place;
-    struct hps_place *other = come(&rig, MODEST)->place;
-    hps_place_hold(first, 100);
-    hps_place_hold(second, 20);
-    hps_place_hold(other, 3);
-    assert_int_equal(hps_place_client_bytes(first), 120);
-    assert_int_equal(hps_place_client_bytes(other), 3);
-    hps_place_hold(first, (size_t)-100);
-    go(&rig.seats[0]);
-    assert_int_equal(hps_place_client_bytes(second), 20);
-    hps_place_hold(second, (size_t)-20);
-    hps_place_hold(other, (size_t)-3);
-    hps_place_hold(NULL, 7); /* of a connection without a place */
-    assert_int_equal(hps_place_client_bytes(NULL), 0);
-    rig_close(&rig);
-}
+/* ---- memory -------------------------------------------------------------------------------- */
 
 static void admit_two(void *ctx)
 {
@@ -473,7 +449,6 @@ int main(void)
         cmocka_unit_test(test_failures_when_one_a_second_then_it_is_not_slowed),
         cmocka_unit_test(test_failures_when_reported_then_again_after_a_while_with_their_number),
         cmocka_unit_test(test_failures_when_of_many_clients_then_only_some_are_remembered),
-        cmocka_unit_test(test_bytes_when_of_several_places_of_a_client_then_counted_together),
         cmocka_unit_test(test_admit_when_no_memory_then_refused_and_nothing_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

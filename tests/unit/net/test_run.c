@@ -180,8 +180,6 @@ struct fixture {
     unsigned n_half_closes;
     unsigned pause_at; /* the stream is paused after this number; 0: never */
     struct hps_grpc_call *paused;
-    struct hps_grpc_call *asking[N_CALLS];
-    unsigned n_asking;
 };
 
 /* Takes its time, and answers. */
@@ -254,31 +252,7 @@ static void on_half_close(struct hps_grpc_call *call)
     hps_grpc_call_finish(call, 0, NULL);
 }
 
-/* Asks for room later, as lookups do that a worker unpacks. */
-static void on_ask(struct hps_grpc_call *call, const uint8_t *data, size_t size)
-{
-    struct fixture *f = hps_grpc_call_ctx(call);
-
-    (void)data;
-    (void)size;
-    assert_true(f->n_asking < N_CALLS);
-    f->asking[f->n_asking++] = call;
-}
-
-static void on_room(struct hps_grpc_call *call)
-{
-    struct fixture *f = hps_grpc_call_ctx(call);
-
-    hps_clock_advance(WORK_US);
-    f->n++;
-    hps_grpc_call_finish(call, 0, NULL);
-}
-
 static const struct hps_grpc_method methods[] = {
-    {.path = "/w.W/Ask",
-     .on_message = on_ask,
-     .on_room = on_room,
-     .on_close = hps_grpc_call_discharge},
     {.path = "/w.W/Work", .on_message = on_work},
     {.path = "/w.W/Refuse", .on_message = on_refuse},
     {.path = "/w.W/Keep", .on_packed = on_keep},
@@ -557,25 +531,6 @@ static void test_messages_of_two_streams_when_one_takes_the_turn_then_the_other_
     WIRE_UNTIL(&f->wire, f->n_half_closes == 2);
 }
 
-static void test_calls_when_there_is_room_for_many_at_once_then_some_in_each_turn(void **state)
-{
-    struct fixture *f = *state;
-
-    send_calls(&f->wire, "/w.W/Ask", false);
-    RIG_UNTIL(&f->rig, f->n_asking == N_CALLS);
-    for (unsigned i = 0; i < N_CALLS; i++) { /* the first takes all the memory */
-        size_t bytes = i == 0 ? rig_limits.connection_reply_bytes_max : 1;
-        assert_int_equal(hps_grpc_call_charge(f->asking[i], bytes, 0), i == 0 ? HPS_OK : HPS_AGAIN);
-    }
-    hps_grpc_call_finish(f->asking[0], 0, NULL);
-    RIG_UNTIL(&f->rig, f->n > 0);
-    for (unsigned n = PER_TURN; n < N_CALLS - 1; n += PER_TURN) {
-        assert_int_equal(f->n, n);
-        rig_turn(&f->rig);
-    }
-    assert_int_equal(f->n, N_CALLS - 1);
-}
-
 /* 64 KB of the smallest frames are a turn's work, though a megabyte of large ones is. */
 static void test_frames_when_tiny_then_few_kilobytes_in_a_turn(void **state)
 {
@@ -684,7 +639,6 @@ int main(void)
         cmocka_unit_test(
             test_messages_of_a_stream_when_few_of_thousands_still_wait_then_little_memory_is_held),
         TEST(test_messages_of_two_streams_when_one_takes_the_turn_then_the_other_goes_on),
-        TEST(test_calls_when_there_is_room_for_many_at_once_then_some_in_each_turn),
         TEST(test_frames_when_tiny_then_few_kilobytes_in_a_turn),
         cmocka_unit_test(test_records_when_of_one_byte_then_a_read_is_what_counts),
     };

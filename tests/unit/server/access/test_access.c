@@ -30,13 +30,19 @@ static void on_refusal(void *ctx, const struct hps_access_refusal *refusal)
     (void)snprintf(refused->method, sizeof(refused->method), "%s", refusal->method);
 }
 
+static struct hps_limits *limits;
+
 static struct hps_access *access_of(const char *rule, struct refused *refused)
 {
     struct hps_tmpdir dir;
     char text[256];
     struct hps_access_rules *rules = NULL;
     struct hps_error err = {0};
-    const struct hps_access_options options = {.on_refusal = on_refusal, .ctx = refused};
+    const struct hps_limits_options none = {.max = {UINT64_MAX / 4, UINT64_MAX / 4}};
+
+    limits = hps_limits_new(&none, NULL);
+    const struct hps_access_options options = {
+        .limits = limits, .on_refusal = on_refusal, .ctx = refused};
 
     hps_tmpdir_open(&dir);
     (void)snprintf(text, sizeof(text), "{\"rules\":[{\"who\":[\"any\"],%s}]}", rule);
@@ -75,6 +81,7 @@ static void test_ask_when_the_role_is_for_some_models_then_it_is_not_for_the_ser
         assert_int_equal(refused.n, cases[i].status != HPS_OK);
         assert_string_equal(refused.method, cases[i].status != HPS_OK ? "GET /metrics" : "");
         hps_access_free(access);
+        hps_limits_free(limits);
     }
     hps_conn_free(conn);
     close(fds[1]);

@@ -34,7 +34,14 @@ static struct hps_access_rules *rules_of(const char *text)
     return rules;
 }
 
-static struct hps_access_grant *grant_of(struct hps_accounts *accounts,
+static struct hps_limits *limits_of_none(void)
+{
+    const struct hps_limits_options options = {.max = {UINT64_MAX / 4, UINT64_MAX / 4}};
+
+    return hps_limits_new(&options, NULL);
+}
+
+static struct hps_access_grant *grant_of(struct hps_limits *accounts,
                                          struct hps_access_rules *rules,
                                          const struct access_identity *identity,
                                          enum access_token kind, size_t token)
@@ -50,12 +57,12 @@ static struct hps_access_grant *grant_of(struct hps_accounts *accounts,
 
 static uint32_t roles_of(struct hps_access_rules *rules, const struct access_identity *identity)
 {
-    struct hps_accounts *accounts = hps_accounts_new();
+    struct hps_limits *accounts = limits_of_none();
     struct hps_access_grant *grant = grant_of(accounts, rules, identity, ACCESS_TOKEN_NONE, 0);
     uint32_t roles = grant->roles;
 
     hps_access_grant_unref(grant);
-    hps_accounts_free(accounts);
+    hps_limits_free(accounts);
     return roles;
 }
 
@@ -95,7 +102,7 @@ static void test_grant_when_several_rules_match_then_their_union(void **state)
         "{\"who\":[\"cert:b.example\"],\"may\":[\"lookup\",\"load\"],\"models\":[\"dlrm\"],"
         "\"requests_per_s\":20,\"reply_bytes\":500},"
         "{\"who\":[\"group:6\"],\"may\":[\"read\"],\"models\":[\"x\",\"*\"]}]}");
-    struct hps_accounts *accounts = hps_accounts_new();
+    struct hps_limits *accounts = limits_of_none();
     gid_t groups[] = {5, 6};
     const struct access_identity identity = {.is_unix = true,
                                              .user = 1234,
@@ -132,7 +139,7 @@ static void test_grant_when_several_rules_match_then_their_union(void **state)
     assert_false(access_grant_allows(grant, HPS_ROLE_LOOKUP, NULL, 0)); /* not of all */
     assert_true(access_grant_allows(grant, HPS_ROLE_READ, NULL, 0));
     hps_access_grant_unref(grant);
-    hps_accounts_free(accounts);
+    hps_limits_free(accounts);
     hps_access_rules_unref(rules);
 }
 
@@ -154,7 +161,7 @@ static void test_covers_when_a_role_or_a_model_went_then_not(void **state)
     };
     struct hps_access_rules *before = rules_of("{\"rules\":[{\"who\":[\"any\"],\"may\":[\"lookup\","
                                                "\"load\"],\"models\":[\"a\",\"b*\"]}]}");
-    struct hps_accounts *accounts = hps_accounts_new();
+    struct hps_limits *accounts = limits_of_none();
     const struct access_identity identity = {.address = "10.0.0.1"};
     struct hps_access_grant *had = grant_of(accounts, before, &identity, ACCESS_TOKEN_NONE, 0);
 
@@ -171,7 +178,7 @@ static void test_covers_when_a_role_or_a_model_went_then_not(void **state)
         hps_access_rules_unref(rules);
     }
     hps_access_grant_unref(had);
-    hps_accounts_free(accounts);
+    hps_limits_free(accounts);
     hps_access_rules_unref(before);
 }
 
@@ -188,7 +195,7 @@ static void test_account_when_addresses_are_of_one_ipv6_network_then_it_is_their
         {"10.0.0.1", "10.0.0.1", true},
     };
     struct hps_access_rules *rules = rules_of(NULL);
-    struct hps_accounts *accounts = hps_accounts_new();
+    struct hps_limits *accounts = limits_of_none();
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -204,7 +211,7 @@ static void test_account_when_addresses_are_of_one_ipv6_network_then_it_is_their
         hps_access_grant_unref(of_a);
         hps_access_grant_unref(of_b);
     }
-    hps_accounts_free(accounts);
+    hps_limits_free(accounts);
     hps_access_rules_unref(rules);
 }
 
@@ -214,7 +221,7 @@ static void test_token_when_expired_or_unknown_then_said(void **state)
         "{\"rules\":[{\"who\":[\"token:b\"],\"may\":[\"read\"]}],\"tokens\":["
         "{\"name\":\"b\",\"sha256\":\"" DIGEST_B "\",\"expires\":\"2001-09-09T01:46:40Z\"},"
         "{\"name\":\"a\",\"sha256\":\"" DIGEST_A "\"}]}");
-    struct hps_accounts *accounts = hps_accounts_new();
+    struct hps_limits *accounts = limits_of_none();
     const struct access_identity identity = {.address = "10.0.0.1"};
     uint8_t digest[32];
     size_t token = 9;
@@ -235,7 +242,7 @@ static void test_token_when_expired_or_unknown_then_said(void **state)
     assert_int_equal(access_rules_token(rules, digest, 0, &token), ACCESS_TOKEN_UNKNOWN);
     assert_int_equal(access_rules_next_expiry(rules, 999999999), 1000000000);
     assert_int_equal(access_rules_next_expiry(rules, 1000000000), INT64_MAX);
-    hps_accounts_free(accounts);
+    hps_limits_free(accounts);
     hps_access_rules_unref(rules);
 }
 

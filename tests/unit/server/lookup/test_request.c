@@ -70,7 +70,7 @@ static void arm(struct request_test *t)
 
 static bool must_have_timer(enum request_phase phase)
 {
-    return phase == PHASE_CONN || phase == PHASE_AWAIT;
+    return phase == PHASE_AWAIT;
 }
 
 static bool is_on_worker(enum request_phase phase)
@@ -97,7 +97,7 @@ static void make(struct request_test *t, enum request_phase phase)
                                 .call = {.code = -1, .closed = phase == PHASE_ENDED},
                                 .lookup_state = {.step = steps[phase]}};
     hps_timer_init(&request->timer, on_timer, request);
-    request->room.ticket.state = away ? HPS_TICKET_HELD : HPS_TICKET_IDLE;
+    request->room.held = away;
     request->packed.data = phase == PHASE_UNPACK ? (const uint8_t *)"" : NULL;
     request->lookup.version = phase < PHASE_REPLY ? &t->version : NULL;
     request->lookup.block = away ? t->block : NULL;
@@ -203,14 +203,14 @@ static void test_sane_when_pin_ticket_or_rows_lack_then_refused(void **state)
 {
     struct request_test *t = *state;
 
-    for (enum request_phase phase = PHASE_CONN; phase < PHASE_REPLY; phase++) {
+    for (enum request_phase phase = PHASE_ROOM; phase < PHASE_REPLY; phase++) {
         make(t, phase);
         t->request.lookup.version = NULL;
         assert_false(is_sane(t));
     }
     for (enum request_phase phase = PHASE_WORKER; phase < PHASE_REPLY; phase++) {
         make(t, phase);
-        t->request.room.ticket.state = HPS_TICKET_IDLE;
+        t->request.room.held = 0;
         assert_false(is_sane(t));
     }
     make(t, PHASE_UNPACK);
@@ -219,14 +219,11 @@ static void test_sane_when_pin_ticket_or_rows_lack_then_refused(void **state)
     make(t, PHASE_AWAIT);
     t->request.lookup.block = NULL;
     assert_false(is_sane(t));
-    make(t, PHASE_CONN);
-    t->request.room.ticket.state = HPS_TICKET_HELD;
-    assert_false(is_sane(t));
     make(t, PHASE_ROOM);
     t->request.lookup.block = t->block; /* before there is room for it */
     assert_false(is_sane(t));
     make(t, PHASE_ENDED);
-    t->request.room.ticket.state = HPS_TICKET_WAITING;
+    t->request.room.key_bytes = 1; /* it does not wait any more */
     assert_false(is_sane(t));
 }
 

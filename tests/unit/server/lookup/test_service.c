@@ -138,8 +138,8 @@ static void test_service_when_streamed_then_sent_as_it_drains(void **state)
     for (uint32_t i = 0; i < TEST_KEYS_MAX; i++) {
         t->keys[i] = i;
     }
-    start(t, 0, LOOKUP_STREAM, "m", "t2", TEST_KEYS_MAX);                        /* 3.84 MB */
-    assert_true(hps_admission_bytes(t->admission) >= TEST_KEYS_MAX * (64 + 50)); /* and its work */
+    start(t, 0, LOOKUP_STREAM, "m", "t2", TEST_KEYS_MAX);     /* 3.84 MB */
+    assert_true(reply_bytes(t) >= TEST_KEYS_MAX * (64 + 50)); /* and its work */
     while (call->n_messages == 0) {
         hps_loop_turn(t->loop, 100000);
     }
@@ -318,11 +318,11 @@ static void test_gpu_when_the_client_goes_meanwhile_then_its_memory_stays_until_
     }
     close_call(t, 0);
     hps_loop_turn(t->loop, 0);
-    assert_true(hps_admission_bytes(t->admission) > 0);
+    assert_true(reply_bytes(t) > 0);
     assert_true(hps_block_pool_bytes(t->gpu.blocks) > 0);
     assert_false(hps_version_idle(&t->fx.version));
     hps_device_sim_hold(t->gpu.tier->device, false);
-    while (hps_admission_bytes(t->admission) > 0) {
+    while (reply_bytes(t) > 0) {
         hps_loop_turn(t->loop, 1000);
     }
     assert_int_equal(t->calls[0].n_messages, 0);
@@ -347,10 +347,10 @@ static void test_gpu_when_the_wait_is_over_then_answered_and_its_memory_stays(vo
     assert_true(hps_metric_value(errors[HPS_FAULT_DEADLINE]) == 1);
     close_call(t, 0);
     hps_loop_turn(t->loop, 0);
-    assert_true(hps_admission_bytes(t->admission) > 0);
+    assert_true(reply_bytes(t) > 0);
     assert_false(hps_version_idle(&t->fx.version));
     hps_device_sim_hold(t->gpu.tier->device, false);
-    while (hps_admission_bytes(t->admission) > 0) {
+    while (reply_bytes(t) > 0) {
         hps_loop_turn(t->loop, 1000);
     }
     assert_true(hps_version_idle(&t->fx.version));
@@ -495,7 +495,7 @@ static void test_many_when_the_call_began_long_ago_then_each_has_its_own_time(vo
         assert_true(call->paused);
         read_all(t, 0);
         assert_false(call->paused);
-        assert_int_equal(call->charged, 0);
+        assert_int_equal(charged(call), 0);
     }
     hps_lookup_stream_half_close(call);
     assert_int_equal(call->code, 0);
@@ -521,13 +521,13 @@ static void test_many_when_the_gpu_is_left_with_one_then_the_next_waits_for_it(v
     }
     read_all(t, 0);
     assert_true(call->paused);
-    assert_true(call->charged > 0);
+    assert_true(charged(call) > 0);
     hps_device_sim_hold(t->gpu.tier->device, false);
     while (call->paused) {
         hps_loop_turn(t->loop, 1000);
     }
-    assert_int_equal(call->charged, 0);
-    assert_int_equal(hps_admission_bytes(t->admission), 0);
+    assert_int_equal(charged(call), 0);
+    assert_int_equal(reply_bytes(t), 0);
     send_next(t, 0, 160);
     while (call->n_messages == 1) {
         hps_loop_turn(t->loop, 1000);
@@ -604,7 +604,7 @@ static void test_encode_when_it_takes_long_then_a_worker_does_it_or_the_call_is_
     struct service_test *t = *state;
 
     open_encoding(t);
-    hps_loop_turn(t->loop, 0); /* the loop goes on meanwhile */
+    hps_loop_turn(t->loop, 0); /* the loop continues */
     assert_int_equal(t->calls[0].code, -1);
     assert_int_equal(t->calls[1].code, -1);
     assert_int_equal(t->calls[2].code, 8); /* the queue has space for one */
@@ -896,7 +896,7 @@ static void test_unit_when_no_io_thread_is_free_then_batches_begin(void **state)
     for (unsigned i = 0; i < 3; i++) {
         hps_loop_turn(t->loop, 0);
         assert_false(is_held(&t->fx.version));
-        begin_batch(t, true); /* waits for nobody */
+        begin_batch(t, true); /* does not wait */
         end_batch(t);
     }
     unblock_io(t, 0);

@@ -12,6 +12,14 @@ static void check_pushed_back(const struct hps_grpc_call *call)
     assert_string_equal(call->pushback, "100");
 }
 
+/* Its client may take its time to read of it: as long, nothing of its message is kept. */
+static size_t kept_of(const struct hps_grpc_call *call)
+{
+    const struct request *request = call->user;
+
+    return request->arena != NULL ? hps_arena_used(request->arena) : 0;
+}
+
 static void test_service_when_memory_has_the_rows_then_answered_inline(void **state)
 {
     struct service_test *t = *state;
@@ -21,8 +29,9 @@ static void test_service_when_memory_has_the_rows_then_answered_inline(void **st
     start(t, 0, LOOKUP, "m", "t0", 1);
     check_row(&t->calls[0], t, 5);
     assert_true(hps_version_idle(&t->fx.version)); /* not held while the client reads */
-    assert_true(hps_admission_bytes(t->admission) > 0);
-    assert_int_equal(t->calls[0].charged, hps_admission_bytes(t->admission));
+    assert_in_range(reply_bytes(t), 8192, 16384);  /* of the reply; the work is done */
+    assert_int_equal(charged(&t->calls[0]), reply_bytes(t));
+    assert_int_equal(kept_of(&t->calls[0]), 0);
     assert_string_equal(t->calls[0].messages[0]->explain->stages[0]->name, "decode");
     assert_true(t->calls[0].messages[0]->explain->n_notes > 0);
     close_call(t, 0);
@@ -145,7 +154,7 @@ static void test_service_when_a_bag_is_asked_then_its_rows_count_as_the_reply_do
     assert_non_null(strstr(t->calls[0].text, "rows that are added"));
     assert_non_null(strstr(t->calls[0].text, "limit is 15000 (reply_bytes_max)"));
     start(t, 1, LOOKUP, "m", "t0", 500);
-    assert_in_range(t->calls[1].charged, 500 * (16 + 50 + 1), 500 * 70 + 3000);
+    assert_in_range(charged(&t->calls[1]), 500 * (16 + 50 + 1), 500 * 70 + 64 * 1024);
     run_until_finished(t, 1);
     assert_int_equal(t->calls[1].code, 0);
     const Hps__V1__TableResult *result = t->calls[1].messages[0]->results[0];
@@ -229,7 +238,7 @@ static void test_service_when_the_client_goes_then_work_is_dropped(void **state)
     close_call(t, 0);
     close_call(t, 1);
     open_gate(t);
-    while (hps_admission_bytes(t->admission) > 0) {
+    while (reply_bytes(t) > 0) {
         hps_loop_turn(t->loop, 100000);
     }
     assert_int_equal(t->calls[0].n_messages + t->calls[1].n_messages, 0);
@@ -317,13 +326,13 @@ static void test_service_when_the_client_goes_before_its_turn_then_all_is_given_
     struct service_test *t = *state;
 
     open_blocked(t);
-    uint64_t bytes = hps_admission_bytes(t->admission);
+    uint64_t bytes = reply_bytes(t);
     for (unsigned i = 1; i < CALLS; i++) { /* also the room in the queue, which is for one */
         t->max_wait_us = i % 2 == 0 ? 0 : 100 * 1000 * 1000;
         start(t, i, LOOKUP, "m", "t0", 1);
         assert_int_equal(t->calls[i].code, -1);
         close_call(t, i);
-        assert_int_equal(hps_admission_bytes(t->admission), bytes);
+        assert_int_equal(reply_bytes(t), bytes);
         assert_int_equal(atomic_load(&t->calls[i].refs), 1);
     }
     open_gate(t);
@@ -409,17 +418,24 @@ static void test_service_when_room_does_not_come_then_refused_with_pushback(void
     check_pushed_back(&t->calls[1]);
 }
 
-static void test_service_when_too_many_wait_for_room_then_slow_readers_give_way(void **state)
+/* While a lookup waits, its keys count as request memory. */
+static void test_service_when_its_keys_find_no_memory_to_wait_then_slow_readers_give_way(
+    void **state)
 {
     struct service_test *t = *state;
 
-    open_service(t, 10, 1 << 20); /* one reply at a time, two may wait */
+    t->request_bytes_max = CALLS * HPS_CALL_BYTES;
+    open_service(t, 10, 1 << 20); /* one reply at a time */
     use_key(t, FIXTURE_HOST, 5);
-    for (unsigned i = 0; i < CALLS; i++) {
+    for (unsigned i = 0; i < 2; i++) {
         start(t, i, LOOKUP, "m", "t0", 1);
     }
-    assert_int_equal(t->calls[3].code, 8);
-    assert_int_equal(t->calls[3].n_cut, 1);
+    check_pushed_back(&t->calls[1]);
+    assert_non_null(strstr(t->calls[1].text, "request_bytes_in_flight"));
+    assert_int_equal(t->calls[1].n_cut, 1);
+    assert_int_equal(kept_of(&t->calls[1]), 0);
+    assert_true(hps_metric_value(t->series.rejected[HPS_REJECT_QUEUE]) == 1);
+    assert_int_equal(hps_limits_used(t->limits, HPS_LIMIT_REQUESTS), CALLS * HPS_CALL_BYTES);
 }
 
 static void test_service_when_its_connection_has_no_room_then_waits_and_is_not_admitted(
@@ -427,38 +443,18 @@ static void test_service_when_its_connection_has_no_room_then_waits_and_is_not_a
 {
     struct service_test *t = *state;
 
+    t->connection_max = 1; /* one reply at a time */
     open_with_key(t, FIXTURE_HOST);
-    for (unsigned i = 0; i < 2; i++) {
-        t->calls[i].crowded = true;
+    for (unsigned i = 0; i < 3; i++) {
         start(t, i, LOOKUP, "m", "t0", 1);
-        assert_int_equal(t->calls[i].code, -1);
+        assert_int_equal(t->calls[i].code, i == 0 ? 0 : -1);
     }
-    assert_int_equal(hps_admission_bytes(t->admission), 0);
-    close_call(t, 0); /* gives up */
-    assert_int_equal(atomic_load(&t->calls[0].refs), 1);
-    t->grpc->methods[LOOKUP].on_room(&t->calls[1]);
-    check_row(&t->calls[1], t, 5);
-}
-
-/* Its client may take its time to read of it: as long, nothing of its message is kept. */
-static size_t kept_of(const struct hps_grpc_call *call)
-{
-    return hps_arena_used(((const struct request *)call->user)->arena);
-}
-
-static void test_service_when_it_may_not_even_wait_then_refused_with_pushback(void **state)
-{
-    struct service_test *t = *state;
-
-    open_with_key(t, FIXTURE_HOST);
-    t->calls[0].turned_away = true;
-    start(t, 0, LOOKUP, "m", "t0", 1);
-    assert_true(t->calls[0].held >= sizeof(hps_key)); /* its keys at least */
-    assert_int_equal(kept_of(&t->calls[0]), 0);
-    check_pushed_back(&t->calls[0]);
-    assert_non_null(strstr(t->calls[0].text, "connection_reply_bytes"));
-    assert_true(hps_metric_value(t->series.rejected[HPS_REJECT_CONNECTION]) == 1);
-    assert_int_equal(hps_admission_bytes(t->admission), 0);
+    assert_int_equal(reply_bytes(t), charged(&t->calls[0]));
+    close_call(t, 1); /* gives up */
+    assert_int_equal(atomic_load(&t->calls[1].refs), 1);
+    close_call(t, 0);
+    run_until_finished(t, 2);
+    check_row(&t->calls[2], t, 5);
 }
 
 static void test_service_when_its_connection_gets_no_room_then_refused_with_pushback(void **state)
@@ -466,20 +462,18 @@ static void test_service_when_its_connection_gets_no_room_then_refused_with_push
     struct service_test *t = *state;
 
     hps_clock_fake(1000000);
+    t->connection_max = 1;
     open_with_key(t, FIXTURE_HOST);
     hps_loop_turn(t->loop, 0);
-    t->calls[0].crowded = true;
+    start(t, 1, LOOKUP, "m", "t0", 1);
     start(t, 0, LOOKUP, "m", "t0", 1);
-    hps_clock_advance(9999999);
-    hps_loop_turn(t->loop, 0);
+    pass(t, 9999999);
     assert_int_equal(t->calls[0].code, -1);
     assert_true(kept_of(&t->calls[0]) > 0);
-    hps_clock_advance(2);
-    hps_loop_turn(t->loop, 0);
-    assert_int_equal(t->calls[0].code, 8);
+    pass(t, 2);
+    check_pushed_back(&t->calls[0]);
     assert_int_equal(kept_of(&t->calls[0]), 0);
     assert_non_null(strstr(t->calls[0].text, "connection_reply_bytes"));
-    assert_string_equal(t->calls[0].pushback, "100");
     assert_true(hps_metric_value(t->series.rejected[HPS_REJECT_CONNECTION]) == 1);
 }
 
@@ -503,9 +497,8 @@ int main(void)
         SERVICE_TEST(test_service_when_a_large_lookup_finds_no_thread_then_refused_with_pushback),
         SERVICE_TEST(test_service_when_replies_fill_memory_then_the_next_waits_for_room),
         SERVICE_TEST(test_service_when_room_does_not_come_then_refused_with_pushback),
-        SERVICE_TEST(test_service_when_too_many_wait_for_room_then_slow_readers_give_way),
+        SERVICE_TEST(test_service_when_its_keys_find_no_memory_to_wait_then_slow_readers_give_way),
         SERVICE_TEST(test_service_when_its_connection_has_no_room_then_waits_and_is_not_admitted),
-        SERVICE_TEST(test_service_when_it_may_not_even_wait_then_refused_with_pushback),
         SERVICE_TEST(test_service_when_its_connection_gets_no_room_then_refused_with_pushback),
     };
 

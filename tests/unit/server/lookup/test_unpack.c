@@ -44,7 +44,6 @@ struct unpack_test {
     struct hps_models *models;
     struct hps_pool *workers;
     struct hps_block_pool *blocks;
-    struct hps_admission *admission;
     struct hps_slowlog *slowlog;
     struct hps_metrics *metrics;
     struct hps_service_metrics series;
@@ -71,9 +70,6 @@ static void hold_up(struct unpack_test *t)
 static int setup(void **state)
 {
     struct unpack_test *t = hps_calloc(1, sizeof(*t));
-    struct hps_admission_options admission = {
-        .bytes_max = 1 << 20, .reply_bytes_max = 1 << 20, .waiting_max = 2};
-
     assert_non_null(t);
     hps_log_level_set(HPS_LOG_ERROR);
     fixture_open(&t->fx, 0);
@@ -82,7 +78,6 @@ static int setup(void **state)
     t->blocks = hps_block_pool_new(1 << 20);
     t->slowlog = hps_slowlog_new(0);
     t->metrics = hps_server_metrics_new();
-    t->admission = hps_admission_new(&admission);
     assert_non_null(t->models);
     assert_non_null(t->metrics);
     const struct hps_pool_options pool = {
@@ -95,7 +90,6 @@ static int setup(void **state)
                                              .workers = t->workers,
                                              .io = t->workers,
                                              .blocks = t->blocks,
-                                             .admission = t->admission,
                                              .slowlog = t->slowlog,
                                              .metrics = &t->series,
                                              .limits = HPS_LOOKUP_LIMITS_DEFAULT};
@@ -123,15 +117,13 @@ static int teardown(void **state)
     sem_post(&t->holdup.over); /* of a test that failed */
     wire_close(&t->wire);
     RIG_UNTIL(&t->rig, t->rig.n_connections == 0);
-    assert_int_equal(atomic_load(&t->rig.server->request_bytes), 0);
+    assert_int_equal(rig_request_bytes(&t->rig), 0);
     hps_pool_free(t->workers);
     rig_close(&t->rig);
     assert_true(hps_metric_value(t->series.requests_in_flight) == 0);
-    assert_int_equal(hps_admission_bytes(t->admission), 0);
     assert_int_equal(hps_block_pool_bytes(t->blocks), 0);
     assert_true(hps_version_idle(&t->fx.version));
     hps_lookup_service_free(t->service);
-    hps_admission_free(t->admission);
     hps_slowlog_free(t->slowlog);
     hps_block_pool_free(t->blocks);
     assert_int_equal(hps_models_remove(t->models, "m", 7), HPS_OK);
@@ -240,9 +232,9 @@ static void check_worker(struct unpack_test *t, bool compressed)
     WIRE_UNTIL(&t->wire, hps_pool_depth(t->workers) == 1);
     assert_int_equal(n_ended(t), 0);
     assert_true(hps_version_idle(&t->fx.version)); /* not looked at as yet */
-    assert_int_equal(atomic_load(&t->rig.server->request_bytes), t->size);
+    assert_int_equal(rig_request_bytes(&t->rig), grpc_call_charged_bytes(t->size));
     finish(t, 0);
-    assert_int_equal(atomic_load(&t->rig.server->request_bytes), 0);
+    assert_int_equal(rig_request_bytes(&t->rig), 0);
 }
 
 static void test_message_when_large_then_a_worker_unpacks_it_and_its_bytes_count(void **state)
@@ -291,7 +283,7 @@ static void test_message_when_it_lies_about_its_size_then_it_is_not_quick(void *
     memset(t->body + t->size - 4, 0, 4);
     hold_up(t);
     start(t, true);
-    WIRE_UNTIL(&t->wire, atomic_load(&t->rig.server->request_bytes) == t->size);
+    WIRE_UNTIL(&t->wire, rig_request_bytes(&t->rig) == t->size);
     sem_init(&next.begun, 0, 0);
     sem_init(&next.over, 0, 1);
     while (hps_pool_post_for(t->workers, &next.task, 1, 0, &err) != HPS_OK) {
@@ -320,6 +312,23 @@ static void test_message_when_it_is_bad_then_refused_by_whoever_unpacks_it(void 
     finish(t, 3);
 }
 
+static void test_message_when_it_inflates_to_more_than_there_is_memory_then_refused(void **state)
+{
+    struct unpack_test *t = *state;
+
+    make_request(t, VERY_MANY_KEYS);
+    size_t plain = t->size;
+    compress(t);
+    rig_request_bytes_max(&t->rig, plain);
+    hold_up(t);
+    start(t, true);
+    start(t, true); /* none is alone */
+    WIRE_UNTIL(&t->wire, hps_pool_depth(t->workers) == 2);
+    sem_post(&t->holdup.over);
+    WIRE_UNTIL(&t->wire, t->rig.n_ended[8] >= 1 && n_ended(t) == 2);
+    assert_int_equal(rig_request_bytes(&t->rig), 0);
+}
+
 static void test_message_when_workers_are_busy_then_refused_and_dropped(void **state)
 {
     struct unpack_test *t = *state;
@@ -330,7 +339,7 @@ static void test_message_when_workers_are_busy_then_refused_and_dropped(void **s
         start(t, false);
     }
     WIRE_UNTIL(&t->wire, t->rig.n_ended[8] == 1);
-    assert_int_equal(atomic_load(&t->rig.server->request_bytes), QUEUE_MAX * t->size);
+    assert_int_equal(rig_request_bytes(&t->rig), QUEUE_MAX * t->size);
     sem_post(&t->holdup.over);
     WIRE_UNTIL(&t->wire, t->rig.n_ended[0] == QUEUE_MAX);
 }
@@ -346,7 +355,7 @@ static void test_message_when_its_client_goes_before_a_worker_comes_then_withdra
     assert_true(wire_frame(&t->wire, 3, 0, id, "\0\0\0\x8", 4));
     WIRE_UNTIL(&t->wire, t->rig.n_ended[1] == 1);
     assert_int_equal(hps_pool_depth(t->workers), 0);
-    assert_int_equal(atomic_load(&t->rig.server->request_bytes), 0);
+    assert_int_equal(rig_request_bytes(&t->rig), 0);
     sem_post(&t->holdup.over);
 }
 
@@ -383,9 +392,9 @@ static void test_message_when_its_deadline_passes_meanwhile_then_no_room_is_aske
     rig_turn(&t->rig); /* the call is ended, but its status cannot be sent */
     assert_int_equal(n_ended(t), 0);
     sem_post(&t->holdup.over);
-    RIG_UNTIL(&t->rig, atomic_load(&t->rig.server->request_bytes) == 0);
+    RIG_UNTIL(&t->rig, rig_request_bytes(&t->rig) == 0);
     WIRE_UNTIL(&t->wire, t->rig.n_ended[4] == 1);
-    assert_int_equal(hps_admission_bytes(t->admission), 0);
+    WIRE_UNTIL(&t->wire, hps_limits_used(t->rig.accounts, HPS_LIMIT_REPLIES) == 0);
     hps_clock_real();
 }
 
@@ -415,6 +424,7 @@ int main(void)
             test_message_when_it_lies_about_its_size_then_it_is_not_quick, setup, teardown,
             &with_quick_thread),
         UNPACK_TEST(test_message_when_it_is_bad_then_refused_by_whoever_unpacks_it),
+        UNPACK_TEST(test_message_when_it_inflates_to_more_than_there_is_memory_then_refused),
         UNPACK_TEST(test_message_when_workers_are_busy_then_refused_and_dropped),
         UNPACK_TEST(test_message_when_its_client_goes_before_a_worker_comes_then_withdrawn),
         UNPACK_TEST(test_message_when_its_deadline_passes_meanwhile_then_no_room_is_asked_for),
