@@ -39,7 +39,8 @@ void hps_pool_share_set(struct hps_pool *pool, double share);
  * caller. EXHAUSTED: queue_max tasks are queued; CLOSED: the pool is being freed. Any thread. */
 hps_status hps_pool_post(struct hps_pool *pool, struct hps_task *task) HPS_MUST_CHECK;
 /* Queue a task of a client. Tasks of one client run in their order; quick and slow ones are
- * queued separately. If a task takes longer than its estimated cost, the client gets less afterwards.
+ * queued separately. If a task takes longer than its estimated cost, the client gets less
+ * afterwards.
  *
  * client   a number that tells clients apart. Clients with the same hash of the number share
  * error    as hps_pool_post, also EXHAUSTED: the client has its share of the queue. Sets *err

@@ -41,10 +41,11 @@ struct hps_limits {
     _Atomic uint64_t used[HPS_LIMIT_COUNT];
     atomic_uint n_waiting;
     struct hps_limits_metrics metrics;
-    struct hps_lock lock;                    /* protects the fields below */
-    uint64_t passed;                         /* of all charges */
-    struct hps_account *rings[LIMITS_SIZES]; /* accounts with charges that wait; the next one in turn */
-    unsigned n_accounts[LIMITS_SIZES];       /* in each ring */
+    struct hps_lock lock; /* protects the fields below */
+    uint64_t passed;      /* of all charges */
+    struct hps_account
+        *rings[LIMITS_SIZES];          /* accounts with charges that wait; the next one in turn */
+    unsigned n_accounts[LIMITS_SIZES]; /* in each ring */
     struct hps_account *buckets[LIMITS_BUCKETS];
     unsigned swept; /* the bucket that is swept next */
 };
