@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Whether a version may become the active one: it must not lack updates that the active version
- * has. The version's as-of alone does not show this: it is the oldest as-of of all partitions, and
- * one partition may be unreadable while the active version reads all other ones. So each partition
- * is compared. Any thread.
+ * has. As-of alone does not show this: it is the oldest as-of of all partitions, and one partition
+ * may be unreadable while the active version reads all other ones. So the positions of each
+ * partition are compared, too. Any thread.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -15,6 +15,7 @@
 
 /* The view of the active version, copied under its lock. */
 struct active {
+    int64_t as_of_ms;
     struct hps_partition_view *partitions;
     uint32_t n;
 };
@@ -44,21 +45,23 @@ static const struct hps_partition_view *find_partition(const struct hps_stream_v
     return NULL;
 }
 
+/* Offsets can be compared only within one topic, not with a topic that was recreated. If topic ids
+ * are not known, two versions that stopped at the same record have read the same topic. */
+static bool has_all_of(const struct hps_partition_view *mine,
+                       const struct hps_partition_view *theirs)
+{
+    if (theirs->next < 0) {
+        return true; /* no update is applied yet */
+    }
+    if (mine->topic_id[0] != '\0' && theirs->topic_id[0] != '\0') {
+        return mine->next >= theirs->next && strcmp(mine->topic_id, theirs->topic_id) == 0;
+    }
+    return mine->next == theirs->next && hps_witness_same(&mine->last, &theirs->last);
+}
+
 static bool is_fresh(const struct candidate *candidate, int64_t as_of_ms)
 {
     return as_of_ms > 0 && candidate->now_ms - as_of_ms <= candidate->lag_max_ms;
-}
-
-/* If the as-of of the active version is not known, the offsets decide. They can be compared only
- * within one topic, not with a topic that was recreated. */
-static bool has_all_of(const struct candidate *candidate, const struct hps_partition_view *mine,
-                       const struct hps_partition_view *theirs)
-{
-    if (theirs->as_of_ms > 0) {
-        return mine->as_of_ms + candidate->lag_max_ms >= theirs->as_of_ms;
-    }
-    return theirs->next < 0 ||
-           (mine->next >= theirs->next && strcmp(mine->topic_id, theirs->topic_id) == 0);
 }
 
 /* Whether a partition that only the active version has may have updates for the candidate. False if
@@ -74,8 +77,28 @@ static bool is_missed(const struct candidate *candidate, const struct hps_partit
 
 /* ---- a version ------------------------------------------------------------------------------- */
 
-static hps_status fail(const struct candidate *candidate, const struct hps_partition_view *mine,
-                       const struct hps_partition_view *theirs, struct hps_error *err)
+static hps_status fail_behind(const struct candidate *candidate, struct hps_error *err)
+{
+    const struct hps_stream_view *view = candidate->view;
+
+    if (view->as_of_ms == 0) {
+        return hps_error_set(err, HPS_PRECONDITION,
+                             "version %" PRId64 " of model \"%s\" has not caught up with its "
+                             "updates yet (server.activate_lag_max_s): hpsctl wait-for now "
+                             "--version %" PRId64,
+                             view->version, view->model, view->version);
+    }
+    return hps_error_set(err, HPS_PRECONDITION,
+                         "version %" PRId64 " of model \"%s\" may lack updates of the last %" PRId64
+                         " s, server.activate_lag_max_s is %" PRId64
+                         ": hpsctl wait-for now --version %" PRId64,
+                         view->version, view->model, (candidate->now_ms - view->as_of_ms) / 1000,
+                         candidate->lag_max_ms / 1000, view->version);
+}
+
+static hps_status fail_lacking(const struct candidate *candidate,
+                               const struct hps_partition_view *mine,
+                               const struct hps_partition_view *theirs, struct hps_error *err)
 {
     const struct hps_stream_view *view = candidate->view;
 
@@ -96,14 +119,16 @@ static hps_status compare(const struct candidate *candidate, const struct active
     if (view->frozen || is_fresh(candidate, view->as_of_ms)) {
         return HPS_OK;
     }
+    if (active->as_of_ms > 0 && active->as_of_ms - view->as_of_ms > candidate->lag_max_ms) {
+        return fail_behind(candidate, err);
+    }
     for (uint32_t i = 0; i < active->n; i++) {
         const struct hps_partition_view *theirs = &active->partitions[i];
         const struct hps_partition_view *mine = find_partition(view, theirs, i);
-        bool has = mine != NULL
-                       ? is_fresh(candidate, mine->as_of_ms) || has_all_of(candidate, mine, theirs)
-                       : !is_missed(candidate, theirs);
+        bool has = mine != NULL ? is_fresh(candidate, mine->as_of_ms) || has_all_of(mine, theirs)
+                                : !is_missed(candidate, theirs);
         if (!has) {
-            return fail(candidate, mine, theirs, err);
+            return fail_lacking(candidate, mine, theirs, err);
         }
     }
     return HPS_OK;
@@ -116,7 +141,7 @@ static hps_status compare_streams(struct hps_update_stream *stream,
     hps_lock_acquire(&active_stream->board->lock);
     const struct hps_stream_view *view = active_stream->view;
     size_t size = view->n_partitions * sizeof(*view->partitions);
-    struct active active = {.n = view->n_partitions};
+    struct active active = {.as_of_ms = view->as_of_ms, .n = view->n_partitions};
     active.partitions = hps_alloc(size);
     if (active.partitions != NULL && size > 0) {
         memcpy(active.partitions, view->partitions, size);

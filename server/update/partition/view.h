@@ -31,6 +31,7 @@ struct hps_partition_view {
     enum hps_partition_state state;
     char topic_id[HPS_TOPIC_ID_BYTES_MAX]; /* of the topic that was read; "": not known */
     int64_t next;                          /* published; -1: not known yet */
+    struct hps_witness last;               /* the last record before `next` */
     int64_t high; /* one past the last record, in its leader's last response; -1: not known */
     int64_t response_asked_ms;  /* when the request for this response was sent; 0: no response */
     uint64_t lag;               /* records, up to `high` */

@@ -125,6 +125,7 @@ static void show_partition(const struct hps_update_stream *stream,
     view->state = shown_state(stream, partition);
     memcpy(view->topic_id, applied->topic_id, sizeof(view->topic_id));
     view->next = published ? applied->next : -1;
+    view->last = applied->last;
     view->high = partition->high;
     view->response_asked_ms = partition->proof->response_asked_ms;
     view->lag = lag_of(partition);
