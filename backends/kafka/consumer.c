@@ -431,8 +431,8 @@ hps_status hps_kafka_consumer_open(struct hps_update_log *base,
     c->records = hps_calloc(HPS_KAFKA_HELD_MAX, sizeof(c->records[0]));
     hps_status status = handle_open(c, options, err);
     if (status == HPS_OK) {
-        status = hps_kafka_topics_open(c->topics, log->rk, log->leaders, options->topics,
-                                       options->n_topics, err);
+        status =
+            hps_kafka_topics_open(c->topics, log->leaders, options->topics, options->n_topics, err);
     }
     if (status == HPS_OK &&
         (c->records == NULL ||

@@ -16,7 +16,6 @@ struct hps_kafka {
     struct hps_update_log base;
     rd_kafka_conf_t *shared; /* configuration of all handles */
     struct hps_kafka_leaders *leaders;
-    rd_kafka_t *rk; /* of the leaders */
     struct hps_kafka_recalls *recalls;
     char *group; /* NULL: no commits; also `commits` */
     struct hps_kafka_commits *commits;

@@ -187,12 +187,12 @@ static hps_status set_all(rd_kafka_conf_t *conf, const struct hps_kafka_property
 hps_status hps_kafka_conf_new(const struct hps_kafka_options *options, rd_kafka_conf_t **out_conf,
                               struct hps_error *err)
 {
-    char *brokers = options->brokers == NULL ? NULL : hps_strdup(options->brokers);
-    if (brokers == NULL && options->brokers != NULL) {
+    char *brokers = hps_strdup(options->brokers);
+    if (brokers == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for Kafka properties");
     }
-    for (char *at = brokers; at != NULL && *at != '\0'; at++) {
-        *at = *at == ';' ? ',' : *at;
+    for (char *at = strchr(brokers, ';'); at != NULL; at = strchr(at, ';')) {
+        *at = ',';
     }
     const struct hps_kafka_property named[] = {
         {"bootstrap.servers", brokers},

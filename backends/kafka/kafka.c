@@ -35,14 +35,12 @@ hps_status hps_kafka_open(const struct hps_kafka_options *options, struct hps_up
     }
     log->base.ops = &LOG_OPS;
     hps_status status = hps_kafka_conf_new(options, &log->shared, err);
-    if (status == HPS_OK) {
-        status = hps_kafka_leaders_new(log->shared, &log->leaders, &log->rk, err);
-    }
     log->group = options->group == NULL ? NULL : hps_strdup(options->group);
     if (status == HPS_OK &&
         ((options->group != NULL &&
           (log->group == NULL ||
            hps_kafka_commits_new(log->shared, log->group, &log->commits) != HPS_OK)) ||
+         hps_kafka_leaders_new(log->shared, &log->leaders) != HPS_OK ||
          hps_kafka_recalls_new(log->shared, &log->recalls) != HPS_OK)) {
         status = hps_error_set(err, HPS_NO_MEMORY, "no memory for the update source");
     }
@@ -56,12 +54,22 @@ hps_status hps_kafka_open(const struct hps_kafka_options *options, struct hps_up
 
 hps_status hps_kafka_check(const struct hps_kafka_options *options, struct hps_error *err)
 {
-    struct hps_kafka_options alone = *options;
-    struct hps_update_log *log = NULL;
-    alone.brokers = NULL;
-    hps_status status = hps_kafka_open(&alone, &log, err);
-    if (status == HPS_OK) {
-        log->ops->close(log);
+    /* Without brokers the handle does not connect. */
+    const struct hps_kafka_property own[] = {{"group.id", "hpsd.check"},
+                                             {"bootstrap.servers", NULL}};
+    rd_kafka_conf_t *shared = NULL;
+    rd_kafka_conf_t *conf = NULL;
+    rd_kafka_t *rk = NULL;
+    hps_status status = hps_kafka_conf_new(options, &shared, err);
+    if (status != HPS_OK) {
+        return status;
     }
+    status = hps_kafka_conf(shared, own, sizeof(own) / sizeof(own[0]), &conf, err);
+    if (status == HPS_OK) {
+        status =
+            hps_kafka_handle_open(RD_KAFKA_CONSUMER, conf, "check", "Kafka consumer", &rk, err);
+    }
+    hps_kafka_handle_close(rk);
+    rd_kafka_conf_destroy(shared);
     return status;
 }

@@ -88,10 +88,11 @@ struct leader {
 };
 
 struct hps_kafka_leaders {
-    rd_kafka_t *rk;
+    const rd_kafka_conf_t *shared;
     struct hps_lock lock;
     struct hps_cond changed;
     /* Under the lock: */
+    rd_kafka_t *rk; /* NULL: not started */
     struct hps_kafka_topic *topics;
     struct hps_kafka_watched *watched;
     struct leader *leaders;
@@ -135,6 +136,7 @@ static void topic_release(struct hps_kafka_topic *topic)
 static hps_status topic_add(struct hps_kafka_leaders *of, const char *name,
                             struct hps_kafka_topic **out_topic)
 {
+    HPS_ASSERT(of->rk != NULL);
     struct hps_kafka_topic *topic = of->topics;
     while (topic != NULL && strcmp(topic->now.topic, name) != 0) {
         topic = topic->next;
@@ -522,6 +524,21 @@ static void *router_run(void *arg)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
+hps_status hps_kafka_leaders_new(const rd_kafka_conf_t *shared,
+                                 struct hps_kafka_leaders **out_leaders)
+{
+    struct hps_kafka_leaders *of = hps_calloc(1, sizeof(*of));
+    if (of == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    of->shared = shared;
+    of->code = RD_KAFKA_RESP_ERR__TRANSPORT;
+    hps_lock_init(&of->lock, HPS_LOCK_KAFKA_LEADERS);
+    hps_cond_init(&of->changed);
+    *out_leaders = of;
+    return HPS_OK;
+}
+
 void hps_kafka_leaders_free(struct hps_kafka_leaders *of)
 {
     if (of == NULL) {
@@ -540,36 +557,28 @@ void hps_kafka_leaders_free(struct hps_kafka_leaders *of)
     hps_free(of);
 }
 
-hps_status hps_kafka_leaders_new(const rd_kafka_conf_t *shared,
-                                 struct hps_kafka_leaders **out_leaders, rd_kafka_t **out_rk,
-                                 struct hps_error *err)
+hps_status hps_kafka_leaders_start(struct hps_kafka_leaders *of, rd_kafka_t **out_rk,
+                                   struct hps_error *err)
 {
     rd_kafka_conf_t *conf = NULL;
-    struct hps_kafka_leaders *of = hps_calloc(1, sizeof(*of));
-    if (of == NULL) {
-        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the update source");
-    }
-    of->code = RD_KAFKA_RESP_ERR__TRANSPORT;
-    hps_lock_init(&of->lock, HPS_LOCK_KAFKA_LEADERS);
-    hps_cond_init(&of->changed);
-    hps_status status = hps_kafka_conf(shared, OWN, sizeof(OWN) / sizeof(OWN[0]), &conf, err);
-    if (status == HPS_OK) {
-        hps_kafka_conf_at_most(conf, "socket.timeout.ms", QUERY_MS);
-        hps_kafka_conf_at_most(conf, "socket.connection.setup.timeout.ms", QUERY_MS);
-        status = hps_kafka_handle_open(RD_KAFKA_CONSUMER, conf, "leaders",
-                                       "Kafka client that queries leaders", &of->rk, err);
+    hps_status status = HPS_OK;
+    hps_lock_acquire(&of->lock);
+    if (of->rk == NULL) {
+        status = hps_kafka_conf(of->shared, OWN, sizeof(OWN) / sizeof(OWN[0]), &conf, err);
+        if (status == HPS_OK) {
+            hps_kafka_conf_at_most(conf, "socket.timeout.ms", QUERY_MS);
+            hps_kafka_conf_at_most(conf, "socket.connection.setup.timeout.ms", QUERY_MS);
+            status = hps_kafka_handle_open(RD_KAFKA_CONSUMER, conf, "leaders",
+                                           "Kafka client that queries leaders", &of->rk, err);
+        }
     }
     if (status == HPS_OK &&
         hps_worker_start(&of->router, "kafka-router", STACK_BYTES, router_run, of) != HPS_OK) {
         status = hps_error_set(err, HPS_EXHAUSTED, "no thread to list Kafka's topics");
     }
-    if (status != HPS_OK) {
-        hps_kafka_leaders_free(of);
-        return status;
-    }
-    *out_leaders = of;
     *out_rk = of->rk;
-    return HPS_OK;
+    hps_lock_release(&of->lock);
+    return status;
 }
 
 /* ---- watched partitions ---------------------------------------------------------------------- */

@@ -14,14 +14,16 @@ enum { HPS_KAFKA_NO_PARTITION = -1 };
 struct hps_kafka_leaders;
 struct hps_kafka_watched; /* a partition that is watched, for any consumer */
 
-/* Open the handle of the requests, and start the router. *out_rk is the handle. It lives as long as
- * the leaders, and connects to all brokers, so that it can use any broker if one hangs. `shared` is
- * borrowed for the call. */
+/* `shared` is borrowed for the life of the leaders. */
 hps_status hps_kafka_leaders_new(const rd_kafka_conf_t *shared,
-                                 struct hps_kafka_leaders **out_leaders, rd_kafka_t **out_rk,
-                                 struct hps_error *err) HPS_MUST_CHECK;
+                                 struct hps_kafka_leaders **out_leaders) HPS_MUST_CHECK;
 /* All watched partitions must be released. NULL: no effect. */
 void hps_kafka_leaders_free(struct hps_kafka_leaders *leaders);
+/* Start the threads, unless they run. The other functions may be called after that. *out_rk is the
+ * handle of the requests. It lives as long as the leaders, and connects to all brokers, so that it
+ * can use any broker if one hangs. */
+hps_status hps_kafka_leaders_start(struct hps_kafka_leaders *leaders, rd_kafka_t **out_rk,
+                                   struct hps_error *err) HPS_MUST_CHECK;
 
 /* Start to list the topic, and to query the leader of the partition; HPS_KAFKA_NO_PARTITION: only
  * the topic. INVALID: Kafka does not allow the name; NO_MEMORY. */

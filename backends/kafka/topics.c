@@ -313,15 +313,18 @@ void hps_kafka_topics_listing(struct hps_kafka_topics *t, struct hps_consumer_li
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-hps_status hps_kafka_topics_open(struct hps_kafka_topics *t, rd_kafka_t *rk,
-                                 struct hps_kafka_leaders *leaders, const char *const *names,
-                                 uint32_t n, struct hps_error *err)
+hps_status hps_kafka_topics_open(struct hps_kafka_topics *t, struct hps_kafka_leaders *leaders,
+                                 const char *const *names, uint32_t n, struct hps_error *err)
 {
-    *t = (struct hps_kafka_topics){.rk = rk};
+    *t = (struct hps_kafka_topics){0};
+    hps_status status = hps_kafka_leaders_start(leaders, &t->rk, err);
+    if (status != HPS_OK) {
+        return status;
+    }
     t->responses = rd_kafka_queue_new(t->rk);
     t->names = hps_calloc((size_t)n + 1, sizeof(t->names[0]));
     t->reported = hps_calloc((size_t)n + 1, sizeof(t->reported[0]));
-    hps_status status = t->names == NULL || t->reported == NULL ? HPS_NO_MEMORY : HPS_OK;
+    status = t->names == NULL || t->reported == NULL ? HPS_NO_MEMORY : HPS_OK;
     for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
         struct hps_kafka_named *named = &t->names[t->n_names];
         status = hps_kafka_watched_add(leaders, names[i], HPS_KAFKA_NO_PARTITION, &named->watched);

@@ -37,9 +37,9 @@ struct hps_kafka_topics {
 };
 
 /* Start to list the names [n]. Close it in any case. */
-hps_status hps_kafka_topics_open(struct hps_kafka_topics *topics, rd_kafka_t *rk,
-                                 struct hps_kafka_leaders *leaders, const char *const *names,
-                                 uint32_t n, struct hps_error *err) HPS_MUST_CHECK;
+hps_status hps_kafka_topics_open(struct hps_kafka_topics *topics, struct hps_kafka_leaders *leaders,
+                                 const char *const *names, uint32_t n, struct hps_error *err)
+    HPS_MUST_CHECK;
 void hps_kafka_topics_close(struct hps_kafka_topics *topics);
 /* `topics` and `listing` of update_log.h. */
 hps_status hps_kafka_topics_list(struct hps_kafka_topics *topics, uint32_t timeout_ms,

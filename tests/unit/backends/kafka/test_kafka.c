@@ -393,13 +393,27 @@ static void test_open_when_properties_are_librdkafkas_then_they_pass(void **stat
 {
     (void)state;
     struct hps_error err = {0};
-    assert_int_equal(try_open("security.protocol", "ssl", &err), HPS_OK);
+    assert_int_equal(try_open("security.protocol", "sasl_ssl", &err), HPS_OK);
     assert_int_equal(try_open("sasl.mechanisms", "SCRAM-SHA-256", &err), HPS_OK);
     assert_int_equal(try_open("isolation.level", "read_uncommitted", &err), HPS_OK);
     assert_int_equal(try_open("fetch.max.bytes", "1000000", &err), HPS_OK);
 }
 
-static void test_check_when_a_certificate_or_a_property_is_wrong_then_invalid(void **state)
+static void test_consumer_when_the_ca_file_is_not_there_then_it_is_refused(void **state)
+{
+    (void)state;
+    const struct hps_kafka_property tls[] = {{"security.protocol", "ssl"},
+                                             {"ssl.ca.location", "/does/not/exist.pem"}};
+    struct hps_update_log *log = open_log("127.0.0.1:1;127.0.0.1:2", tls, 2);
+    struct hps_consumer *consumer = NULL;
+    struct hps_error err = {0};
+    struct hps_consumer_options options = {.name = "c"};
+    assert_int_equal(log->ops->consumer_open(log, &options, &consumer, &err), HPS_INVALID);
+    assert_non_null(strstr(err.text, "ssl.ca.location"));
+    log->ops->close(log);
+}
+
+static void test_check_when_only_a_consumer_would_find_it_then_it_is_found_without_one(void **state)
 {
     (void)state;
     const struct hps_kafka_property tls[] = {{"security.protocol", "ssl"},
@@ -408,10 +422,8 @@ static void test_check_when_a_certificate_or_a_property_is_wrong_then_invalid(vo
     struct hps_kafka_options options = {
         .brokers = hps_mock_kafka_brokers(mock), .properties = tls, .n_properties = 2};
     struct hps_error err = {0};
-    struct hps_update_log *log = NULL;
     assert_int_equal(hps_kafka_check(&options, &err), HPS_INVALID);
     assert_non_null(strstr(err.text, "ssl.ca.location"));
-    assert_int_equal(hps_kafka_open(&options, &log, &err), HPS_INVALID);
     options.n_properties = 1;
     assert_int_equal(hps_kafka_check(&options, &err), HPS_OK);
     options.properties = &(const struct hps_kafka_property){"no.such.property", "1"};
@@ -488,7 +500,9 @@ int main(void)
         TEST(test_commit_when_it_is_refused_then_told_once_and_reading_goes_on),
         cmocka_unit_test(test_open_when_a_property_is_wrong_or_ours_then_the_error_names_it),
         cmocka_unit_test(test_open_when_properties_are_librdkafkas_then_they_pass),
-        cmocka_unit_test(test_check_when_a_certificate_or_a_property_is_wrong_then_invalid),
+        cmocka_unit_test(test_consumer_when_the_ca_file_is_not_there_then_it_is_refused),
+        cmocka_unit_test(
+            test_check_when_only_a_consumer_would_find_it_then_it_is_found_without_one),
         cmocka_unit_test(test_poll_when_we_cannot_be_authenticated_then_down_says_so),
     };
 #undef TEST
