@@ -106,18 +106,11 @@ struct hps_consumer_position {
  * closed. */
 struct hps_watch;
 
-/* A leader was silent between two answered requests if they were sent further apart than this. */
-enum { HPS_LEADER_SILENT_US = 2 * 1000 * 1000 };
-
 /* The responses of a partition's leader so far. */
 struct hps_leader_response {
     /* hps_clock_us when the newest answered request was sent; 0: no response yet. */
     uint64_t asked_us;
     int64_t asked_unix_ms; /* the same moment by hps_clock_forward_ms */
-    /* The leader has answered without a silence since this time: hps_clock_us when the first
-     * answered request after its last silence was sent. If the leader was never silent, the time at
-     * which the first answered request of all was sent. */
-    uint64_t since_us;
     /* From the newest response: the offset after the last record, including records of open
      * transactions. */
     int64_t high;

@@ -232,9 +232,6 @@ static void response_take(struct hps_kafka_watched *watched, const struct leader
 {
     struct hps_leader_response *response = &watched->response;
     if (sent_us > response->asked_us) {
-        if (response->asked_us == 0 || sent_us > response->asked_us + HPS_LEADER_SILENT_US) {
-            response->since_us = sent_us;
-        }
         response->asked_us = sent_us;
         response->asked_unix_ms = sent_unix_ms;
         response->high = high;
@@ -246,7 +243,6 @@ static void response_take(struct hps_kafka_watched *watched, const struct leader
         response->status = HPS_OK;
         response->text[0] = '\0';
     }
-    HPS_ASSERT(response->since_us > 0 && response->since_us <= response->asked_us);
 }
 
 /* ---- a leader -------------------------------------------------------------------------------- */

@@ -65,11 +65,9 @@ struct hps_watch {
     char *topic;
     int32_t partition;
     struct hps_leader_response word;
-    uint64_t refused_us; /* since then its leader gives no word; 0: it does */
-    bool broke;          /* it gave none for as long as silence takes, and does again */
-    int64_t recall;      /* -1: nothing was asked */
-    uint64_t recall_us;  /* when its answer comes */
-    hps_status refused;  /* OK: it is not; a refusal is the answer until the next recall */
+    int64_t recall;     /* -1: nothing was asked */
+    uint64_t recall_us; /* when its answer comes */
+    hps_status refused; /* OK: it is not; a refusal is the answer until the next recall */
     struct hps_watch *next;
 };
 
@@ -272,35 +270,10 @@ void hps_fake_log_topic_compacted(struct hps_update_log *base, const char *name,
     unlock(log);
 }
 
-static hps_status leader_status(const struct fake_log *log, const struct topic *topic,
-                                int32_t partition);
-
-/* Whether its leader gives its word, now that the script has changed something. Lock held. */
-static void note_leader(struct fake_log *log, struct hps_watch *watch)
-{
-    uint64_t now_us = hps_clock_us();
-    if (leader_status(log, find_topic(log, watch->topic), watch->partition) != HPS_OK) {
-        watch->refused_us = watch->refused_us > 0 ? watch->refused_us : now_us;
-    } else if (watch->refused_us > 0) {
-        watch->broke = watch->broke || now_us > watch->refused_us + HPS_LEADER_SILENT_US;
-        watch->refused_us = 0;
-    }
-}
-
-static void note_leaders(struct fake_log *log)
-{
-    for (struct fake_consumer *c = log->consumers; c != NULL; c = c->next) {
-        for (struct hps_watch *watch = c->watches; watch != NULL; watch = watch->next) {
-            note_leader(log, watch);
-        }
-    }
-}
-
 void hps_fake_log_set(struct hps_update_log *base, enum hps_fake_setting setting, int64_t value)
 {
     struct fake_log *log = locked(base);
     log->set[setting] = value;
-    note_leaders(log);
     unlock(log);
 }
 
@@ -318,7 +291,6 @@ void hps_fake_log_topic_set(struct hps_update_log *base, const char *name,
     for (int32_t i = 0; i < topic->n_partitions && setting == HPS_FAKE_SLOW; i++) {
         topic->partitions[i].delivered = topic->partitions[i].high;
     }
-    note_leaders(log);
     unlock(log);
 }
 
@@ -329,7 +301,6 @@ void hps_fake_log_leader(struct hps_update_log *base, const char *topic, int32_t
     struct partition *of = must(find_partition(log, topic, partition));
     of->delivered = of->leader == HPS_OK ? of->high : of->delivered;
     of->leader = status;
-    note_leaders(log);
     unlock(log);
 }
 
@@ -919,13 +890,9 @@ static void fake_leader_response(const struct hps_watch *of,
     struct hps_leader_response *word = &watch->word;
     word->status = leader_status(log, topic, watch->partition);
     word->text[0] = '\0';
-    note_leader(log, watch);
     if (word->status == HPS_OK) {
         uint64_t now_us = hps_clock_us();
-        bool begins = word->asked_us == 0 || watch->broke;
         word->asked_us = now_us > word->asked_us ? now_us : word->asked_us + 1;
-        word->since_us = begins ? word->asked_us : word->since_us;
-        watch->broke = false;
         word->asked_unix_ms = hps_clock_forward_ms();
         word->high = topic->partitions[watch->partition].high;
         word->broker = topic->partitions[watch->partition].broker;

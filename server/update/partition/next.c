@@ -255,7 +255,6 @@ static struct update_step on_response(const struct update_facts *facts,
     struct update_step step =
         back && update_phase_reads(facts->phase) ? start_over(facts) : stay(facts);
     step.actions |= back ? UPDATE_DO_FORGET_ENDS : 0;
-    step.actions |= event->silent ? UPDATE_DO_ASK_LIST : 0;
     return step;
 }
 

@@ -47,8 +47,7 @@
  * Examples:
  *
  *     leader silent        Nothing is read and no end is named: phase and as-of stay. When it
- *                          responds again, the stream asks for a list of topics, and as-of waits
- *                          for a new proof of the topic.
+ *                          responds again, as-of waits for a new proof of the topic.
  *     broker restarted     ON_LOST: STARTING; CHECKING reads the last applied record again;
  *                          RUNNING. Nothing is lost. As-of waits for a new proof and a new end.
  *     topic recreated      REPLACED, by its id, the witness, the last applied record, or an end
@@ -177,7 +176,7 @@ enum update_event_kind {
     UPDATE_ON_NO_OFFSET, /* offset, high: the log does not have the offset to read from */
     UPDATE_ON_REFUSED,   /* the consumer cannot read the partition */
     UPDATE_ON_LINEAGE,   /* a record is skipped because the version is frozen */
-    UPDATE_ON_RESPONSE,  /* high, silent: the leader responded */
+    UPDATE_ON_RESPONSE,  /* high: the leader responded */
     UPDATE_ON_IDENTITY,  /* matches, time_ms: the topic's id was compared, or the witness of
                             another partition with the same leader matched */
     UPDATE_ON_WITNESS,   /* offset, low, matches, settled, time_ms: the witness was recalled */
@@ -206,7 +205,6 @@ struct update_event {
     int64_t sure_ms; /* ON_ENDS: when the request for another end was sent. It is the newest end
                         before which all records were read by same_ms, in the witness's topic */
     bool matches;    /* it is the record, or the id, that was read before */
-    bool silent;     /* ON_RESPONSE: the leader was silent before */
     bool keeps_gap;  /* ON_ABANDONED: a gap stays, since a command is about to end it */
     bool settled;    /* ON_WITNESS: no record was found for so long that compaction is the cause */
 };
@@ -220,14 +218,13 @@ enum {
     UPDATE_DO_UNASSIGN = 1 << 4, /* stop reading */
     UPDATE_DO_ASK_OFFSETS = 1 << 5, /* ask for the offsets without a delay */
     UPDATE_DO_ASK_LATER = 1 << 6,   /* ... after a delay */
-    UPDATE_DO_ASK_LIST = 1 << 7,    /* ask for the list of topics soon */
-    UPDATE_DO_ASK_WITNESS = 1 << 8, /* recall the witness, or without one the last record that was
+    UPDATE_DO_ASK_WITNESS = 1 << 7, /* recall the witness, or without one the last record that was
                                        read; after ON_LISTED, any proof of the topic is enough */
-    UPDATE_DO_LEARN = 1 << 9,       /* the recalled record, if any, becomes the witness */
-    UPDATE_DO_ADVANCE = 1 << 10,    /* the last record that was read before time_ms becomes the
-                                       witness */
-    UPDATE_DO_CLAIM = 1 << 11,      /* as-of becomes `as_of_ms`; store it if it advanced far */
-    UPDATE_DO_FORGET_ENDS = 1 << 12 /* drop the ends that the leader named */
+    UPDATE_DO_LEARN = 1 << 8,       /* the recalled record, if any, becomes the witness */
+    UPDATE_DO_ADVANCE = 1 << 9,     /* the last record that was read before time_ms becomes the
+                                        witness */
+    UPDATE_DO_CLAIM = 1 << 10,      /* as-of becomes `as_of_ms`; store it if it advanced far */
+    UPDATE_DO_FORGET_ENDS = 1 << 11 /* drop the ends that the leader named */
 };
 
 struct update_step {

@@ -208,7 +208,6 @@ struct hps_update_stream {
     bool frozen;           /* records that name no version are skipped */
     bool shares;           /* a tier is shared with other daemons */
     bool sole_copy;        /* this tier has the only copy of the rows */
-    bool list_wanted;      /* the list of topics is requested soon */
     uint64_t begin_due_us; /* when the offsets of STARTING partitions are requested */
     struct update_freeze freeze;
     struct update_link *link;

@@ -352,9 +352,6 @@ static void carry_out(struct stepping *at)
     if ((actions & UPDATE_DO_ASK_LATER) != 0) {
         at->stream->begin_due_us = update_backoff_until(at->stream);
     }
-    if ((actions & UPDATE_DO_ASK_LIST) != 0) {
-        at->stream->list_wanted = true;
-    }
     if ((actions & UPDATE_DO_ASK_WITNESS) != 0) {
         update_identity_due(partition, at->event->kind != UPDATE_ON_LISTED);
     }

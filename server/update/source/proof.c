@@ -35,16 +35,13 @@ static void take_response(struct hps_update_stream *stream, struct update_partit
     struct update_proof *proof = partition->proof;
     struct hps_leader_response response = {0};
     update_ops(stream)->leader_response(proof->watch, &response);
-    HPS_ASSERT(response.since_us <= response.asked_us);
     if (response.asked_us < proof->response.asked_us) {
         return; /* a late response of a former leader */
     }
     bool answered = response.asked_us > proof->response.asked_us;
-    bool silent = proof->response.asked_us > 0 && response.since_us > proof->response.asked_us;
     bool other = response.broker != proof->response.broker;
     if (answered) {
-        const struct update_event event = {
-            .kind = UPDATE_ON_RESPONSE, .high = response.high, .silent = silent};
+        const struct update_event event = {.kind = UPDATE_ON_RESPONSE, .high = response.high};
         (void)update_step(stream, partition, &event, NULL);
     }
     proof->response = response;

@@ -10,7 +10,7 @@
 
 enum {
     UPDATE_LOG_TIMEOUT_MS = 3000, /* of a request to the log */
-    UPDATE_LEADER_SILENT_US = HPS_LEADER_SILENT_US
+    UPDATE_LEADER_SILENT_US = 2000000
 };
 
 /* The connection of the consumer to the log. Both flags are false without a consumer. */
@@ -64,8 +64,8 @@ hps_status update_unreachable(const struct hps_update_stream *stream, struct hps
 void update_list_topics(struct hps_update_stream *stream);
 /* Take the newest list that the consumer requested in the background, and identify topics. */
 void update_take_listing(struct hps_update_stream *stream);
-/* Whether to request the list of topics now: at intervals, or as soon as a list is wanted. If the
- * last request failed, after a pause. */
+/* Whether to request the list of topics now: at intervals, or after a change. If the last request
+ * failed, after a pause. */
 bool update_list_due(const struct hps_update_stream *stream, uint64_t now_us);
 /* The log was unreachable: forget since when lists have lacked partitions. */
 void update_forget_missing(struct hps_update_stream *stream);

@@ -133,7 +133,6 @@ void update_list_topics(struct hps_update_stream *stream)
     struct hps_error err = {0};
     int64_t asked_ms = hps_clock_forward_ms();
     HPS_ASSERT(stream->consumer != NULL);
-    stream->list_wanted = false;
     hps_status status =
         update_ops(stream)->topics(stream->consumer, UPDATE_LOG_TIMEOUT_MS, &topics, &err);
     if (status != HPS_OK) {
@@ -170,7 +169,7 @@ static bool take_listing(struct hps_update_stream *stream)
     }
     topics->listing_us = listing.asked_us;
     if (listing.changed) {
-        stream->list_wanted = true;
+        topics->due_us = topics->failed ? topics->due_us : 0;
         return false;
     }
     topics->listed_ms =
@@ -199,6 +198,5 @@ void update_take_listing(struct hps_update_stream *stream)
 
 bool update_list_due(const struct hps_update_stream *stream, uint64_t now_us)
 {
-    bool wanted = stream->list_wanted && !stream->topics->failed;
-    return (wanted || now_us >= stream->topics->due_us) && !stream->link->down;
+    return now_us >= stream->topics->due_us && !stream->link->down;
 }

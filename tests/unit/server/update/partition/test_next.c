@@ -169,7 +169,6 @@ static const struct row TABLE[] = {
     T(RUNNING, NONE, EV(RESPONSE, .high = 31), RUNNING, NOTHING, 0, 0)
     T(RUNNING, NONE, EV(RESPONSE, .high = 29), STARTING, NOTHING, OVER | A(FORGET_ENDS), 0)
     T(PAUSED, OPERATOR, EV(RESPONSE, .high = 29), PAUSED, NOTHING, A(FORGET_ENDS), 0)
-    T(RUNNING, NONE, EV(RESPONSE, .high = 31, .silent = true), RUNNING, NOTHING, A(ASK_LIST), 0)
     /* identity */
     T(RUNNING, NONE, EV(IDENTITY, .matches = true, .time_ms = NOW), RUNNING, NOTHING, A(ADVANCE), 0)
     T(RUNNING, NONE, EV(IDENTITY), REPLACED, TOPIC_ID, STOP, 0)
@@ -448,7 +447,7 @@ static void respond(struct model *m)
     if (!m->log.up) {
         return;
     }
-    step(m, &(struct update_event){.kind = E(RESPONSE), .high = high, .silent = pick(m, 8) == 0});
+    step(m, &(struct update_event){.kind = E(RESPONSE), .high = high});
     m->facts.high = high;
     if (update_phase_reads(m->facts.phase) && m->n_ends < ENDS_MAX) {
         m->ends[m->n_ends].high = high;
