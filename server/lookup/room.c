@@ -129,18 +129,19 @@ static void wait_on(struct request *request)
                   look_us < room->late_us ? look_us : room->late_us);
 }
 
-/* The wait ends without memory. wait_us: its time; 0: there is no memory for the keys. */
-static void give_up(struct request *request, uint64_t wait_us, struct hps_error *err)
+/* The wait ends without memory, after wait_us. why: there is no memory for the keys; else NULL. */
+static void give_up(struct request *request, uint64_t wait_us, const struct hps_error *why)
 {
     enum hps_limit_scope scope;
     struct hps_error late;
 
-    if (!hps_charge_cancel(charge_of(request), wait_us, &scope, wait_us > 0 ? err : &late)) {
+    if (!hps_charge_cancel(charge_of(request), wait_us, &scope, &late)) {
         return; /* granted in the meantime: on_admitted follows */
     }
     arrive(request);
     request_reject(request,
-                   scope == HPS_SCOPE_CONNECTION ? HPS_REJECT_CONNECTION : HPS_REJECT_QUEUE, err);
+                   scope == HPS_SCOPE_CONNECTION ? HPS_REJECT_CONNECTION : HPS_REJECT_QUEUE,
+                   why != NULL ? why : &late);
 }
 
 static void begin_wait(struct request *request)
@@ -201,11 +202,10 @@ void request_room_on_timer(struct request *request)
 {
     const struct request_room *room = &request->room;
     uint64_t left_us = room->late_us - hps_loop_now_us(request->loop);
-    struct hps_error err;
 
     HPS_ASSERT(request->phase == PHASE_ROOM);
     if (room->late_us <= hps_loop_now_us(request->loop)) {
-        give_up(request, room->at_connection ? CONNECTION_WAIT_US_MAX : room->wait_us_max, &err);
+        give_up(request, room->at_connection ? CONNECTION_WAIT_US_MAX : room->wait_us_max, NULL);
         return;
     }
     if (!room->at_connection && (left_us <= CUT_US || left_us <= room->wait_us_max / 2)) {

@@ -351,7 +351,7 @@ if step claims 9 "RocksDB alone"; then claims "RocksDB alone" disabled 0; fi
 insertions() {
     # shellcheck disable=SC2016 # of that shell
     bash -c 'exec 3<>"/dev/tcp/${0%:*}/${0##*:}" &&
-        printf "GET /metrics HTTP/1.1\r\nHost: hpsd\r\nConnection: close\r\n\r\n" >&3 && cat <&3' "$http" |
+        printf "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" >&3 && cat <&3' "$http" |
         sed -nE 's/^hpsd_insertion_rows_total\{tier="gpu",mode="async"\} ([0-9]+).*/\1/p'
 }
 
