@@ -152,6 +152,9 @@ static void *worker_run(void *arg)
     for (;;) {
         struct hps_task *task = take(pool, worker->crew);
         if (task != NULL) {
+            if (!task->item.flow->is_quick && hps_fair_first(&pool->tasks, true) != NULL) {
+                wake(&pool->quick); /* this thread was woken for a quick task */
+            }
             run_task(pool, task);
         } else if (pool->closed) {
             break;

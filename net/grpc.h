@@ -250,7 +250,6 @@ unsigned hps_grpc_loop_connections(const struct hps_grpc_loop *grpc_loop);   /* 
 
 void *hps_grpc_call_ctx(const struct hps_grpc_call *call); /* the service's ctx */
 struct hps_loop *hps_grpc_call_loop(const struct hps_grpc_call *call);
-struct hps_grpc_loop *hps_grpc_call_grpc_loop(const struct hps_grpc_call *call);
 const char *hps_grpc_call_path(const struct hps_grpc_call *call);
 const char *hps_grpc_call_peer(const struct hps_grpc_call *call);
 /* The connection. Loop thread, until the call is finished. */

@@ -235,11 +235,6 @@ struct hps_loop *hps_grpc_call_loop(const struct hps_grpc_call *call)
     return call->loop;
 }
 
-struct hps_grpc_loop *hps_grpc_call_grpc_loop(const struct hps_grpc_call *call)
-{
-    return call->grpc_loop;
-}
-
 const char *hps_grpc_call_path(const struct hps_grpc_call *call)
 {
     if (call->entry != NULL) {
@@ -270,11 +265,11 @@ void hps_grpc_call_discharge(struct hps_grpc_call *call, uint64_t bytes)
     struct grpc_conn *conn = call->home;
 
     HPS_ASSERT(hps_loop_is_mine(call->loop));
-    if (bytes == 0) {
-        return;
+    if (bytes > 0) {
+        hps_charge_shrink(&call->charge, HPS_LIMIT_REPLIES, bytes);
     }
-    hps_charge_shrink(&call->charge, HPS_LIMIT_REPLIES, bytes);
-    /* Not at once: the service may be ending a call, or all calls of the connection. */
+    /* Also after a wait without memory, which others waited for. Not at once: the service may be
+     * ending a call, or all calls of the connection. */
     if (conn->http != NULL && (conn->held_head != NULL || conn->withheld)) {
         grpc_conn_resume(conn);
     }

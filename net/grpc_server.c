@@ -18,7 +18,6 @@ enum {
     CONNECTION_WINDOW_BYTES = 8 * 1024 * 1024,
     FRAME_BYTES_MAX = 16 * 1024, /* requests are small; more only widens what one frame can do */
     RECHECKS_PER_TURN = 16,
-    CHECKS_PER_TURN = 64, /* of connections, by a tick */
 };
 
 /* ---- methods --------------------------------------------------------------------------------- */
@@ -267,8 +266,7 @@ static void on_released(void *ctx)
     grpc_conn_release_held(conn);
 }
 
-/* Those that are left are looked at in grpc_conn_release_held and each tick, not once for each that
- * ends. */
+/* Other calls are looked at in grpc_conn_release_held, not once for each call that ends. */
 static void on_stream_closed(void *ctx, struct hps_http_stream *stream, uint32_t error)
 {
     struct grpc_conn *conn = ctx;

@@ -302,7 +302,7 @@ static void leave_connection(struct hps_account *connection)
     struct hps_charge *charge;
 
     while ((charge = line->first) != NULL) {
-        uint64_t used = hps_account_used(connection, HPS_LIMIT_REPLIES);
+        uint64_t used = atomic_load(&connection->used[HPS_LIMIT_REPLIES]); /* after n_waiting */
         uint64_t most = atomic_load(&connection->limits->connection_max[HPS_LIMIT_REPLIES]);
         if (used != atomic_load(&charge->held[HPS_LIMIT_REPLIES]) &&
             (used > most || charge->wanted > most - used)) {
@@ -490,7 +490,9 @@ hps_status hps_charge_wait(struct hps_charge *charge, uint64_t bytes, struct hps
     struct hps_limits *limits = charge->connection->limits;
     HPS_ASSERT(charge->on_granted != NULL && charge->state == HPS_CHARGE_IDLE);
     if (exceeds_quota(charge, bytes)) {
-        return refuse(charge, HPS_LIMIT_REPLIES, HPS_SCOPE_IDENTITY, bytes, err);
+        bool same = charge->identity == charge->connection->address;
+        return refuse(charge, HPS_LIMIT_REPLIES, same ? HPS_SCOPE_ADDRESS : HPS_SCOPE_IDENTITY,
+                      bytes, err);
     }
     charge->wanted = bytes;
     if (atomic_load(&limits->n_waiting) == 0 && size_of(charge) == LIMITS_SMALL &&

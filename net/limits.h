@@ -78,8 +78,8 @@ struct hps_limits;
 /* NULL: no memory. */
 struct hps_limits *hps_limits_new(const struct hps_limits_options *options,
                                   const struct hps_limits_metrics *metrics);
-/* Changes the limits. Charges keep the bytes that they hold. Replies that wait are granted if they
- * fit now. */
+/* Changes the limits. Charges keep the bytes that they hold. Replies that wait for other
+ * clients are granted if they fit now, others when their connection returns memory. */
 void hps_limits_set(struct hps_limits *limits, const struct hps_limits_options *options);
 /* No account may be referenced. NULL has no effect. */
 void hps_limits_free(struct hps_limits *limits);

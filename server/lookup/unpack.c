@@ -62,19 +62,34 @@ static hps_status unpack(struct request *request, const struct hps_grpc_packed *
     return status;
 }
 
-/* Worker thread. The inflated bytes are request memory, as many as the trailer of the message says.
- */
+/* Worker thread. Inflates at most `bytes`, which are request memory in this time. */
+static void unpack_as(struct request *request, size_t bytes, bool *out_too_large)
+{
+    struct hps_charge *charge = hps_grpc_call_charge(request->call.grpc);
+
+    *out_too_large = false;
+    request->err.status = HPS_OK;
+    if (hps_charge_grow(charge, HPS_LIMIT_REQUESTS, bytes, &request->err) == HPS_OK) {
+        hps_ignore(unpack(request, &request->packed, bytes, out_too_large, &request->err));
+        hps_charge_shrink(charge, HPS_LIMIT_REQUESTS, bytes);
+    }
+}
+
+/* Worker thread. The inflated bytes are request memory: as many as the trailer of a gzip message
+ * says. If it says too few, and for zlib, as many as a message may have. */
 static void unpack_charged(struct request *request, size_t size_max, bool *out_too_large)
 {
     const struct hps_grpc_packed *packed = &request->packed;
-    struct hps_charge *charge = hps_grpc_call_charge(request->call.grpc);
-    uint64_t bytes = packed->compressed ? plain_size(packed) : 0;
+    size_t most = size_max < packed->size_max ? size_max : packed->size_max;
+    size_t trailer = packed->is_zlib ? most : plain_size(packed);
 
-    bytes = bytes < size_max ? bytes : size_max;
-    *out_too_large = false;
-    if (bytes == 0 || hps_charge_grow(charge, HPS_LIMIT_REQUESTS, bytes, &request->err) == HPS_OK) {
+    if (!packed->compressed) {
         hps_ignore(unpack(request, packed, size_max, out_too_large, &request->err));
-        hps_charge_shrink(charge, HPS_LIMIT_REQUESTS, bytes);
+        return;
+    }
+    unpack_as(request, trailer < most ? trailer : most, out_too_large);
+    if (*out_too_large && trailer < most) {
+        unpack_as(request, most, out_too_large);
     }
 }
 

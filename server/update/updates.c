@@ -34,14 +34,17 @@ static void wake(struct hps_update_stream *stream)
 }
 
 /* End the waits and the commands of a stream. No more are added, since it stops. */
+/* Commands to all versions of a model continue with the others. */
 static void end(struct hps_update_stream *stream)
 {
     struct update_call *call;
     update_waits_end(stream);
     while ((call = update_call_take(stream)) != NULL) {
-        hps_ignore(hps_error_set(&call->error, HPS_UNAVAILABLE,
-                                 "version %" PRId64 " of model \"%s\" takes no more updates",
-                                 stream->number, stream->model));
+        if (call->command->version != 0) {
+            hps_ignore(hps_error_set(&call->error, HPS_UNAVAILABLE,
+                                     "version %" PRId64 " of model \"%s\" takes no more updates",
+                                     stream->number, stream->model));
+        }
         call->done(call);
     }
     update_life_set(stream, UPDATE_ENDED);

@@ -233,6 +233,32 @@ static void test_reply_when_over_a_quota_or_late_then_the_text_says_so(void **st
     hps_limits_free(limits);
 }
 
+static void test_reply_when_over_the_quota_of_an_address_then_the_text_names_it(void **state)
+{
+    const struct hps_limits_options with = options(0.25, MAX);
+    struct hps_error err;
+
+    (void)state;
+    limits = hps_limits_new(&with, NULL);
+    struct hps_account *connection =
+        hps_account_connection(hps_account_get(limits, "address:10.0.0.1"), false);
+    struct hps_account *identity = hps_account_get(limits, "address:10.0.0.1");
+    memset(calls, 0, sizeof calls);
+    for (unsigned i = 0; i < 2; i++) {
+        calls[i].on_granted = on_granted;
+        assert_int_equal(hps_charge_open(&calls[i], connection, &err), HPS_OK);
+        assert_int_equal(hps_charge_identify(&calls[i], identity, 100, &err), HPS_OK);
+    }
+    assert_int_equal(hps_charge_wait(&calls[0], 90, &err), HPS_OK);
+    assert_int_equal(hps_charge_wait(&calls[1], 11, &err), HPS_EXHAUSTED);
+    assert_non_null(strstr(err.text, "address:10.0.0.1 holds 90, the limit is 100 (reply_bytes"));
+    hps_charge_close(&calls[0]);
+    hps_charge_close(&calls[1]);
+    hps_account_unref(connection);
+    hps_account_unref(identity);
+    hps_limits_free(limits);
+}
+
 /* ---- threads --------------------------------------------------------------------------------- */
 
 enum { THREADS = 4, ROUNDS = 2000, ALL = 4 * 64 };
@@ -336,6 +362,7 @@ int main(void)
         cmocka_unit_test(test_replies_when_memory_is_short_then_granted_in_turns),
         cmocka_unit_test(test_reply_when_its_connection_is_full_then_delays_no_other),
         cmocka_unit_test(test_reply_when_over_a_quota_or_late_then_the_text_says_so),
+        cmocka_unit_test(test_reply_when_over_the_quota_of_an_address_then_the_text_names_it),
         cmocka_unit_test(test_replies_when_threads_compete_then_the_limit_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
