@@ -115,15 +115,16 @@ static bool names_loopback(const char *host)
 /* Whether a browser on this host may have sent the request for a page of another site. The DNS
  * server of that site then resolves its name to a loopback address (DNS rebinding), and the Host
  * field has this name. */
-static bool is_rebound(const struct hps_grpc_call *call, const char *host)
+static bool is_rebound(const struct hps_grpc_call *call)
 {
+    const char *host = grpc_fields_get(&call->headers.fields, "host", NULL);
+
     return host != NULL && host[0] != '\0' &&
            hps_conn_is_loopback(hps_http_conn(call->conn->http)) && !names_loopback(host);
 }
 
 void grpc_http_headers_done(struct hps_grpc_call *call)
 {
-    const char *host = grpc_fields_get(&call->headers.fields, "host", NULL);
     enum grpc_route_found found = GRPC_ROUTE_NO_PATH;
     const char *why = NULL;
     struct hps_error err;
@@ -131,11 +132,11 @@ void grpc_http_headers_done(struct hps_grpc_call *call)
 
     if (call->headers.bad_fields || grpc_route_find(call, &found, &why) != HPS_OK) {
         grpc_call_refuse(call, HPS_NO_MEMORY, "no memory for the headers of a request");
-    } else if (is_rebound(call, host)) {
+    } else if (is_rebound(call)) {
         grpc_http_refuse(call, 421, HPS_PERMISSION,
                          "Host %.200s: this listener is on loopback, and accepts only localhost "
                          "and loopback addresses",
-                         host);
+                         grpc_fields_get(&call->headers.fields, "host", NULL));
     } else if ((entered = grpc_call_enter(call, &err)) != HPS_OK) {
         grpc_call_refuse(call, entered, "%s", err.text);
     } else if (found == GRPC_ROUTE_BAD_PATH) {
