@@ -134,7 +134,9 @@ static void request_sane(const struct hps_grpc_call *call)
         break;
     case GRPC_REQUEST_DISPATCHED:
         HPS_ASSERT(call->delivered);
-        HPS_ASSERT(call->request.counted == 0 || call->keep || call->delivering);
+        HPS_ASSERT(call->keep || call->delivering ||
+                   call->request.counted <=
+                       grpc_call_charged_bytes(call->headers.fields.bytes.capacity));
         break;
     case GRPC_REQUEST_DROPPED:
         HPS_ASSERT(grpc_call_is_finished(call));
