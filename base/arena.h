@@ -26,7 +26,7 @@ void *hps_arena_alloc(struct hps_arena *arena, size_t size);
 void *hps_arena_calloc(struct hps_arena *arena, size_t count, size_t size);
 /* Copy text[size] into the arena and append a NUL. NULL: as hps_arena_alloc. */
 char *hps_arena_strndup(struct hps_arena *arena, const char *text, size_t size);
-/* From now on the arena calls on_grow(ctx, bytes) before it adds a chunk of so many bytes. False:
+/* Sets a callback, which the arena calls before it adds a chunk of `bytes`. If it returns false,
  * the allocation fails. NULL: no callback. */
 void hps_arena_on_grow(struct hps_arena *arena, bool (*on_grow)(void *ctx, size_t bytes),
                        void *ctx);

@@ -39,8 +39,8 @@ struct hps_log_site {
     uint32_t suppressed;
 };
 
-/* The limit of a client among those of a site, by a hash with a secret. Clients share them, so that
- * a large number of addresses cannot fill the disk. */
+/* Selects one of the rate limits of a site by a hash of the client with a secret. Clients with the
+ * same hash share a limit. So a large number of addresses cannot fill the disk. */
 enum { HPS_LOG_CLIENTS = 64 };
 struct hps_log_site *hps_log_site_of(struct hps_log_site sites[HPS_LOG_CLIENTS], uint64_t client);
 

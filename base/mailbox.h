@@ -23,7 +23,7 @@ struct hps_pool;
 struct hps_task {
     void (*run)(struct hps_task *task);
     struct hps_task *next;         /* in a mailbox */
-    uint64_t client;               /* in a loop (net/loop.h): whose it is; 0: of no client */
+    uint64_t client;               /* in a loop (net/loop.h): the client of the task; 0: none */
     struct hps_fair_item item;     /* in a pool */
     uint64_t cost;                 /* in a pool: its estimated time, in nanoseconds */
     _Atomic(struct hps_pool *) in; /* the pool from which the task can be withdrawn */

@@ -274,8 +274,8 @@ bool hps_grpc_call_is_http(const struct hps_grpc_call *call);
  * owner   borrowed during the call's life
  */
 const char *hps_grpc_call_segment(const struct hps_grpc_call *call, unsigned i, size_t *out_size);
-/* The value of a request header; NULL if the request lacks the header. `name` must be one of
- * hps_grpc_server_keep. The values of headers whose names end in -bin are decoded from base64. */
+/* The value of a request header; NULL if the request lacks the header. hps_grpc_server_keep must
+ * have set `name`. Values of headers whose names end in -bin are decoded from base64. */
 const char *hps_grpc_call_header(const struct hps_grpc_call *call, const char *name,
                                  size_t *out_size);
 void *hps_grpc_call_user(const struct hps_grpc_call *call);

@@ -303,7 +303,7 @@ void grpc_call_resume(struct hps_grpc_call *call)
         take_in_stash(call);
     } else if (call->request.paused) {
         return;                                  /* hps_grpc_call_pause */
-    } else if (grpc_conn_is_spent(call->conn)) { /* else as soon as answers have gone */
+    } else if (grpc_conn_is_spent(call->conn)) { /* otherwise sent replies resume it */
         call->conn->stashed = true;
         grpc_conn_resume(call->conn);
     }
