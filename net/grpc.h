@@ -319,13 +319,14 @@ void hps_grpc_call_discharge(struct hps_grpc_call *call, uint64_t bytes);
 
 /* Records on all loops how much each client has read so far, for hps_grpc_readers_cut. Call it when
  * the reply of `call` begins to wait for memory that other replies use, and repeatedly while the
- * reply waits. Loop thread. */
+ * reply waits. Calls within 40 ms count as one. Loop thread. */
 void hps_grpc_readers_watch(struct hps_grpc_call *call);
-/* Disconnects a slow reader, or ends one of its calls, to free memory for the waiting reply of
- * `call`. Call it when that reply would otherwise be rejected. Candidates are connections and calls
- * whose client has read less than reply_bytes_per_s_min since hps_grpc_readers_watch recorded it,
- * at least 80 ms ago. The candidate that would take longest to read its replies is ended. The
- * memory of these replies becomes free soon after this function returns. Loop thread. */
+/* Makes each loop disconnect a slow reader, or end one of its calls, to free memory for the waiting
+ * reply of `call`. Call it when that reply would otherwise be rejected. Candidates are connections
+ * and calls whose client has read less than reply_bytes_per_s_min since hps_grpc_readers_watch
+ * recorded it, at least 80 ms ago. A loop ends the candidate that would take longest to read its
+ * replies. The memory becomes free soon after this function returns. Calls within 40 ms count as
+ * one. Loop thread. */
 void hps_grpc_readers_cut(struct hps_grpc_call *call);
 
 /* Queues one message made of slices, and takes their references. If the call has ended, only

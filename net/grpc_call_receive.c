@@ -202,7 +202,7 @@ void grpc_call_check_bytes(struct hps_grpc_call *call)
                                &err) == HPS_OK) {
         call->request.counted = bytes;
     } else {
-        grpc_intakes_cut(call->grpc_loop); /* for the requests that come next */
+        grpc_press(call->grpc_loop, GRPC_CUT_SENDERS); /* for the requests that come next */
         grpc_call_refuse(call, HPS_EXHAUSTED, "%s", err.text);
     }
 }

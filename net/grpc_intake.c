@@ -5,9 +5,8 @@
  * refused
  *
  *   - by its loop's tick, when it came at less than the minimum for 10 s;
- *   - after a search through all loops, when a request somewhere found no memory:
- *     those of one connection that came at less than the minimum of late, of the connection that
- *     has most memory in such requests.
+ *   - when a request found no memory: of the requests of its loop that came at less than the
+ *     minimum of late, those of the connection that has most memory in them.
  *
  * Loop thread of the connection.
  */
@@ -90,7 +89,7 @@ void grpc_intakes_tick(struct hps_grpc_loop *grpc_loop, uint64_t now_us)
     grpc_loop->ticked_us[0] = now_us;
 }
 
-/* ---- the search ------------------------------------------------------------------------------ */
+/* ---- when there is no memory ----------------------------------------------------------------- */
 
 /* It came at less than `minimum` since note i, at which it was waited for already. */
 static bool is_slow(const struct hps_grpc_call *call, int i, uint64_t minimum, uint64_t now_us)
@@ -105,46 +104,38 @@ static bool is_slow(const struct hps_grpc_call *call, int i, uint64_t minimum, u
     return (call->request.received - pace->noted[i]) * SECOND_US / (now_us - noted_us) < minimum;
 }
 
-/* The measure is the memory that slow requests of a connection have. */
-static struct grpc_slow find_sender(struct hps_grpc_loop *grpc_loop)
+/* Bytes of the slow requests of a connection, which are refused if `cut`. */
+static size_t slow_bytes(const struct grpc_conn *conn, int i, uint64_t now_us, bool cut)
 {
-    uint64_t now_us = hps_clock_us();
-    int i = grpc_notes_usable(grpc_loop->ticked_us, now_us);
-    struct grpc_slow slowest = {0};
-
-    for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL && i >= 0; conn = conn->next) {
-        uint64_t minimum = call_minimum(conn);
-        size_t bytes = 0;
-        for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
-            bytes += is_slow(call, i, minimum, now_us) ? call->request.counted : 0;
-        }
-        if (bytes > slowest.measure) {
-            slowest = (struct grpc_slow){.conn = conn, .measure = bytes};
-        }
-    }
-    return slowest;
-}
-
-static void cut_sender(const struct grpc_slow *slow)
-{
-    struct grpc_conn *conn = slow->conn;
-    uint64_t now_us = hps_clock_us();
-    int i = grpc_notes_usable(conn->grpc_loop->ticked_us, now_us);
     uint64_t minimum = call_minimum(conn);
+    size_t bytes = 0;
 
-    for (struct hps_grpc_call *call = conn->calls; call != NULL && i >= 0; call = call->next) {
+    for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
         if (is_slow(call, i, minimum, now_us)) {
-            refuse(call, HPS_GRPC_SLOW_SEND_ROOM);
+            bytes += call->request.counted;
+            if (cut) {
+                refuse(call, HPS_GRPC_SLOW_SEND_ROOM);
+            }
         }
     }
+    return bytes;
 }
 
 void grpc_intakes_cut(struct hps_grpc_loop *grpc_loop)
 {
-    static const struct grpc_search senders = {.find = find_sender, .cut = cut_sender};
+    uint64_t now_us = hps_clock_us();
+    int i = grpc_notes_usable(grpc_loop->ticked_us, now_us);
+    const struct grpc_conn *slowest = NULL;
+    size_t most = 0;
 
-    HPS_ASSERT(hps_loop_is_mine(grpc_loop->loop));
-    if (grpc_loop->limits.request_bytes_per_s_min > 0) {
-        grpc_search_begin(grpc_loop->server, &senders);
+    for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL && i >= 0; conn = conn->next) {
+        size_t bytes = slow_bytes(conn, i, now_us, false);
+        if (bytes > most) {
+            slowest = conn;
+            most = bytes;
+        }
+    }
+    if (slowest != NULL) {
+        (void)slow_bytes(slowest, i, now_us, true);
     }
 }

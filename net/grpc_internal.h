@@ -2,6 +2,7 @@
  *
  * What the files of the server of calls share:
  *
+ *     grpc_conn.c          what the others need of a connection or of all loops
  *     grpc_server.c        methods, and the connections of a loop
  *     grpc_tick.c          their limits of time
  *     grpc_seat.c          their places: who gives way, who never began, whom nobody knows
@@ -84,6 +85,14 @@ struct grpc_route {
     uint32_t literals; /* bit 31 - i: segment i of the pattern is no "{}" */
 };
 
+/* What all loops do when memory is short somewhere. */
+enum grpc_pressure {
+    GRPC_NOTE_READERS, /* how far they are */
+    GRPC_CUT_READERS,  /* the slowest of each loop */
+    GRPC_CUT_SENDERS,
+    GRPC_PRESSURES,
+};
+
 struct hps_grpc_server {
     struct hps_grpc_limits limits; /* what loops begin with */
     struct hps_grpc_observer observer;
@@ -96,18 +105,7 @@ struct hps_grpc_server {
     unsigned n_routes;
     const char *const *kept_names; /* NULL-ended: headers that are stored; NULL: none */
     struct hps_grpc_loop *loops;   /* changed while none of them runs */
-    _Atomic uint64_t watched_us;   /* when loops were last asked to note how far readers are */
-    /* Goes from loop to loop to find the slowest client. All but the first two, as whose turn it
-     * is, and who found the slowest so far, belongs to the loop that has it. */
-    struct {
-        atomic_bool under_way;
-        _Atomic uint64_t ended_us; /* the last one */
-        const struct grpc_search *what;
-        struct hps_task task;
-        struct hps_grpc_loop *at;
-        struct hps_grpc_loop *slowest_at; /* NULL: none is slow */
-        uint64_t slowest;                 /* its measure */
-    } search;
+    _Atomic uint64_t pressed_us[GRPC_PRESSURES]; /* when loops were last told to do so */
 };
 
 /* How fast a client takes what waits for it, on a connection or a stream; or sends a request. */
@@ -117,19 +115,6 @@ struct grpc_pace {
     uint64_t taken;             /* bytes, ever, when it began */
     uint64_t noted[GRPC_NOTES]; /* bytes, ever, at the loop's noted_us of the same index; of a
                                  * request at its ticked_us */
-};
-
-/* Who is slow on a loop. */
-struct grpc_slow {
-    struct grpc_conn *conn;     /* NULL: nobody */
-    struct hps_grpc_call *call; /* NULL: the whole connection */
-    uint64_t measure;           /* the larger, the more is to be gained */
-};
-
-/* What is searched for through all loops, and what becomes of it. Both on the loop's thread. */
-struct grpc_search {
-    struct grpc_slow (*find)(struct hps_grpc_loop *grpc_loop);
-    void (*cut)(const struct grpc_slow *slow);
 };
 
 enum grpc_loop_phase {
@@ -163,10 +148,10 @@ struct hps_grpc_loop {
     enum grpc_loop_phase phase; /* changed by loop_phase_set of grpc_server.c alone */
     uint64_t
         noted_us[GRPC_NOTES]; /* when it was noted how far readers are, newest first; 0: never */
-    struct hps_task note;     /* posted while note_posted */
+    struct hps_task press;    /* posted while any bit of `pressed` is set */
+    atomic_uint pressed;      /* bit p: enum grpc_pressure */
     uint64_t ticked_us[GRPC_NOTES]; /* when ticks noted how far requests are, newest first */
-    atomic_bool note_posted;
-    atomic_uint refs; /* itself, and adoptions, `leave` and `note` while they are posted */
+    atomic_uint refs; /* itself, and adoptions, `leave` and `press` while they are posted */
     atomic_uint n_conns;
 };
 
@@ -432,6 +417,13 @@ void grpc_call_sane(const struct hps_grpc_call *call);
 /* The same for a connection: its queue, its calls, its counts. */
 void grpc_conn_sane(const struct grpc_conn *conn);
 
+/* ---- grpc_conn.c ----------------------------------------------------------------------------- */
+
+/* Tells all loops of the server to do this, unless they were told less than 40 ms ago. Thread of
+ * this loop. */
+void grpc_press(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what);
+void grpc_loop_unref(struct hps_grpc_loop *grpc_loop); /* any thread */
+
 /* ---- grpc_call.c ----------------------------------------------------------------------------- */
 
 /* The call of a stream that the client has opened.
@@ -585,9 +577,11 @@ void grpc_pace_note(struct grpc_pace *pace, uint64_t taken);
 /* Of the times at which a loop noted (GRPC_NOTES, newest first, 0: never) the index of the newest
  * that is long enough ago; -1: there is none. */
 int grpc_notes_usable(const uint64_t *noted_us, uint64_t now_us);
-/* Go through all loops for what is slowest, and cut that off; unless a search is under way, or one
- * has only just ended. Loop thread of one of them. */
-void grpc_search_begin(struct hps_grpc_server *server, const struct grpc_search *what);
+/* Notes how far the readers of a loop are. */
+void grpc_paces_note(struct hps_grpc_loop *grpc_loop);
+/* Of the readers of a loop that took less than the minimum since they were noted, at least 80 ms
+ * ago: cuts off the one that would need longest for what is left. */
+void grpc_paces_cut(struct hps_grpc_loop *grpc_loop);
 /* The observer is told. */
 void grpc_slow_count(const struct grpc_conn *conn, enum hps_grpc_slow why);
 /* Nothing waits for the client any more. */
@@ -595,9 +589,6 @@ static inline void grpc_pace_rest(struct grpc_pace *pace)
 {
     pace->since_us = 0;
 }
-/* The loop is one of its server's; or no more: no search may go there. None of them runs. */
-void grpc_paces_init(struct hps_grpc_loop *grpc_loop);
-void grpc_paces_fini(struct hps_grpc_loop *grpc_loop);
 
 /* ---- grpc_intake.c --------------------------------------------------------------------------- */
 
@@ -606,9 +597,8 @@ void grpc_intakes_tick(struct hps_grpc_loop *grpc_loop, uint64_t now_us);
 /* At each tick: refuse the requests of a connection that came at less than the minimum for long
  * enough. */
 void grpc_intakes_check(struct grpc_conn *conn, uint64_t now_us);
-/* A request found no memory, whether it is refused for that or not: of all connections, refuse the
- * requests of the one that has most of them that came at less than the minimum of late. Loop
- * thread. */
+/* Of the connections of a loop: refuses the requests that came at less than the minimum of late, of
+ * the one that has most memory in such requests. */
 void grpc_intakes_cut(struct hps_grpc_loop *grpc_loop);
 
 /* ---- grpc_tick.c ----------------------------------------------------------------------------- */
@@ -617,12 +607,12 @@ void grpc_intakes_cut(struct hps_grpc_loop *grpc_loop);
 void grpc_conn_drain(struct grpc_conn *conn, uint64_t now_us);
 /* The tick's timer has fired; ctx is the loop. */
 void grpc_loop_tick(void *ctx);
+/* Memory is short: `press` of a loop was posted. */
+void grpc_loop_pressed(struct hps_task *task);
 /* How often a loop ticks, by these limits. */
 uint64_t grpc_tick_us(const struct hps_grpc_limits *limits);
 
 /* ---- grpc_server.c --------------------------------------------------------------------------- */
-
-void grpc_loop_unref(struct hps_grpc_loop *grpc_loop); /* any thread */
 
 /* The connection is gone, or a call of it is freed: it is freed with the last. Any thread. */
 void grpc_conn_unref(struct grpc_conn *conn);

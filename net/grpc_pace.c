@@ -6,11 +6,10 @@
  * not to blame. It is cut off
  *
  *   - by its loop's tick, when it took less than the minimum for 10 s;
- *   - in a search through all loops, when an answer somewhere would have to be refused for want of
- *     memory: the one that took less than the minimum of late, and that at this pace would be the
- *     last to have taken all.
+ *   - when the replies of others lack memory: of those of its loop that took less than the minimum
+ *     of late, the one that at this pace would be the last to have taken all.
  *
- * Loop thread of the connection; the search goes from loop to loop as a task.
+ * Loop thread of the connection.
  */
 #include "net/grpc_internal.h"
 
@@ -18,14 +17,11 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/container.h"
 #include "base/log.h"
 
 enum {
     PERIOD_US = 10 * 1000 * 1000,
-    NOTE_US = 40 * 1000,      /* what is noted is not noted anew sooner */
     NOTED_US_MIN = 80 * 1000, /* a shorter time says little, where a round trip takes as long */
-    SEARCH_US = 10 * 1000,    /* from the end of a search until the next one */
 };
 
 enum { SECOND_US = 1000 * 1000 };
@@ -185,13 +181,10 @@ void grpc_pace_note(struct grpc_pace *pace, uint64_t taken)
     pace->noted[0] = taken;
 }
 
-static void note(struct hps_grpc_loop *grpc_loop)
+void grpc_paces_note(struct hps_grpc_loop *grpc_loop)
 {
     uint64_t now_us = hps_clock_us();
 
-    if (grpc_loop->noted_us[0] != 0 && now_us - grpc_loop->noted_us[0] < NOTE_US) {
-        return;
-    }
     memmove(grpc_loop->noted_us + 1, grpc_loop->noted_us,
             sizeof grpc_loop->noted_us - sizeof grpc_loop->noted_us[0]);
     grpc_loop->noted_us[0] = now_us;
@@ -207,38 +200,7 @@ static void note(struct hps_grpc_loop *grpc_loop)
     }
 }
 
-static void run_note(struct hps_task *task)
-{
-    struct hps_grpc_loop *grpc_loop = HPS_CONTAINER_OF(task, struct hps_grpc_loop, note);
-
-    atomic_store(&grpc_loop->note_posted, false);
-    if (grpc_loop->phase != GRPC_LOOP_FREED) {
-        note(grpc_loop);
-    }
-    grpc_loop_unref(grpc_loop);
-}
-
-void hps_grpc_readers_watch(struct hps_grpc_call *call)
-{
-    struct hps_grpc_server *server = call->grpc_loop->server;
-    uint64_t now_us = hps_loop_now_us(call->loop);
-    uint64_t watched_us = atomic_load_explicit(&server->watched_us, memory_order_relaxed);
-
-    HPS_ASSERT(hps_loop_is_mine(call->loop));
-    if (call->grpc_loop->limits.reply_bytes_per_s_min == 0 ||
-        (now_us >= watched_us && now_us - watched_us < NOTE_US)) {
-        return;
-    }
-    atomic_store_explicit(&server->watched_us, now_us, memory_order_relaxed);
-    for (struct hps_grpc_loop *at = server->loops; at != NULL; at = at->next) {
-        if (!atomic_exchange(&at->note_posted, true)) {
-            atomic_fetch_add_explicit(&at->refs, 1, memory_order_relaxed);
-            hps_loop_post(at->loop, &at->note);
-        }
-    }
-}
-
-/* ---- the search ------------------------------------------------------------------------------ */
+/* ---- when there is no memory ----------------------------------------------------------------- */
 
 int grpc_notes_usable(const uint64_t *noted_us, uint64_t now_us)
 {
@@ -263,7 +225,14 @@ static uint64_t left_us(const struct grpc_pace *pace, uint64_t noted, uint64_t u
     return bytes < UINT64_MAX / SECOND_US ? bytes * SECOND_US / (bytes_per_s + 1) : UINT64_MAX;
 }
 
-static void look_at_conn(struct grpc_conn *conn, int i, uint64_t now_us, struct grpc_slow *slowest)
+/* Who is slow on a loop. */
+struct slow {
+    struct grpc_conn *conn;     /* NULL: no client */
+    struct hps_grpc_call *call; /* NULL: the whole connection */
+    uint64_t left_us;           /* until it has taken all */
+};
+
+static void look_at_conn(struct grpc_conn *conn, int i, uint64_t now_us, struct slow *slowest)
 {
     const struct hps_grpc_loop *grpc_loop = conn->grpc_loop;
     uint64_t noted_us = grpc_loop->noted_us[i];
@@ -274,8 +243,8 @@ static void look_at_conn(struct grpc_conn *conn, int i, uint64_t now_us, struct 
     if (pace->since_us != 0 && pace->since_us <= noted_us) {
         uint64_t left = left_us(pace, pace->noted[i], now_us - noted_us,
                                 hps_http_written_bodies(conn->http), minimum, conn_bytes(conn));
-        if (left > slowest->measure) {
-            *slowest = (struct grpc_slow){.conn = conn, .measure = left};
+        if (left > slowest->left_us) {
+            *slowest = (struct slow){.conn = conn, .left_us = left};
         }
     }
     minimum = call_minimum(conn);
@@ -286,140 +255,29 @@ static void look_at_conn(struct grpc_conn *conn, int i, uint64_t now_us, struct 
         }
         uint64_t left = left_us(pace, pace->noted[i], now_us - noted_us, call->stream->framed,
                                 minimum, call_bytes(call));
-        if (left > slowest->measure) {
-            *slowest = (struct grpc_slow){.conn = conn, .call = call, .measure = left};
+        if (left > slowest->left_us) {
+            *slowest = (struct slow){.conn = conn, .call = call, .left_us = left};
         }
     }
 }
 
-/* The measure is the time until it would have taken all. */
-static struct grpc_slow find_reader(struct hps_grpc_loop *grpc_loop)
+void grpc_paces_cut(struct hps_grpc_loop *grpc_loop)
 {
     uint64_t now_us = hps_clock_us();
     int i = grpc_notes_usable(grpc_loop->noted_us, now_us);
-    struct grpc_slow slowest = {0};
+    struct slow slowest = {0};
 
     if (i < 0 || grpc_loop->limits.reply_bytes_per_s_min == 0) {
-        return slowest;
+        return;
     }
     for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
         if (hps_http_is_ready(conn->http)) {
             look_at_conn(conn, i, now_us, &slowest);
         }
     }
-    return slowest;
-}
-
-static void cut_reader(const struct grpc_slow *slow)
-{
-    if (slow->call != NULL) {
-        cut_call(slow->call, HPS_GRPC_SLOW_ROOM);
-    } else {
-        cut_conn(slow->conn, HPS_GRPC_SLOW_ROOM);
-    }
-}
-
-static void search_end(struct hps_grpc_server *server)
-{
-    atomic_store_explicit(&server->search.ended_us, hps_clock_us(), memory_order_relaxed);
-    atomic_store_explicit(&server->search.under_way, false, memory_order_release);
-}
-
-/* Go on at that loop. */
-static void search_go(struct hps_grpc_server *server, struct hps_grpc_loop *to)
-{
-    server->search.at = to;
-    hps_loop_post(to->loop, &server->search.task);
-}
-
-static void run_cut(struct hps_task *task)
-{
-    struct hps_grpc_server *server = HPS_CONTAINER_OF(task, struct hps_grpc_server, search.task);
-
-    if (server->search.at != NULL) {
-        struct grpc_slow slowest = server->search.what->find(server->search.at);
-        if (slowest.conn != NULL) {
-            server->search.what->cut(&slowest);
-        }
-    }
-    search_end(server);
-}
-
-static void run_search(struct hps_task *task)
-{
-    struct hps_grpc_server *server = HPS_CONTAINER_OF(task, struct hps_grpc_server, search.task);
-    struct hps_grpc_loop *at = server->search.at;
-
-    if (at == NULL) { /* it was freed: the server ends */
-        search_end(server);
-        return;
-    }
-    struct grpc_slow slowest = server->search.what->find(at);
-    if (slowest.measure > server->search.slowest) {
-        server->search.slowest = slowest.measure;
-        server->search.slowest_at = at;
-    }
-    if (at->next != NULL) {
-        search_go(server, at->next);
-    } else if (server->search.slowest_at != NULL) {
-        task->run = run_cut;
-        search_go(server, server->search.slowest_at);
-    } else {
-        search_end(server);
-    }
-}
-
-void grpc_search_begin(struct hps_grpc_server *server, const struct grpc_search *what)
-{
-    uint64_t ended_us = atomic_load_explicit(&server->search.ended_us, memory_order_relaxed);
-    uint64_t now_us = hps_clock_us();
-
-    if (server->loops == NULL ||
-        (ended_us != 0 && now_us >= ended_us && now_us - ended_us < SEARCH_US) ||
-        atomic_exchange_explicit(&server->search.under_way, true, memory_order_acquire)) {
-        return;
-    }
-    server->search.what = what;
-    server->search.slowest_at = NULL;
-    server->search.slowest = 0;
-    server->search.task.run = run_search;
-    search_go(server, server->loops);
-}
-
-void hps_grpc_readers_cut(struct hps_grpc_call *call)
-{
-    static const struct grpc_search readers = {.find = find_reader, .cut = cut_reader};
-
-    HPS_ASSERT(hps_loop_is_mine(call->loop));
-    if (call->grpc_loop->limits.reply_bytes_per_s_min > 0) {
-        grpc_search_begin(call->grpc_loop->server, &readers);
-    }
-}
-
-/* ---- loops of a server ----------------------------------------------------------------------- */
-
-void grpc_paces_init(struct hps_grpc_loop *grpc_loop)
-{
-    grpc_loop->note.run = run_note;
-    atomic_init(&grpc_loop->note_posted, false);
-    grpc_loop->next = grpc_loop->server->loops;
-    grpc_loop->server->loops = grpc_loop;
-}
-
-void grpc_paces_fini(struct hps_grpc_loop *grpc_loop)
-{
-    struct hps_grpc_server *server = grpc_loop->server;
-    struct hps_grpc_loop **at = &server->loops;
-
-    while (*at != grpc_loop) {
-        HPS_ASSERT(*at != NULL);
-        at = &(*at)->next;
-    }
-    *at = grpc_loop->next;
-    if (server->search.at == grpc_loop) {
-        server->search.at = NULL;
-    }
-    if (server->search.slowest_at == grpc_loop) {
-        server->search.slowest_at = NULL;
+    if (slowest.call != NULL) {
+        cut_call(slowest.call, HPS_GRPC_SLOW_ROOM);
+    } else if (slowest.conn != NULL) {
+        cut_conn(slowest.conn, HPS_GRPC_SLOW_ROOM);
     }
 }

@@ -30,9 +30,6 @@ struct hps_grpc_server *hps_grpc_server_new(const struct hps_grpc_limits *limits
     HPS_ASSERT(limits->request_bytes_max > 0 && limits->streams_max > 0);
     if (server != NULL) {
         server->limits = *limits;
-        atomic_init(&server->watched_us, 0);
-        atomic_init(&server->search.under_way, false);
-        atomic_init(&server->search.ended_us, 0);
         if (observer != NULL) {
             server->observer = *observer;
         }
@@ -291,13 +288,6 @@ static void loop_phase_set(struct hps_grpc_loop *grpc_loop, enum grpc_loop_phase
     HPS_ASSERT(hps_loop_is_mine(grpc_loop->loop));
     HPS_ASSERT((follows[grpc_loop->phase] & 1u << to) != 0);
     grpc_loop->phase = to;
-}
-
-void grpc_loop_unref(struct hps_grpc_loop *grpc_loop)
-{
-    if (atomic_fetch_sub_explicit(&grpc_loop->refs, 1, memory_order_acq_rel) == 1) {
-        hps_free(grpc_loop);
-    }
 }
 
 void grpc_conn_unref(struct grpc_conn *conn)
@@ -588,7 +578,9 @@ hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *lo
     grpc_loop->limits = server->limits;
     grpc_loop->tick_us = grpc_tick_us(&grpc_loop->limits);
     grpc_loop->jitter = hps_clock_us() ^ (uint64_t)(uintptr_t)grpc_loop ^ 0x9e3779b97f4a7c15u;
-    grpc_paces_init(grpc_loop);
+    grpc_loop->press.run = grpc_loop_pressed;
+    grpc_loop->next = server->loops;
+    server->loops = grpc_loop;
     atomic_init(&grpc_loop->refs, 1);
     atomic_init(&grpc_loop->n_conns, 0);
     atomic_init(&grpc_loop->http_queued, 0);
@@ -635,8 +627,12 @@ void hps_grpc_loop_free(struct hps_grpc_loop *grpc_loop)
     if (grpc_loop == NULL) {
         return;
     }
+    struct hps_grpc_loop **at = &grpc_loop->server->loops;
+    while (*at != grpc_loop) {
+        at = &(*at)->next;
+    }
+    *at = grpc_loop->next;
     loop_phase_set(grpc_loop, GRPC_LOOP_FREED);
-    grpc_paces_fini(grpc_loop);
     hps_timer_stop(&grpc_loop->tick);
     while (grpc_loop->conns != NULL) {
         struct grpc_conn *conn = grpc_loop->conns;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The limits of time of connections and calls: a tick of their loop looks at all of them, some in
- * each turn. Loop thread.
+ * each turn. And what a loop does when memory is short. Loop thread.
  */
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/container.h"
 #include "net/grpc_internal.h"
 
 enum {
@@ -161,6 +162,25 @@ void grpc_loop_tick(void *ctx)
     }
     hps_timer_set_after(grpc_loop->loop, &grpc_loop->tick,
                         grpc_loop->tick_next != NULL ? 0 : grpc_loop->tick_us);
+}
+
+void grpc_loop_pressed(struct hps_task *task)
+{
+    struct hps_grpc_loop *grpc_loop = HPS_CONTAINER_OF(task, struct hps_grpc_loop, press);
+    unsigned pressed = atomic_exchange(&grpc_loop->pressed, 0);
+
+    if (grpc_loop->phase != GRPC_LOOP_FREED) {
+        if ((pressed & 1u << GRPC_CUT_READERS) != 0) {
+            grpc_paces_cut(grpc_loop);
+        }
+        if ((pressed & 1u << GRPC_NOTE_READERS) != 0) {
+            grpc_paces_note(grpc_loop);
+        }
+        if ((pressed & 1u << GRPC_CUT_SENDERS) != 0) {
+            grpc_intakes_cut(grpc_loop);
+        }
+    }
+    grpc_loop_unref(grpc_loop);
 }
 
 uint64_t grpc_tick_us(const struct hps_grpc_limits *limits)

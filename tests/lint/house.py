@@ -246,6 +246,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "net/http2_server.c": "test_grpc_server.c",
     "net/grpc_guard.c": "test_grpc_server.c: who may call, and what a change of rules ends",
     "net/grpc_call.c": "test_grpc_server.c: the life of a call",
+    "net/grpc_conn.c": "test_grpc_pace.c and test_grpc_intake.c: pressure; test_grpc_server.c",
     "net/grpc_call_headers.c": "test_grpc_server.c: what a client may ask for",
     "net/grpc_call_receive.c": "test_grpc_server.c: messages in pieces, limits, waiting for room",
     "net/grpc_call_send.c": "test_grpc_server.c: answers, statuses, back-pressure",

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the other files of the server need of a connection, and of all loops: references, and the
+ * pressure when memory is short, which each loop answers by itself (grpc_tick.c). Any loop thread.
+ */
+#include "base/assert.h"
+#include "base/heap.h"
+#include "net/grpc_internal.h"
+
+enum { PRESS_US = 40 * 1000 };
+
+/* ---- pressure -------------------------------------------------------------------------------- */
+
+void grpc_press(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what)
+{
+    struct hps_grpc_server *server = grpc_loop->server;
+    uint64_t now_us = hps_loop_now_us(grpc_loop->loop);
+
+    HPS_ASSERT(hps_loop_is_mine(grpc_loop->loop));
+    if (now_us < atomic_load_explicit(&server->pressed_us[what], memory_order_relaxed) + PRESS_US) {
+        return;
+    }
+    atomic_store_explicit(&server->pressed_us[what], now_us, memory_order_relaxed);
+    for (struct hps_grpc_loop *at = server->loops; at != NULL; at = at->next) {
+        if (atomic_fetch_or(&at->pressed, 1u << what) == 0) {
+            atomic_fetch_add_explicit(&at->refs, 1, memory_order_relaxed);
+            hps_loop_post(at->loop, &at->press);
+        }
+    }
+}
+
+void hps_grpc_readers_watch(struct hps_grpc_call *call)
+{
+    grpc_press(call->grpc_loop, GRPC_NOTE_READERS);
+}
+
+void hps_grpc_readers_cut(struct hps_grpc_call *call)
+{
+    grpc_press(call->grpc_loop, GRPC_CUT_READERS);
+}
+
+/* ---- references ------------------------------------------------------------------------------ */
+
+void grpc_loop_unref(struct hps_grpc_loop *grpc_loop)
+{
+    if (atomic_fetch_sub_explicit(&grpc_loop->refs, 1, memory_order_acq_rel) == 1) {
+        hps_free(grpc_loop);
+    }
+}
