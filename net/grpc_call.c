@@ -1,115 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The life of one server call: it begins with its stream, has a deadline, and is freed after its
- * stream has closed, when nobody refers to it; and what a service may ask it meanwhile. What the
- * client says is in grpc_call_headers.c and grpc_call_receive.c, the answer in grpc_call_send.c.
- * Loop thread of the connection, but for references and the cancel flag.
+ * References to a server call, which is freed after its stream has closed, and what a service may
+ * ask of it. Loop thread of the connection, but for references and the cancel flag.
  */
 #include "net/grpc_internal.h"
 
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/clock.h"
 #include "base/heap.h"
 
-enum {
-    DEADLINE_GRACE_US = 50 * 1000,
-    UNPAID_MAX = 16, /* calls of a connection without a charge; further streams are reset */
-};
-
-/* ---- life ------------------------------------------------------------------------------------ */
-
-static void set_grace(struct hps_grpc_call *call)
-{
-    grpc_call_deadline_set(call, GRPC_DEADLINE_GRACE,
-                           hps_loop_now_us(call->loop) + DEADLINE_GRACE_US);
-}
-
-/* A reply that is under way is reset a moment after its deadline, so that the client sees its
- * own time-out first: an earlier reset would read as "cancelled". */
-static void on_deadline(void *ctx)
-{
-    struct hps_grpc_call *call = ctx;
-    bool under_way = call->reply.phase == GRPC_REPLY_OPEN && call->stream->queued > 0;
-
-    if (call->deadline.phase == GRPC_DEADLINE_GRACE) {
-        grpc_call_reset(call, HPS_HTTP2_CANCEL);
-    } else if (grpc_call_is_finished(call)) {
-        set_grace(call);
-    } else {
-        atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
-        if (under_way) {
-            call->reply.code = hps_status_grpc_code(HPS_DEADLINE);
-            set_grace(call);
-            grpc_call_reply_set(call, GRPC_REPLY_EXPIRED);
-        } else {
-            grpc_call_deadline_set(call, GRPC_DEADLINE_OVER, 0);
-            hps_grpc_call_finish(call, hps_status_grpc_code(HPS_DEADLINE), "deadline exceeded");
-        }
-    }
-    HPS_DEBUG_SANE(grpc_call_sane(call));
-}
-
-static bool is_unpaid(const struct hps_grpc_call *call)
-{
-    return call->charge.connection == NULL && call->home->account != NULL;
-}
-
-hps_status grpc_call_pay(struct hps_grpc_call *call, struct hps_error *err)
-{
-    if (!is_unpaid(call)) {
-        return HPS_OK;
-    }
-    hps_status status = hps_charge_open(&call->charge, call->home->account, err);
-    call->home->n_unpaid -= status == HPS_OK;
-    return status;
-}
-
-struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http_stream *stream)
-{
-    struct hps_grpc_call *call = hps_calloc(1, sizeof *call);
-    struct hps_error err;
-
-    HPS_DEBUG_ASSERT(hps_loop_is_mine(conn->grpc_loop->loop));
-    if (call == NULL) {
-        return NULL;
-    }
-    if (hps_charge_open(&call->charge, conn->account, &err) != HPS_OK &&
-        ++conn->n_unpaid > UNPAID_MAX) {
-        conn->n_unpaid--;
-        hps_free(call);
-        return NULL;
-    }
-    atomic_init(&call->refs, 1);
-    atomic_init(&call->cancelled, false);
-    call->conn = conn;
-    call->home = conn;
-    atomic_fetch_add_explicit(&conn->refs, 1, memory_order_relaxed);
-    call->stream = stream;
-    call->is_http = conn->is_http;
-    call->grpc_loop = conn->grpc_loop;
-    call->loop = conn->grpc_loop->loop;
-    call->start_us = hps_clock_us();
-    call->progress.at_us = call->start_us;
-    grpc_conn_see(conn, call->start_us);
-    hps_timer_init(&call->deadline.timer, on_deadline, call);
-    grpc_fields_init(&call->headers.fields);
-    grpc_fields_init(&call->reply.fields);
-    grpc_fields_init(&call->reply.trailers);
-    hps_grpc_decoder_init(&call->request.decoder, 0, false);
-    hps_buf_init(&call->request.plain, 0);
-    hps_buf_init(&call->request.stash, 2 * GRPC_WINDOW_BYTES); /* half of it delivered */
-    hps_buf_init(&call->reply.status_text, 4096);
-    call->client = conn->client;
-    memcpy(call->peer, conn->peer, sizeof call->peer);
-    call->next = conn->calls;
-    if (conn->calls != NULL) {
-        conn->calls->prev = call;
-    }
-    conn->calls = call;
-    return call;
-}
+/* ---- references ------------------------------------------------------------------------------ */
 
 void hps_grpc_call_ref(struct hps_grpc_call *call)
 {
@@ -153,74 +54,6 @@ void hps_grpc_call_unref(struct hps_grpc_call *call)
     hps_buf_fini(&call->request.stash);
     hps_buf_fini(&call->reply.status_text);
     hps_free(call);
-}
-
-static void unlink_from_conn(struct hps_grpc_call *call)
-{
-    struct grpc_conn *conn = call->conn;
-
-    if (call->prev != NULL) {
-        call->prev->next = call->next;
-    } else {
-        HPS_ASSERT(conn->calls == call);
-        conn->calls = call->next;
-    }
-    if (call->next != NULL) {
-        call->next->prev = call->prev;
-    }
-    call->next = NULL;
-    call->prev = NULL;
-    conn->n_unpaid -= is_unpaid(call);
-    if (conn->calls == NULL) {
-        conn->idle_us = hps_clock_us();
-        hps_place_idle(conn->seat, conn->idle_us);
-    }
-}
-
-void grpc_call_closed(struct hps_grpc_call *call, uint32_t error)
-{
-    const struct hps_grpc_observer *observer = &call->grpc_loop->server->observer;
-    bool finished = grpc_call_is_finished(call);
-
-    if (!finished || (call->reply.code == 0 && error != HPS_HTTP2_NO_ERROR)) {
-        call->reply.code = hps_status_grpc_code(HPS_CANCELLED);
-    }
-    if (!finished || error != HPS_HTTP2_NO_ERROR) {
-        atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
-    }
-    grpc_call_reply_set(call, GRPC_REPLY_CLOSED);
-    unlink_from_conn(call);
-    grpc_call_reply_left(call, 0);
-    call->request.unconsumed = 0; /* goes back with the stream */
-    call->stream = NULL;
-    call->conn = NULL;
-    HPS_DEBUG_SANE(grpc_call_sane(call));
-    const struct hps_grpc_method *method = call->entry != NULL ? call->entry->method : NULL;
-    if (call->delivered && method->on_close != NULL) {
-        method->on_close(call);
-    } else if (!call->delivered && method != NULL && method->on_undelivered != NULL) {
-        method->on_undelivered(call, call->reply.code);
-    }
-    if (observer->on_call_end != NULL) {
-        observer->on_call_end(observer->ctx, call, call->reply.code,
-                              hps_clock_us() - call->start_us);
-    }
-    hps_grpc_call_unref(call);
-}
-
-void grpc_call_stalled(struct hps_grpc_call *call)
-{
-    if (call->is_http && call->reply.phase == GRPC_REPLY_NONE) { /* a whole answer can be sent */
-        atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
-        grpc_http_refuse(call, 408, HPS_CANCELLED, "the request did not come in time");
-        return;
-    }
-    if (!grpc_call_is_finished(call)) {
-        call->reply.code = hps_status_grpc_code(HPS_CANCELLED);
-    }
-    atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
-    grpc_call_reset(call, HPS_HTTP2_CANCEL);
-    HPS_DEBUG_SANE(grpc_call_sane(call));
 }
 
 /* ---- what a service asks --------------------------------------------------------------------- */

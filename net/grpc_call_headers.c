@@ -98,14 +98,6 @@ void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_
     }
 }
 
-hps_status grpc_call_enter(struct hps_grpc_call *call, struct hps_error *err)
-{
-    hps_status status = grpc_guard_enter(call, err);
-
-    grpc_conn_judged(call->conn, status);
-    return status;
-}
-
 void grpc_call_headers_done(struct hps_grpc_call *call)
 {
     if (call->request.phase != GRPC_REQUEST_HEADERS) {
@@ -134,7 +126,7 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
         grpc_call_refuse(call, HPS_INTERNAL,
                          "request metadata %.200s cannot be decoded: no base64, or sent twice",
                          name != NULL ? name : "");
-    } else if ((entered = grpc_call_enter(call, &err)) != HPS_OK) {
+    } else if ((entered = grpc_guard_enter(call, &err)) != HPS_OK) {
         grpc_call_refuse(call, entered, "%s", err.text);
     } else if (call->entry == NULL) {
         const char *path = hps_grpc_call_path(call);

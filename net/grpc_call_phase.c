@@ -103,6 +103,20 @@ void grpc_call_deadline_set(struct hps_grpc_call *call, enum grpc_deadline_phase
     }
 }
 
+void grpc_call_reset(struct hps_grpc_call *call, uint32_t error)
+{
+    if (call->reply.phase < GRPC_REPLY_RESET) {
+        grpc_call_reply_set(call, GRPC_REPLY_RESET);
+        hps_http_reset(call->stream, error);
+    }
+}
+
+void grpc_call_answer_failed(struct hps_grpc_call *call)
+{
+    call->reply.code = hps_status_grpc_code(HPS_NO_MEMORY);
+    grpc_call_reset(call, HPS_HTTP2_INTERNAL_ERROR);
+}
+
 /* ---- what goes together ---------------------------------------------------------------------- */
 
 static void request_sane(const struct hps_grpc_call *call)
@@ -171,7 +185,7 @@ void grpc_call_sane(const struct hps_grpc_call *call)
     HPS_ASSERT(call->reply.phase != GRPC_REPLY_EXPIRED ||
                call->deadline.phase == GRPC_DEADLINE_GRACE);
     HPS_ASSERT(!finished || call->request.phase >= GRPC_REQUEST_DISPATCHED);
-    HPS_ASSERT(finished || (call->reply.code == 0 && !hps_grpc_call_cancelled(call)));
+    HPS_ASSERT(finished || (call->reply.code == 0 && !atomic_load(&call->cancelled)));
     HPS_ASSERT(!call->delivered || call->entry != NULL);
     HPS_ASSERT(!call->delivering || call->delivered);
     request_sane(call);

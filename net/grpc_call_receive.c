@@ -264,11 +264,7 @@ static bool take_in(struct hps_grpc_call *call, const uint8_t *data, size_t size
 
 void grpc_call_data(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
-    call->progress.at_us = hps_loop_now_us(call->loop);
-    call->request.received += size;
-    if (call->is_http) {
-        grpc_http_data(call, data, size);
-    } else if (grpc_call_is_finished(call) || call->request.phase == GRPC_REQUEST_HEADERS) {
+    if (grpc_call_is_finished(call) || call->request.phase == GRPC_REQUEST_HEADERS) {
         hps_http_consume(call->stream, size); /* HEADERS: their block failed, a reset is queued */
     } else if (call->request.stash.size == 0) {
         if (take_in(call, data, size) && call->request.phase != GRPC_REQUEST_WHOLE) {
@@ -309,6 +305,22 @@ void grpc_call_resume(struct hps_grpc_call *call)
     }
 }
 
+void grpc_call_sent(struct hps_grpc_call *call)
+{
+    grpc_call_reply_left(call, call->stream->queued);
+    if (call->stream->queued == 0) {
+        grpc_pace_rest(&call->pace);
+    }
+    hps_grpc_call_ref(call);
+    grpc_call_resume(call);
+    if (!grpc_call_is_finished(call) && call->delivered &&
+        call->entry->method->on_drained != NULL && call->stream->queued <= GRPC_DRAINED_BYTES) {
+        call->entry->method->on_drained(call);
+    }
+    HPS_DEBUG_SANE(grpc_call_sane(call));
+    hps_grpc_call_unref(call);
+}
+
 void grpc_call_dispatch_or_hold(struct hps_grpc_call *call)
 {
     bool full = grpc_conn_is_full(call->conn);
@@ -327,13 +339,6 @@ void grpc_call_end(struct hps_grpc_call *call)
 {
     const struct hps_grpc_method *method = call->entry != NULL ? call->entry->method : NULL;
 
-    if (grpc_call_is_finished(call) || call->request.phase == GRPC_REQUEST_HEADERS) {
-        return;
-    }
-    if (call->is_http) {
-        grpc_http_end(call);
-        return;
-    }
     HPS_ASSERT(method != NULL); /* else it was refused by its headers */
     if (call->request.stash.size > 0) {
         grpc_call_request_set(call, GRPC_REQUEST_STASHED);

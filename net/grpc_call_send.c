@@ -51,14 +51,6 @@ static void end_turn(const struct hps_grpc_call *call)
     }
 }
 
-void grpc_call_reset(struct hps_grpc_call *call, uint32_t error)
-{
-    if (call->reply.phase < GRPC_REPLY_RESET) {
-        grpc_call_reply_set(call, GRPC_REPLY_RESET);
-        hps_http_reset(call->stream, error);
-    }
-}
-
 void hps_grpc_call_abort(struct hps_grpc_call *call)
 {
     HPS_ASSERT(hps_loop_is_mine(call->loop));
@@ -145,6 +137,49 @@ void grpc_call_answer_http(struct hps_grpc_call *call, const char *http_status, 
     send_status_alone(call, fields, 1);
 }
 
+void grpc_http_refuse(struct hps_grpc_call *call, unsigned http_status, hps_status status,
+                      const char *fmt, ...)
+{
+    char text[480];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    if (call->reply.phase == GRPC_REPLY_NONE) {
+        call->reply.http_status = http_status;
+        call->reply.bare = false;
+    }
+    hps_grpc_call_finish(call, hps_status_grpc_code(status), text);
+}
+
+void hps_grpc_call_fail_too_large(struct hps_grpc_call *call, const struct hps_error *err)
+{
+    bool is_option = call->entry->method->request_bytes_max == 0;
+    bool has_advice = strchr(err->text, ';') != NULL;
+    struct hps_error whole;
+
+    (void)hps_error_set(&whole, err->status, "%s%s", err->text,
+                        is_option && !has_advice
+                            ? "; send less in one request, or raise server.request_bytes_max"
+                            : "");
+    if (call->is_http) {
+        grpc_http_refuse(call, 413, whole.status, "%s", whole.text);
+    } else {
+        hps_grpc_call_fail(call, &whole);
+    }
+}
+
+void hps_grpc_call_answer_status(struct hps_grpc_call *call, unsigned http_status)
+{
+    HPS_ASSERT(hps_loop_is_mine(call->loop));
+    HPS_ASSERT(http_status >= 200 && http_status <= 599);
+    if (call->is_http && call->reply.phase == GRPC_REPLY_NONE) {
+        call->reply.http_status = http_status;
+        call->reply.bare = true;
+    }
+}
+
 /* ---- messages -------------------------------------------------------------------------------- */
 
 void grpc_call_reply_left(struct hps_grpc_call *call, size_t bytes)
@@ -202,17 +237,11 @@ static bool open_answer(struct hps_grpc_call *call)
         call->progress.at_us = hps_clock_us();
         grpc_conn_see(call->conn, call->progress.at_us);
         if (hps_http_respond(call->stream, fields, n, false) != HPS_OK) {
-            grpc_call_stalled(call);
+            grpc_call_answer_failed(call);
             return false;
         }
     }
     return true;
-}
-
-void grpc_call_answer_failed(struct hps_grpc_call *call)
-{
-    call->reply.code = hps_status_grpc_code(HPS_NO_MEMORY);
-    grpc_call_reset(call, HPS_HTTP2_INTERNAL_ERROR);
 }
 
 void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slices,
@@ -275,22 +304,6 @@ void hps_grpc_call_send_copy(struct hps_grpc_call *call, const void *data, size_
 size_t hps_grpc_call_queued(const struct hps_grpc_call *call)
 {
     return call->stream != NULL ? call->stream->queued : 0;
-}
-
-void grpc_call_sent(struct hps_grpc_call *call)
-{
-    grpc_call_reply_left(call, call->stream->queued);
-    if (call->stream->queued == 0) {
-        grpc_pace_rest(&call->pace);
-    }
-    hps_grpc_call_ref(call);
-    grpc_call_resume(call);
-    if (!grpc_call_is_finished(call) && call->delivered &&
-        call->entry->method->on_drained != NULL && call->stream->queued <= GRPC_DRAINED_BYTES) {
-        call->entry->method->on_drained(call);
-    }
-    HPS_DEBUG_SANE(grpc_call_sane(call));
-    hps_grpc_call_unref(call);
 }
 
 /* ---- metadata -------------------------------------------------------------------------------- */

@@ -47,3 +47,30 @@ void grpc_loop_unref(struct hps_grpc_loop *grpc_loop)
         hps_free(grpc_loop);
     }
 }
+
+void grpc_conn_unref(struct grpc_conn *conn)
+{
+    unsigned refs = atomic_fetch_sub_explicit(&conn->refs, 1, memory_order_acq_rel);
+
+    HPS_ASSERT(refs > 0);
+    if (refs == 1) {
+        hps_account_unref(conn->account);
+        hps_free(conn);
+    }
+}
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
+bool grpc_conn_is_full(const struct grpc_conn *conn)
+{
+    return (conn->account != NULL && hps_account_is_full(conn->account)) ||
+           conn->http->queued > conn->grpc_loop->limits.connection_reply_bytes_max;
+}
+
+void grpc_conn_drain(struct grpc_conn *conn, uint64_t now_us)
+{
+    if (conn->drain_us == 0 || conn->is_http) { /* HTTP/1.1 may wait since long: another reason */
+        conn->drain_us = now_us;
+        hps_http_drain(conn->http);
+    }
+}

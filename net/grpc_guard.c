@@ -24,7 +24,7 @@ static uint32_t roles_of(const struct hps_grpc_call *call)
     return call->entry != NULL ? call->entry->method->roles : 0;
 }
 
-hps_status grpc_guard_enter(struct hps_grpc_call *call, struct hps_error *err)
+static hps_status enter(struct hps_grpc_call *call, struct hps_error *err)
 {
     const struct hps_grpc_guard *guard = &call->grpc_loop->server->guard;
 
@@ -38,6 +38,14 @@ hps_status grpc_guard_enter(struct hps_grpc_call *call, struct hps_error *err)
     }
     hps_status status = guard->enter(visitor, call, roles_of(call), &call->grant, err);
     call->release_grant = guard->release;
+    return status;
+}
+
+hps_status grpc_guard_enter(struct hps_grpc_call *call, struct hps_error *err)
+{
+    hps_status status = enter(call, err);
+
+    grpc_conn_judged(call->conn, status);
     return status;
 }
 

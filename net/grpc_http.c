@@ -1,29 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Calls that came by HTTP/1.1, where they differ from those of gRPC: a route and headers by which
- * they are judged, a body without frames of its own, which is the message, and an answer whose
- * status and size come first. Loop thread of the connection.
+ * they are judged, and a body without frames of its own, which is the message. Loop thread of the
+ * connection.
  */
 #include "net/grpc_internal.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include "base/assert.h"
-#include "base/block.h"
-#include "base/clock.h"
-#include "base/text.h"
 #include "net/addr.h"
 
-enum {
-    BODY_FIRST_BYTES = 64 * 1024, /* of one whose size is not known; then it doubles */
-    ERROR_BYTES_MAX = 16 * 1024,
-    NUMBER_BYTES = 24,
-};
+enum { BODY_FIRST_BYTES = 64 * 1024 }; /* of one whose size is not known; then it doubles */
 
 /* ---- judging --------------------------------------------------------------------------------- */
 
@@ -137,7 +127,7 @@ void grpc_http_headers_done(struct hps_grpc_call *call)
                          "Host %.200s: this listener is on loopback, and accepts only localhost "
                          "and loopback addresses",
                          grpc_fields_get(&call->headers.fields, "host", NULL));
-    } else if ((entered = grpc_call_enter(call, &err)) != HPS_OK) {
+    } else if ((entered = grpc_guard_enter(call, &err)) != HPS_OK) {
         grpc_call_refuse(call, entered, "%s", err.text);
     } else if (found == GRPC_ROUTE_BAD_PATH) {
         grpc_call_refuse(call, HPS_INVALID, "path %.200s: %s", hps_grpc_call_path(call), why);
@@ -222,221 +212,4 @@ void grpc_http_end(struct hps_grpc_call *call)
     call->request.message = body->data;
     call->request.message_size = body->size;
     grpc_call_dispatch_or_hold(call);
-}
-
-/* ---- the head of the answer ------------------------------------------------------------------ */
-
-static unsigned status_of(int grpc_code)
-{
-    static const uint16_t statuses[] = {200, 400, 400, 400, 504, 404, 400, 403, 429,
-                                        400, 409, 400, 501, 500, 503, 500, 401};
-
-    HPS_ASSERT(grpc_code >= 0 && (size_t)grpc_code < sizeof statuses / sizeof *statuses);
-    return statuses[grpc_code];
-}
-
-/* Texts that fields point to while they are sent. */
-struct texts {
-    char status[NUMBER_BYTES];
-    char size[NUMBER_BYTES];
-    char retry[NUMBER_BYTES];
-};
-
-static struct hps_http_field number(const char *name, uint64_t value, char text[NUMBER_BYTES])
-{
-    size_t at = NUMBER_BYTES;
-
-    do {
-        text[--at] = (char)('0' + value % 10);
-        value /= 10;
-    } while (value > 0);
-    return (struct hps_http_field){name, strlen(name), text + at, NUMBER_BYTES - at};
-}
-
-static unsigned list_fields(struct hps_grpc_call *call, size_t size, struct texts *texts,
-                            struct hps_http_field *out)
-{
-    unsigned status =
-        call->reply.http_status != 0 ? call->reply.http_status : status_of(call->reply.code);
-    const char *pushback = grpc_fields_get(&call->reply.trailers, "grpc-retry-pushback-ms", NULL);
-    unsigned n = 0;
-
-    out[n++] = number(":status", status, texts->status);
-    if (size > 0 && grpc_fields_get(&call->reply.fields, "content-type", NULL) == NULL) {
-        out[n++] = HPS_HTTP_FIELD_LITERAL("content-type", "application/json");
-    }
-    if (status != 204 && status != 304) {
-        out[n++] = number("content-length", size, texts->size);
-    }
-    if (status == 401) {
-        out[n++] = HPS_HTTP_FIELD_LITERAL("www-authenticate", "Bearer");
-    }
-    if (pushback != NULL) {
-        uint64_t ms = strtoull(pushback, NULL, 10);
-        out[n++] = number("retry-after", ms / 1000 + (ms % 1000 != 0), texts->retry);
-    }
-    n += grpc_fields_list(&call->reply.fields, out + n, GRPC_FIELDS_MAX / 2);
-    return n + grpc_fields_list(&call->reply.trailers, out + n, GRPC_FIELDS_MAX);
-}
-
-static hps_status respond(struct hps_grpc_call *call, size_t size, bool end)
-{
-    struct hps_http_field fields[HPS_HTTP_FIELDS_MAX];
-    struct texts texts;
-    unsigned n = list_fields(call, size, &texts, fields);
-
-    call->progress.at_us = hps_clock_us();
-    grpc_conn_see(call->conn, call->progress.at_us);
-    return hps_http_respond(call->stream, fields, n, end);
-}
-
-/* ---- the answer ------------------------------------------------------------------------------ */
-
-/* The head of an answer with `size` bytes. False: the call is over. */
-static bool open_answer(struct hps_grpc_call *call, size_t size)
-{
-    HPS_ASSERT(hps_loop_is_mine(call->loop));
-    if (grpc_call_is_finished(call)) {
-        return false;
-    }
-    HPS_ASSERT(call->reply.phase == GRPC_REPLY_NONE); /* the body is sent at once */
-    grpc_call_reply_set(call, GRPC_REPLY_OPEN);
-    if (respond(call, size, false) != HPS_OK) {
-        grpc_call_answer_failed(call);
-        return false;
-    }
-    return true;
-}
-
-void grpc_http_send(struct hps_grpc_call *call, const struct hps_slice *slices, unsigned n_slices)
-{
-    size_t size = 0;
-
-    for (unsigned i = 0; i < n_slices; i++) {
-        size += slices[i].size;
-    }
-    if (!open_answer(call, size) || call->reply.head || size == 0) {
-        for (unsigned i = 0; i < n_slices; i++) {
-            hps_block_unref(slices[i].block);
-        }
-    } else if (hps_http_send(call->stream, NULL, 0, slices, n_slices) != HPS_OK) {
-        grpc_call_answer_failed(call);
-    }
-}
-
-void grpc_http_send_copy(struct hps_grpc_call *call, const void *data, size_t size)
-{
-    if (open_answer(call, size) && !call->reply.head && size > 0 &&
-        hps_http_send_copy(call->stream, NULL, 0, data, size) != HPS_OK) {
-        grpc_call_answer_failed(call);
-    }
-}
-
-/* The text as the inside of a JSON string. */
-static hps_status append_json(struct hps_buf *out, const char *text)
-{
-    hps_status status = HPS_OK;
-
-    while (*text != '\0' && status == HPS_OK) {
-        size_t size = strcspn(text, "\"\\");
-        if (size == 0) {
-            status = hps_buf_printf(out, "\\%c", *text);
-            text++;
-            continue;
-        }
-        size_t capacity = size * HPS_TEXT_GROWTH + 1;
-        status = hps_buf_reserve(out, capacity);
-        if (status == HPS_OK) {
-            out->size += hps_text_plain(text, size, (char *)out->data + out->size, capacity);
-        }
-        text += size;
-    }
-    return status;
-}
-
-/* {"error": text}; without memory the status says it alone. */
-static void make_error(struct hps_buf *out, const char *text)
-{
-    if (hps_buf_printf(out, "{\"error\":\"") != HPS_OK || append_json(out, text) != HPS_OK ||
-        hps_buf_printf(out, "\"}") != HPS_OK) {
-        hps_buf_clear(out);
-    }
-}
-
-/* All of an answer to which nothing was sent. */
-static void answer_alone(struct hps_grpc_call *call, const char *message)
-{
-    struct hps_buf body;
-
-    hps_buf_init(&body, ERROR_BYTES_MAX);
-    if (call->reply.code != 0 && !call->reply.bare) {
-        make_error(&body, message != NULL ? message : "");
-    }
-    bool with_body = body.size > 0 && !call->reply.head;
-    grpc_call_reply_set(call, GRPC_REPLY_STATUS);
-    if (respond(call, body.size, !with_body) != HPS_OK) {
-        grpc_call_reset(call, HPS_HTTP2_INTERNAL_ERROR);
-    } else if (with_body) {
-        if (hps_http_send_copy(call->stream, NULL, 0, body.data, body.size) == HPS_OK) {
-            hps_http_finish(call->stream);
-        } else {
-            grpc_call_reset(call, HPS_HTTP2_INTERNAL_ERROR);
-        }
-    }
-    hps_buf_fini(&body);
-}
-
-void grpc_http_finish(struct hps_grpc_call *call, int grpc_code, const char *message)
-{
-    HPS_ASSERT(!grpc_call_is_finished(call));
-    call->reply.code = grpc_code;
-    if (call->reply.phase == GRPC_REPLY_OPEN) { /* all of the body is queued: it stays as it is */
-        grpc_call_reply_set(call, GRPC_REPLY_FINISHED);
-        hps_http_finish(call->stream);
-    } else {
-        answer_alone(call, message);
-    }
-}
-
-void grpc_http_refuse(struct hps_grpc_call *call, unsigned http_status, hps_status status,
-                      const char *fmt, ...)
-{
-    char text[480];
-    va_list args;
-
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    if (call->reply.phase == GRPC_REPLY_NONE) {
-        call->reply.http_status = http_status;
-        call->reply.bare = false;
-    }
-    hps_grpc_call_finish(call, hps_status_grpc_code(status), text);
-}
-
-void hps_grpc_call_fail_too_large(struct hps_grpc_call *call, const struct hps_error *err)
-{
-    bool is_option = call->entry->method->request_bytes_max == 0;
-    bool has_advice = strchr(err->text, ';') != NULL;
-    struct hps_error whole;
-
-    (void)hps_error_set(&whole, err->status, "%s%s", err->text,
-                        is_option && !has_advice
-                            ? "; send less in one request, or raise server.request_bytes_max"
-                            : "");
-    if (call->is_http) {
-        grpc_http_refuse(call, 413, whole.status, "%s", whole.text);
-    } else {
-        hps_grpc_call_fail(call, &whole);
-    }
-}
-
-void hps_grpc_call_answer_status(struct hps_grpc_call *call, unsigned http_status)
-{
-    HPS_ASSERT(hps_loop_is_mine(call->loop));
-    HPS_ASSERT(http_status >= 200 && http_status <= 599);
-    if (call->is_http && call->reply.phase == GRPC_REPLY_NONE) {
-        call->reply.http_status = http_status;
-        call->reply.bare = true;
-    }
 }

@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the server of calls share:
+ * What the files of the server of calls share. A file calls only files above it:
  *
- *     grpc_conn.c          what the others need of a connection or of all loops
- *     grpc_server.c        methods, and the connections of a loop
- *     grpc_tick.c          their limits of time
- *     grpc_seat.c          their places: who gives way, who never began, whom nobody knows
- *     grpc_call.c          the life of a call, and what a service may ask of it
- *     grpc_call_phase.c    its phases: which may follow, what goes with each
- *     grpc_call_headers.c  its request headers, by which it is judged
- *     grpc_guard.c         who may call what, as the owner decides
- *     grpc_call_receive.c  its request messages
- *     grpc_call_send.c     its answer
- *     grpc_pace.c          how fast clients take them
- *     grpc_intake.c        how fast clients send their requests
  *     grpc_fields.c        metadata
- *     grpc_route.c         the routes of HTTP/1.1
- *     grpc_http.c          calls that came by HTTP/1.1: how they are judged, received and answered
+ *     grpc_route.c         methods, and the routes of HTTP/1.1
+ *     grpc_conn.c          references to connections, their end, and pressure when memory is short
+ *     grpc_seat.c          places of connections: which give way, which never had a request
+ *     grpc_call_phase.c    the phases of a call: which may follow, what goes with each
+ *     grpc_call.c          references to a call, and what a service may ask of it
+ *     grpc_http_answer.c   the answer to a call that came by HTTP/1.1
+ *     grpc_call_send.c     the answer
+ *     grpc_call_life.c     how a call begins and ends
+ *     grpc_guard.c         who may call what, as the owner decides
+ *     grpc_call_receive.c  request messages
+ *     grpc_http.c          calls that came by HTTP/1.1: how they are judged and received
+ *     grpc_call_headers.c  request headers, by which a call is judged
+ *     grpc_pace.c          how fast clients take replies
+ *     grpc_intake.c        how fast clients send requests
+ *     grpc_tick.c          limits of time, and what a loop does when memory is short
+ *     grpc_server.c        the connections of a loop
  *
  * What they need of a connection is in http.h, of either version.
  *
@@ -411,6 +413,13 @@ static inline void grpc_call_reply_set(struct hps_grpc_call *call, enum grpc_rep
     }
 }
 
+/* Reset the stream, once; what is queued goes with it. The call ends when the stream has closed.
+ *
+ * unit    error of RFC 9113
+ */
+void grpc_call_reset(struct hps_grpc_call *call, uint32_t error);
+/* The answer cannot be sent for want of memory: the call ends. */
+void grpc_call_answer_failed(struct hps_grpc_call *call);
 /* Assert that phases, timer, queue and byte counts of a call go together: at the end of each turn
  * that touched it, in debug and sanitizer builds. Loop thread. */
 void grpc_call_sane(const struct hps_grpc_call *call);
@@ -423,8 +432,29 @@ void grpc_conn_sane(const struct grpc_conn *conn);
  * this loop. */
 void grpc_press(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what);
 void grpc_loop_unref(struct hps_grpc_loop *grpc_loop); /* any thread */
+/* The connection is gone, or a call of it is freed: it is freed with the last. Any thread. */
+void grpc_conn_unref(struct grpc_conn *conn);
+/* Announce the end of a connection that is ready; new calls are refused after a round trip. */
+void grpc_conn_drain(struct grpc_conn *conn, uint64_t now_us);
+/* What waits goes on in another slice. Idempotent. */
+static inline void grpc_conn_resume(struct grpc_conn *conn)
+{
+    hps_run_add(&conn->item, 1);
+}
+/* Its slice is spent: further calls and messages wait for another one. */
+static inline bool grpc_conn_is_spent(const struct grpc_conn *conn)
+{
+    return hps_run_is_spent(conn->item.run);
+}
+/* The time, where somebody has read it anyhow. */
+static inline void grpc_conn_see(struct grpc_conn *conn, uint64_t now_us)
+{
+    hps_run_see(conn->item.run, now_us);
+}
+/* Its replies take, or have queued, as much as they may: its requests wait. */
+bool grpc_conn_is_full(const struct grpc_conn *conn);
 
-/* ---- grpc_call.c ----------------------------------------------------------------------------- */
+/* ---- grpc_call_life.c ------------------------------------------------------------------------ */
 
 /* The call of a stream that the client has opened.
  *
@@ -439,23 +469,21 @@ struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http_stre
 void grpc_call_closed(struct hps_grpc_call *call, uint32_t error);
 /* The peer of a call has stalled: cancel it and reset its stream. */
 void grpc_call_stalled(struct hps_grpc_call *call);
+/* Opens the charge of a call if it is not open. error: EXHAUSTED, with a text for the client. */
+hps_status grpc_call_pay(struct hps_grpc_call *call, struct hps_error *err) HPS_MUST_CHECK;
 
 /* ---- grpc_call_headers.c --------------------------------------------------------------------- */
 
 /* One field of a header block came; both NUL-terminated. */
 void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_size,
                       const char *value, size_t value_size);
-/* Opens the charge of a call if it is not open. error: EXHAUSTED, with a text for the client. */
-hps_status grpc_call_pay(struct hps_grpc_call *call, struct hps_error *err) HPS_MUST_CHECK;
 /* The block is complete: refuse the call, or let its messages come. */
 void grpc_call_headers_done(struct hps_grpc_call *call);
 
-/* The guard is asked, and what it says is noted against the connection's peer, or for it. */
-hps_status grpc_call_enter(struct hps_grpc_call *call, struct hps_error *err) HPS_MUST_CHECK;
-
 /* ---- grpc_guard.c ---------------------------------------------------------------------------- */
 
-/* May the call begin? Its headers are there. Else how it ends is in `err`. */
+/* May the call begin? Its headers are there. Else how it ends is in `err`. It is noted against the
+ * connection's peer, or for it. */
 hps_status grpc_guard_enter(struct hps_grpc_call *call, struct hps_error *err) HPS_MUST_CHECK;
 /* After a change of the rules: end the calls of the connection that may not go on, and drain it if
  * there are any.
@@ -478,34 +506,43 @@ void grpc_call_check_bytes(struct hps_grpc_call *call);
 /* A unary request is whole: now, or when there is room and time. */
 void grpc_call_dispatch_or_hold(struct hps_grpc_call *call);
 void grpc_call_dispatch(struct hps_grpc_call *call); /* a held one, now that there is room */
+/* Fewer bytes of the answer are queued: messages that waited for that are taken in, and the service
+ * may send more. */
+void grpc_call_sent(struct hps_grpc_call *call);
 /* Answers have gone: on with what waits for that. The call may be gone afterwards, unless the
  * caller has a reference. */
 void grpc_call_resume(struct hps_grpc_call *call);
 
 /* ---- grpc_call_send.c ------------------------------------------------------------------------ */
 
-/* Reset the stream, once; what is queued goes with it. The call ends when the stream has closed.
- *
- * unit    error of RFC 9113
- */
-void grpc_call_reset(struct hps_grpc_call *call, uint32_t error);
 /* The last byte of the answer is framed: the status follows. */
 void grpc_call_trailers(struct hps_grpc_call *call);
-/* The answer cannot be sent for want of memory: the call ends. */
-void grpc_call_answer_failed(struct hps_grpc_call *call);
 /* So many bytes of the reply are still queued. */
 void grpc_call_reply_left(struct hps_grpc_call *call, size_t bytes);
-/* Fewer bytes of the answer are queued: messages that waited for that are taken in, and the service
- * may send more. */
-void grpc_call_sent(struct hps_grpc_call *call);
 /* hps_grpc_call_finish with the code of `status` and this text, of which 479 bytes are kept. */
 void grpc_call_refuse(struct hps_grpc_call *call, hps_status status, const char *fmt, ...)
     HPS_PRINTF(3, 4);
+/* grpc_call_refuse, but with this status of HTTP. */
+void grpc_http_refuse(struct hps_grpc_call *call, unsigned http_status, hps_status status,
+                      const char *fmt, ...) HPS_PRINTF(4, 5);
 /* What speaks HTTP/2 but not gRPC gets a status of HTTP, which ends the call; `status` is what the
  * observer is notified. */
 void grpc_call_answer_http(struct hps_grpc_call *call, const char *http_status, hps_status status);
 
+/* ---- grpc_http_answer.c ---------------------------------------------------------------------- */
+
+/* What the functions of the same names do (hps_grpc_call_*), for a call that came by HTTP/1.1. */
+void grpc_http_send(struct hps_grpc_call *call, const struct hps_slice *slices, unsigned n_slices);
+void grpc_http_send_copy(struct hps_grpc_call *call, const void *data, size_t size);
+void grpc_http_finish(struct hps_grpc_call *call, int grpc_code, const char *message);
+
 /* ---- grpc_route.c ---------------------------------------------------------------------------- */
+
+/* The method of that path on those listeners; NULL: none. */
+const struct grpc_entry *grpc_server_find(const struct hps_grpc_server *server, const char *path,
+                                          size_t path_size, uint32_t listener_mask);
+/* Whether services read request headers of that name. */
+bool grpc_server_keeps(const struct hps_grpc_server *server, const char *name, size_t name_size);
 
 enum grpc_route_found {
     GRPC_ROUTE_FOUND,
@@ -525,21 +562,14 @@ hps_status grpc_route_find(struct hps_grpc_call *call, enum grpc_route_found *ou
 
 /* ---- grpc_http.c ----------------------------------------------------------------------------- */
 
-/* What the functions of the same names do (grpc_call_*, hps_grpc_call_*), for a call that came by
- * HTTP/1.1. */
+/* What the functions of the same names do (grpc_call_*), for a call that came by HTTP/1.1. */
 void grpc_http_header(struct hps_grpc_call *call, const char *name, size_t name_size,
                       const char *value, size_t value_size);
 void grpc_http_headers_done(struct hps_grpc_call *call);
 void grpc_http_data(struct hps_grpc_call *call, const uint8_t *data, size_t size);
 void grpc_http_end(struct hps_grpc_call *call);
-void grpc_http_send(struct hps_grpc_call *call, const struct hps_slice *slices, unsigned n_slices);
-void grpc_http_send_copy(struct hps_grpc_call *call, const void *data, size_t size);
-void grpc_http_finish(struct hps_grpc_call *call, int grpc_code, const char *message);
 /* Where up to `size` bytes of its body that come next may be put; NULL: nowhere. */
 uint8_t *grpc_http_room(struct hps_grpc_call *call, size_t size, size_t *out_room);
-/* grpc_call_refuse, but with this status of HTTP. */
-void grpc_http_refuse(struct hps_grpc_call *call, unsigned http_status, hps_status status,
-                      const char *fmt, ...) HPS_PRINTF(4, 5);
 
 /* ---- grpc_seat.c ----------------------------------------------------------------------------- */
 
@@ -603,42 +633,11 @@ void grpc_intakes_cut(struct hps_grpc_loop *grpc_loop);
 
 /* ---- grpc_tick.c ----------------------------------------------------------------------------- */
 
-/* Announce the end of a connection that is ready; new calls are refused after a round trip. */
-void grpc_conn_drain(struct grpc_conn *conn, uint64_t now_us);
 /* The tick's timer has fired; ctx is the loop. */
 void grpc_loop_tick(void *ctx);
 /* Memory is short: `press` of a loop was posted. */
 void grpc_loop_pressed(struct hps_task *task);
 /* How often a loop ticks, by these limits. */
 uint64_t grpc_tick_us(const struct hps_grpc_limits *limits);
-
-/* ---- grpc_server.c --------------------------------------------------------------------------- */
-
-/* The connection is gone, or a call of it is freed: it is freed with the last. Any thread. */
-void grpc_conn_unref(struct grpc_conn *conn);
-/* Replies have gone: let waiting requests on, oldest first, and give window back. */
-void grpc_conn_release_held(struct grpc_conn *conn);
-/* The method of that path on those listeners; NULL: none. */
-const struct grpc_entry *grpc_server_find(const struct hps_grpc_server *server, const char *path,
-                                          size_t path_size, uint32_t listener_mask);
-/* Whether services read request headers of that name. */
-bool grpc_server_keeps(const struct hps_grpc_server *server, const char *name, size_t name_size);
-/* What waits goes on in another slice. Idempotent. */
-static inline void grpc_conn_resume(struct grpc_conn *conn)
-{
-    hps_run_add(&conn->item, 1);
-}
-/* Its slice is spent: further calls and messages wait for another one. */
-static inline bool grpc_conn_is_spent(const struct grpc_conn *conn)
-{
-    return hps_run_is_spent(conn->item.run);
-}
-/* The time, where somebody has read it anyhow. */
-static inline void grpc_conn_see(struct grpc_conn *conn, uint64_t now_us)
-{
-    hps_run_see(conn->item.run, now_us);
-}
-/* Its replies take, or have queued, as much as they may: its requests wait. */
-bool grpc_conn_is_full(const struct grpc_conn *conn);
 
 #endif

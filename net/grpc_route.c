@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The routes of HTTP/1.1: which method a request line asks for. A path is cut into segments before
+ * The methods of a server, which are immutable once connections come, and the routes of HTTP/1.1:
+ * which method a request line asks for. A path is cut into segments before
  * it is percent-decoded, and what could be taken for more than one segment, or for none, is
  * refused: nobody behind this sees a '/', a NUL, "." or "..". Loop thread of the connection.
  */
@@ -259,9 +260,61 @@ hps_status grpc_route_find(struct hps_grpc_call *call, enum grpc_route_found *ou
     }
     if (route == NULL) {
         *out_found = GRPC_ROUTE_NO_VERB;
-        return hps_grpc_call_add_header(call, "allow", allowed, strlen(allowed));
+        return grpc_fields_add(&call->reply.fields, "allow", 5, allowed, strlen(allowed));
     }
     *out_found = GRPC_ROUTE_FOUND;
     call->entry = &route->entry;
     return keep_segments(call, route, &path);
+}
+
+/* ---- methods and kept headers ---------------------------------------------------------------- */
+
+hps_status hps_grpc_server_add(struct hps_grpc_server *server,
+                               const struct hps_grpc_service *service, uint32_t listener_mask)
+{
+    unsigned n = server->n_entries + service->n_methods;
+    struct grpc_entry *entries = hps_realloc(server->entries, n * sizeof *entries);
+
+    if (entries == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    server->entries = entries;
+    for (unsigned i = 0; i < service->n_methods; i++) {
+        const struct hps_grpc_method *method = &service->methods[i];
+        HPS_ASSERT(method->path[0] == '/');
+        HPS_ASSERT((method->on_message == NULL) == (method->on_packed != NULL));
+        entries[server->n_entries++] = (struct grpc_entry){.ctx = service->ctx,
+                                                           .method = method,
+                                                           .path_size = strlen(method->path),
+                                                           .listener_mask = listener_mask};
+    }
+    return HPS_OK;
+}
+
+const struct grpc_entry *grpc_server_find(const struct hps_grpc_server *server, const char *path,
+                                          size_t path_size, uint32_t listener_mask)
+{
+    for (unsigned i = 0; i < server->n_entries; i++) {
+        const struct grpc_entry *entry = &server->entries[i];
+        if (entry->path_size == path_size && (entry->listener_mask & listener_mask) != 0 &&
+            memcmp(entry->method->path, path, path_size) == 0) {
+            return entry;
+        }
+    }
+    return NULL;
+}
+
+void hps_grpc_server_keep(struct hps_grpc_server *server, const char *const *names)
+{
+    server->kept_names = names;
+}
+
+bool grpc_server_keeps(const struct hps_grpc_server *server, const char *name, size_t name_size)
+{
+    for (const char *const *at = server->kept_names; at != NULL && *at != NULL; at++) {
+        if (strlen(*at) == name_size && memcmp(*at, name, name_size) == 0) {
+            return true;
+        }
+    }
+    return false;
 }

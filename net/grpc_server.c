@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The server connections of a loop, of either version of HTTP: their methods, limits, age and end.
- * The method table is immutable once connections come; everything else runs on the loop thread.
+ * The server connections of a loop, of either version of HTTP: their limits, age and end. Loop
+ * thread, but for the server itself.
  */
 #include "net/grpc_internal.h"
 
@@ -20,7 +20,7 @@ enum {
     RECHECKS_PER_TURN = 16,
 };
 
-/* ---- methods --------------------------------------------------------------------------------- */
+/* ---- servers --------------------------------------------------------------------------------- */
 
 struct hps_grpc_server *hps_grpc_server_new(const struct hps_grpc_limits *limits,
                                             const struct hps_grpc_observer *observer)
@@ -37,49 +37,12 @@ struct hps_grpc_server *hps_grpc_server_new(const struct hps_grpc_limits *limits
     return server;
 }
 
-hps_status hps_grpc_server_add(struct hps_grpc_server *server,
-                               const struct hps_grpc_service *service, uint32_t listener_mask)
-{
-    unsigned n = server->n_entries + service->n_methods;
-    struct grpc_entry *entries = hps_realloc(server->entries, n * sizeof *entries);
-
-    if (entries == NULL) {
-        return HPS_NO_MEMORY;
-    }
-    server->entries = entries;
-    for (unsigned i = 0; i < service->n_methods; i++) {
-        const struct hps_grpc_method *method = &service->methods[i];
-        HPS_ASSERT(method->path[0] == '/');
-        HPS_ASSERT((method->on_message == NULL) == (method->on_packed != NULL));
-        entries[server->n_entries++] = (struct grpc_entry){.ctx = service->ctx,
-                                                           .method = method,
-                                                           .path_size = strlen(method->path),
-                                                           .listener_mask = listener_mask};
-    }
-    return HPS_OK;
-}
-
 void hps_grpc_server_guard_set(struct hps_grpc_server *server, const struct hps_grpc_guard *guard)
 {
     HPS_ASSERT(guard->visitor_new != NULL && guard->visitor_free != NULL);
     HPS_ASSERT(guard->visitor_again != NULL && guard->enter != NULL);
     HPS_ASSERT(guard->again != NULL && guard->release != NULL);
     server->guard = *guard;
-}
-
-void hps_grpc_server_keep(struct hps_grpc_server *server, const char *const *names)
-{
-    server->kept_names = names;
-}
-
-bool grpc_server_keeps(const struct hps_grpc_server *server, const char *name, size_t name_size)
-{
-    for (const char *const *at = server->kept_names; at != NULL && *at != NULL; at++) {
-        if (strlen(*at) == name_size && memcmp(*at, name, name_size) == 0) {
-            return true;
-        }
-    }
-    return false;
 }
 
 void hps_grpc_server_limits_use(struct hps_grpc_server *server, struct hps_limits *limits,
@@ -98,28 +61,10 @@ void hps_grpc_server_free(struct hps_grpc_server *server)
     }
 }
 
-const struct grpc_entry *grpc_server_find(const struct hps_grpc_server *server, const char *path,
-                                          size_t path_size, uint32_t listener_mask)
-{
-    for (unsigned i = 0; i < server->n_entries; i++) {
-        const struct grpc_entry *entry = &server->entries[i];
-        if (entry->path_size == path_size && (entry->listener_mask & listener_mask) != 0 &&
-            memcmp(entry->method->path, path, path_size) == 0) {
-            return entry;
-        }
-    }
-    return NULL;
-}
-
 /* ---- back-pressure --------------------------------------------------------------------------- */
 
-bool grpc_conn_is_full(const struct grpc_conn *conn)
-{
-    return (conn->account != NULL && hps_account_is_full(conn->account)) ||
-           conn->http->queued > conn->grpc_loop->limits.connection_reply_bytes_max;
-}
-
-void grpc_conn_release_held(struct grpc_conn *conn)
+/* Replies were sent: dispatches requests that waited, oldest first, and gives window back. */
+static void release_held(struct grpc_conn *conn)
 {
     while (conn->held_head != NULL && !grpc_conn_is_full(conn) && !grpc_conn_is_spent(conn)) {
         grpc_call_dispatch(conn->held_head);
@@ -163,7 +108,7 @@ static void go_on(struct hps_run_item *item, unsigned events)
     struct grpc_conn *conn = HPS_CONTAINER_OF(item, struct grpc_conn, item);
 
     (void)events;
-    grpc_conn_release_held(conn);
+    release_held(conn);
     if (conn->stashed && !grpc_conn_is_spent(conn)) {
         resume_stashed(conn);
     }
@@ -212,10 +157,16 @@ static void on_data(void *ctx, struct hps_http_stream *stream, const uint8_t *da
     struct hps_grpc_call *call = stream->user;
 
     (void)ctx;
-    if (call != NULL) {
-        grpc_call_data(call, data, size);
-    } else {
+    if (call == NULL) {
         hps_http_consume(stream, size);
+        return;
+    }
+    call->progress.at_us = hps_loop_now_us(call->loop);
+    call->request.received += size;
+    if (call->is_http) {
+        grpc_http_data(call, data, size);
+    } else {
+        grpc_call_data(call, data, size);
     }
 }
 
@@ -232,7 +183,13 @@ static void on_end(void *ctx, struct hps_http_stream *stream)
     struct hps_grpc_call *call = stream->user;
 
     (void)ctx;
-    if (call != NULL) {
+    if (call == NULL || grpc_call_is_finished(call) ||
+        call->request.phase == GRPC_REQUEST_HEADERS) {
+        return;
+    }
+    if (call->is_http) {
+        grpc_http_end(call);
+    } else {
         grpc_call_end(call);
     }
 }
@@ -260,10 +217,10 @@ static void on_released(void *ctx)
     if (conn->http->queued == 0) {
         grpc_pace_rest(&conn->pace);
     }
-    grpc_conn_release_held(conn);
+    release_held(conn);
 }
 
-/* Other calls are looked at in grpc_conn_release_held, not once for each call that ends. */
+/* Other calls are looked at in release_held, not once for each call that ends. */
 static void on_stream_closed(void *ctx, struct hps_http_stream *stream, uint32_t error)
 {
     struct grpc_conn *conn = ctx;
@@ -288,17 +245,6 @@ static void loop_phase_set(struct hps_grpc_loop *grpc_loop, enum grpc_loop_phase
     HPS_ASSERT(hps_loop_is_mine(grpc_loop->loop));
     HPS_ASSERT((follows[grpc_loop->phase] & 1u << to) != 0);
     grpc_loop->phase = to;
-}
-
-void grpc_conn_unref(struct grpc_conn *conn)
-{
-    unsigned refs = atomic_fetch_sub_explicit(&conn->refs, 1, memory_order_acq_rel);
-
-    HPS_ASSERT(refs > 0);
-    if (refs == 1) {
-        hps_account_unref(conn->account);
-        hps_free(conn);
-    }
 }
 
 static void conn_gone(struct grpc_conn *conn)

@@ -16,14 +16,6 @@ enum {
     AGE_GRACE_US = 5 * 60 * 1000 * 1000, /* calls of an aged connection may still take this long */
 };
 
-void grpc_conn_drain(struct grpc_conn *conn, uint64_t now_us)
-{
-    if (conn->drain_us == 0 || conn->is_http) { /* HTTP/1.1 may wait since long: another reason */
-        conn->drain_us = now_us;
-        hps_http_drain(conn->http);
-    }
-}
-
 static bool passed(uint64_t now_us, uint64_t since_us, uint64_t limit_us)
 {
     return limit_us > 0 && now_us > since_us && now_us - since_us > limit_us;
