@@ -20,13 +20,13 @@ void hps_grpc_call_ref(struct hps_grpc_call *call)
 
 static void free_kept(struct hps_grpc_call *call)
 {
-    while (call->request.kept != NULL) {
-        struct grpc_kept *kept = call->request.kept;
-        call->request.kept = kept->next;
+    while (call->request->kept != NULL) {
+        struct grpc_kept *kept = call->request->kept;
+        call->request->kept = kept->next;
         hps_buf_fini(&kept->body);
         hps_free(kept);
     }
-    call->request.kept_bytes = 0;
+    call->request->kept_bytes = 0;
 }
 
 void hps_grpc_call_unref(struct hps_grpc_call *call)
@@ -38,21 +38,21 @@ void hps_grpc_call_unref(struct hps_grpc_call *call)
         return;
     }
     HPS_ASSERT(grpc_call_is_closed(call)); /* until then its stream has a reference */
-    HPS_ASSERT(!hps_timer_armed(&call->deadline.timer));
+    HPS_ASSERT(!hps_timer_armed(&call->deadline->timer));
     hps_charge_close(&call->charge);
     grpc_conn_unref(call->home);
     free_kept(call);
     if (call->grant != NULL) {
         call->release_grant(call->grant);
     }
-    hps_free(call->request.kept_spare);
-    grpc_fields_fini(&call->headers.fields);
-    grpc_fields_fini(&call->reply.fields);
-    grpc_fields_fini(&call->reply.trailers);
-    hps_grpc_decoder_fini(&call->request.decoder);
-    hps_buf_fini(&call->request.plain);
-    hps_buf_fini(&call->request.stash);
-    hps_buf_fini(&call->reply.status_text);
+    hps_free(call->request->kept_spare);
+    grpc_fields_fini(&call->headers->fields);
+    grpc_fields_fini(&call->reply->fields);
+    grpc_fields_fini(&call->reply->trailers);
+    hps_grpc_decoder_fini(&call->request->decoder);
+    hps_buf_fini(&call->request->plain);
+    hps_buf_fini(&call->request->stash);
+    hps_buf_fini(&call->reply->status_text);
     hps_free(call);
 }
 
@@ -73,13 +73,13 @@ const char *hps_grpc_call_path(const struct hps_grpc_call *call)
     if (call->entry != NULL) {
         return call->entry->method->path;
     }
-    const char *path = grpc_fields_get(&call->headers.fields, ":path", NULL);
+    const char *path = grpc_fields_get(&call->headers->fields, ":path", NULL);
     return path != NULL ? path : "";
 }
 
 const char *hps_grpc_call_peer(const struct hps_grpc_call *call)
 {
-    return call->peer;
+    return call->home->peer;
 }
 
 const struct hps_conn *hps_grpc_call_conn(const struct hps_grpc_call *call)
@@ -110,7 +110,7 @@ void hps_grpc_call_discharge(struct hps_grpc_call *call, uint64_t bytes)
 
 uint64_t hps_grpc_call_client(const struct hps_grpc_call *call)
 {
-    return call->client;
+    return call->home->client;
 }
 
 const void *hps_grpc_call_grant(const struct hps_grpc_call *call)
@@ -125,24 +125,25 @@ uint64_t hps_grpc_call_start_us(const struct hps_grpc_call *call)
 
 uint64_t hps_grpc_call_deadline_us(const struct hps_grpc_call *call)
 {
-    return call->deadline.at_us;
+    return call->deadline->at_us;
 }
 
 void hps_grpc_call_deadline_limit(struct hps_grpc_call *call, uint64_t at_us)
 {
-    bool may_be_set = call->deadline.phase == GRPC_DEADLINE_NONE ||
-                      (call->deadline.phase == GRPC_DEADLINE_ARMED && at_us < call->deadline.at_us);
+    bool may_be_set =
+        call->deadline->phase == GRPC_DEADLINE_NONE ||
+        (call->deadline->phase == GRPC_DEADLINE_ARMED && at_us < call->deadline->at_us);
 
     HPS_ASSERT(hps_loop_is_mine(call->loop));
     if (may_be_set && !grpc_call_is_finished(call)) {
-        call->deadline.at_us = at_us;
+        call->deadline->at_us = at_us;
         grpc_call_deadline_set(call, GRPC_DEADLINE_ARMED, at_us);
     }
 }
 
 bool hps_grpc_call_is_http(const struct hps_grpc_call *call)
 {
-    return call->is_http;
+    return call->home->is_http;
 }
 
 const char *hps_grpc_call_segment(const struct hps_grpc_call *call, unsigned i, size_t *out_size)
@@ -150,14 +151,14 @@ const char *hps_grpc_call_segment(const struct hps_grpc_call *call, unsigned i, 
     const char name[] = {':', (char)('0' + i), '\0'};
 
     HPS_ASSERT(i < HPS_HTTP_SEGMENTS_MAX);
-    return grpc_fields_get(&call->headers.fields, name, out_size);
+    return grpc_fields_get(&call->headers->fields, name, out_size);
 }
 
 const char *hps_grpc_call_header(const struct hps_grpc_call *call, const char *name,
                                  size_t *out_size)
 {
     HPS_ASSERT(grpc_server_keeps(call->grpc_loop->server, name, strlen(name)));
-    return grpc_fields_get(&call->headers.fields, name, out_size);
+    return grpc_fields_get(&call->headers->fields, name, out_size);
 }
 
 void *hps_grpc_call_user(const struct hps_grpc_call *call)
@@ -184,7 +185,7 @@ void hps_grpc_call_drop_message(struct hps_grpc_call *call)
     if (call->entry->method->client_streaming) {
         free_kept(call);
     } else {
-        hps_grpc_decoder_fini(&call->request.decoder);
+        hps_grpc_decoder_fini(&call->request->decoder);
     }
     grpc_call_count_less(call, grpc_call_held_bytes(call));
     HPS_DEBUG_SANE(grpc_call_sane(call));
@@ -194,9 +195,9 @@ void hps_grpc_call_pause(struct hps_grpc_call *call, bool paused)
 {
     HPS_ASSERT(hps_loop_is_mine(call->loop));
     HPS_ASSERT(call->entry->method->client_streaming);
-    call->request.paused = paused;
+    call->request->paused = paused;
     /* Not at once: who goes on may be answering within the delivery of the message before. */
-    if (!paused && call->conn != NULL && call->request.stash.size > 0) {
+    if (!paused && call->conn != NULL && call->request->stash.size > 0) {
         call->conn->stashed = true;
         grpc_conn_resume(call->conn);
     }

@@ -15,10 +15,10 @@ static void read_content_type(struct hps_grpc_call *call, const char *value, siz
     if (size < n || memcmp(value, type, n) != 0) {
         return;
     }
-    call->headers.content_ok = size == n || value[n] == '+' || value[n] == ';';
-    call->headers.codec_ok = size == n || value[n] == ';' ||
-                             HPS_HTTP_IS(value + n, size - n, "+proto") ||
-                             (size - n > 7 && memcmp(value + n, "+proto;", 7) == 0);
+    call->headers->content_ok = size == n || value[n] == '+' || value[n] == ';';
+    call->headers->codec_ok = size == n || value[n] == ';' ||
+                              HPS_HTTP_IS(value + n, size - n, "+proto") ||
+                              (size - n > 7 && memcmp(value + n, "+proto;", 7) == 0);
 }
 
 /* Keep a header for the service; -bin values decoded, one entry for each of a joined list. Of two
@@ -29,10 +29,10 @@ static void keep_header(struct hps_grpc_call *call, const char *name, size_t nam
     hps_status status = HPS_OK;
 
     if (HPS_HTTP_IS(name, name_size, "authorization") &&
-        grpc_fields_get(&call->headers.fields, "authorization", NULL) != NULL) {
+        grpc_fields_get(&call->headers->fields, "authorization", NULL) != NULL) {
         status = HPS_INVALID;
     } else if (name_size <= 4 || memcmp(name + name_size - 4, "-bin", 4) != 0) {
-        status = grpc_fields_add(&call->headers.fields, name, name_size, value, value_size);
+        status = grpc_fields_add(&call->headers->fields, name, name_size, value, value_size);
     } else {
         while (status == HPS_OK) {
             const char *comma = memchr(value, ',', value_size);
@@ -42,7 +42,7 @@ static void keep_header(struct hps_grpc_call *call, const char *name, size_t nam
             status = hps_grpc_base64_decode(&raw, value, size);
             if (status == HPS_OK) {
                 status =
-                    grpc_fields_add(&call->headers.fields, name, name_size, raw.data, raw.size);
+                    grpc_fields_add(&call->headers->fields, name, name_size, raw.data, raw.size);
             }
             hps_buf_fini(&raw);
             if (comma == NULL) {
@@ -53,19 +53,19 @@ static void keep_header(struct hps_grpc_call *call, const char *name, size_t nam
         }
     }
     if (status != HPS_OK) {
-        call->headers.bad_fields = true;
+        call->headers->bad_fields = true;
         /* For the message; no client can send this name. */
-        hps_ignore(grpc_fields_add(&call->headers.fields, ":bad", 4, name, name_size));
+        hps_ignore(grpc_fields_add(&call->headers->fields, ":bad", 4, name, name_size));
     }
 }
 
 void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_size,
                       const char *value, size_t value_size)
 {
-    if (call->request.phase != GRPC_REQUEST_HEADERS) {
+    if (call->request->phase != GRPC_REQUEST_HEADERS) {
         return; /* request trailers say nothing in gRPC; nor does the rest of a call that is over */
     }
-    if (call->is_http) {
+    if (call->home->is_http) {
         grpc_http_header(call, name, name_size, value, value_size);
         return;
     }
@@ -76,22 +76,22 @@ void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_
             keep_header(call, name, name_size, value, value_size);
         }
     } else if (HPS_HTTP_IS(name, name_size, ":method")) {
-        call->headers.post = HPS_HTTP_IS(value, value_size, "POST");
+        call->headers->post = HPS_HTTP_IS(value, value_size, "POST");
     } else if (HPS_HTTP_IS(name, name_size, "content-type")) {
         read_content_type(call, value, value_size);
     } else if (HPS_HTTP_IS(name, name_size, "grpc-timeout")) {
         uint64_t us;
         if (hps_grpc_timeout_parse(value, value_size, &us)) {
-            call->deadline.at_us = call->start_us + us;
+            call->deadline->at_us = call->start_us + us;
         } else {
-            call->headers.bad_timeout = true;
+            call->headers->bad_timeout = true;
         }
     } else if (HPS_HTTP_IS(name, name_size, "grpc-encoding")) {
-        call->headers.encoding = HPS_HTTP_IS(value, value_size, "identity") ? GRPC_IDENTITY
-                                 : HPS_HTTP_IS(value, value_size, "gzip")   ? GRPC_GZIP
-                                 : HPS_HTTP_IS(value, value_size, "deflate")
-                                     ? GRPC_ZLIB
-                                     : GRPC_UNKNOWN_ENCODING;
+        call->headers->encoding = HPS_HTTP_IS(value, value_size, "identity") ? GRPC_IDENTITY
+                                  : HPS_HTTP_IS(value, value_size, "gzip")   ? GRPC_GZIP
+                                  : HPS_HTTP_IS(value, value_size, "deflate")
+                                      ? GRPC_ZLIB
+                                      : GRPC_UNKNOWN_ENCODING;
     }
     if (grpc_server_keeps(call->grpc_loop->server, name, name_size)) {
         keep_header(call, name, name_size, value, value_size);
@@ -100,7 +100,7 @@ void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_
 
 void grpc_call_headers_done(struct hps_grpc_call *call)
 {
-    if (call->request.phase != GRPC_REQUEST_HEADERS) {
+    if (call->request->phase != GRPC_REQUEST_HEADERS) {
         return;
     }
     struct hps_error err;
@@ -110,19 +110,19 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
     hps_place_busy(call->conn->seat, call->start_us);
     if ((entered = grpc_call_pay(call, &err)) != HPS_OK) {
         grpc_call_refuse(call, entered, "%s", err.text);
-    } else if (call->is_http) {
+    } else if (call->home->is_http) {
         grpc_http_headers_done(call);
     } else if (call->stream->too_large) {
         grpc_call_refuse(call, HPS_EXHAUSTED,
                          "request metadata: the limits are %d bytes, of which each field takes 32 "
                          "beside its name and value, and %d fields",
                          GRPC_METADATA_BYTES_MAX, GRPC_METADATA_FIELDS_MAX);
-    } else if (!call->headers.post) {
+    } else if (!call->headers->post) {
         grpc_call_answer_http(call, "405", HPS_UNIMPLEMENTED);
-    } else if (!call->headers.content_ok) {
+    } else if (!call->headers->content_ok) {
         grpc_call_answer_http(call, "415", HPS_INVALID);
-    } else if (call->headers.bad_fields) {
-        const char *name = grpc_fields_get(&call->headers.fields, ":bad", NULL);
+    } else if (call->headers->bad_fields) {
+        const char *name = grpc_fields_get(&call->headers->fields, ":bad", NULL);
         grpc_call_refuse(call, HPS_INTERNAL,
                          "request metadata %.200s cannot be decoded: no base64, or sent twice",
                          name != NULL ? name : "");
@@ -138,18 +138,18 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
                                "such as the admin socket"
                              : "unknown method %.200s",
                          path);
-    } else if (!call->headers.codec_ok) {
+    } else if (!call->headers->codec_ok) {
         grpc_call_refuse(call, HPS_UNIMPLEMENTED,
                          "content-type: only application/grpc and +proto are known");
-    } else if (call->headers.bad_timeout) {
+    } else if (call->headers->bad_timeout) {
         grpc_call_refuse(call, HPS_INTERNAL,
                          "grpc-timeout: must be 1 to 8 digits and one of HMSmun");
-    } else if (call->headers.encoding == GRPC_UNKNOWN_ENCODING) {
-        call->reply.offer_encodings = true;
+    } else if (call->headers->encoding == GRPC_UNKNOWN_ENCODING) {
+        call->reply->offer_encodings = true;
         grpc_call_refuse(call, HPS_UNIMPLEMENTED,
                          "grpc-encoding is not known; identity, gzip and deflate are");
-    } else if (call->headers.encoding != GRPC_IDENTITY && !call->grpc_loop->limits.compression) {
-        call->reply.offer_encodings = true;
+    } else if (call->headers->encoding != GRPC_IDENTITY && !call->grpc_loop->limits.compression) {
+        call->reply->offer_encodings = true;
         grpc_call_refuse(call, HPS_UNIMPLEMENTED,
                          "grpc-encoding: this server takes no compressed messages");
     } else {
@@ -157,10 +157,10 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
         if (limit == 0) {
             limit = call->grpc_loop->limits.request_bytes_max;
         }
-        hps_grpc_decoder_init(&call->request.decoder, limit, false);
+        hps_grpc_decoder_init(&call->request->decoder, limit, false);
         grpc_call_request_set(call, GRPC_REQUEST_OPEN);
-        if (call->deadline.at_us != 0) {
-            grpc_call_deadline_set(call, GRPC_DEADLINE_ARMED, call->deadline.at_us);
+        if (call->deadline->at_us != 0) {
+            grpc_call_deadline_set(call, GRPC_DEADLINE_ARMED, call->deadline->at_us);
         }
         grpc_call_check_bytes(call);
     }

@@ -5,8 +5,6 @@
  */
 #include "net/grpc_internal.h"
 
-#include <string.h>
-
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
@@ -27,16 +25,16 @@ static void set_grace(struct hps_grpc_call *call)
 static void on_deadline(void *ctx)
 {
     struct hps_grpc_call *call = ctx;
-    bool under_way = call->reply.phase == GRPC_REPLY_OPEN && call->stream->queued > 0;
+    bool under_way = call->reply->phase == GRPC_REPLY_OPEN && call->stream->queued > 0;
 
-    if (call->deadline.phase == GRPC_DEADLINE_GRACE) {
+    if (call->deadline->phase == GRPC_DEADLINE_GRACE) {
         grpc_call_reset(call, HPS_HTTP2_CANCEL);
     } else if (grpc_call_is_finished(call)) {
         set_grace(call);
     } else {
         atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
         if (under_way) {
-            call->reply.code = hps_status_grpc_code(HPS_DEADLINE);
+            call->reply->code = hps_status_grpc_code(HPS_DEADLINE);
             set_grace(call);
             grpc_call_reply_set(call, GRPC_REPLY_EXPIRED);
         } else {
@@ -64,7 +62,9 @@ hps_status grpc_call_pay(struct hps_grpc_call *call, struct hps_error *err)
 
 struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http_stream *stream)
 {
-    struct hps_grpc_call *call = hps_calloc(1, sizeof *call);
+    struct hps_grpc_call *call =
+        hps_calloc(1, sizeof *call + sizeof *call->headers + sizeof *call->request +
+                          sizeof *call->reply + sizeof *call->deadline);
     struct hps_error err;
 
     HPS_DEBUG_ASSERT(hps_loop_is_mine(conn->grpc_loop->loop));
@@ -77,28 +77,29 @@ struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http_stre
         hps_free(call);
         return NULL;
     }
+    call->headers = (struct grpc_headers *)(call + 1);
+    call->request = (struct grpc_request *)(call->headers + 1);
+    call->reply = (struct grpc_reply *)(call->request + 1);
+    call->deadline = (struct grpc_deadline *)(call->reply + 1);
     atomic_init(&call->refs, 1);
     atomic_init(&call->cancelled, false);
     call->conn = conn;
     call->home = conn;
     atomic_fetch_add_explicit(&conn->refs, 1, memory_order_relaxed);
     call->stream = stream;
-    call->is_http = conn->is_http;
     call->grpc_loop = conn->grpc_loop;
     call->loop = conn->grpc_loop->loop;
     call->start_us = hps_clock_us();
-    call->progress.at_us = call->start_us;
+    call->reply->progress.at_us = call->start_us;
     grpc_conn_see(conn, call->start_us);
-    hps_timer_init(&call->deadline.timer, on_deadline, call);
-    grpc_fields_init(&call->headers.fields);
-    grpc_fields_init(&call->reply.fields);
-    grpc_fields_init(&call->reply.trailers);
-    hps_grpc_decoder_init(&call->request.decoder, 0, false);
-    hps_buf_init(&call->request.plain, 0);
-    hps_buf_init(&call->request.stash, 2 * GRPC_WINDOW_BYTES); /* half of it delivered */
-    hps_buf_init(&call->reply.status_text, 4096);
-    call->client = conn->client;
-    memcpy(call->peer, conn->peer, sizeof call->peer);
+    hps_timer_init(&call->deadline->timer, on_deadline, call);
+    grpc_fields_init(&call->headers->fields);
+    grpc_fields_init(&call->reply->fields);
+    grpc_fields_init(&call->reply->trailers);
+    hps_grpc_decoder_init(&call->request->decoder, 0, false);
+    hps_buf_init(&call->request->plain, 0);
+    hps_buf_init(&call->request->stash, 2 * GRPC_WINDOW_BYTES); /* half of it delivered */
+    hps_buf_init(&call->reply->status_text, 4096);
     call->next = conn->calls;
     if (conn->calls != NULL) {
         conn->calls->prev = call;
@@ -134,8 +135,8 @@ void grpc_call_closed(struct hps_grpc_call *call, uint32_t error)
     const struct hps_grpc_observer *observer = &call->grpc_loop->server->observer;
     bool finished = grpc_call_is_finished(call);
 
-    if (!finished || (call->reply.code == 0 && error != HPS_HTTP2_NO_ERROR)) {
-        call->reply.code = hps_status_grpc_code(HPS_CANCELLED);
+    if (!finished || (call->reply->code == 0 && error != HPS_HTTP2_NO_ERROR)) {
+        call->reply->code = hps_status_grpc_code(HPS_CANCELLED);
     }
     if (!finished || error != HPS_HTTP2_NO_ERROR) {
         atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
@@ -143,7 +144,7 @@ void grpc_call_closed(struct hps_grpc_call *call, uint32_t error)
     grpc_call_reply_set(call, GRPC_REPLY_CLOSED);
     unlink_from_conn(call);
     grpc_call_reply_left(call, 0);
-    call->request.unconsumed = 0; /* goes back with the stream */
+    call->request->unconsumed = 0; /* goes back with the stream */
     call->stream = NULL;
     call->conn = NULL;
     HPS_DEBUG_SANE(grpc_call_sane(call));
@@ -151,10 +152,10 @@ void grpc_call_closed(struct hps_grpc_call *call, uint32_t error)
     if (call->delivered && method->on_close != NULL) {
         method->on_close(call);
     } else if (!call->delivered && method != NULL && method->on_undelivered != NULL) {
-        method->on_undelivered(call, call->reply.code);
+        method->on_undelivered(call, call->reply->code);
     }
     if (observer->on_call_end != NULL) {
-        observer->on_call_end(observer->ctx, call, call->reply.code,
+        observer->on_call_end(observer->ctx, call, call->reply->code,
                               hps_clock_us() - call->start_us);
     }
     hps_grpc_call_unref(call);
@@ -162,13 +163,14 @@ void grpc_call_closed(struct hps_grpc_call *call, uint32_t error)
 
 void grpc_call_stalled(struct hps_grpc_call *call)
 {
-    if (call->is_http && call->reply.phase == GRPC_REPLY_NONE) { /* a whole answer can be sent */
+    if (call->home->is_http &&
+        call->reply->phase == GRPC_REPLY_NONE) { /* a whole answer can be sent */
         atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
         grpc_http_refuse(call, 408, HPS_CANCELLED, "the request did not come in time");
         return;
     }
     if (!grpc_call_is_finished(call)) {
-        call->reply.code = hps_status_grpc_code(HPS_CANCELLED);
+        call->reply->code = hps_status_grpc_code(HPS_CANCELLED);
     }
     atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
     grpc_call_reset(call, HPS_HTTP2_CANCEL);

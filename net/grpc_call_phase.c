@@ -50,11 +50,11 @@ static const unsigned deadline_follows[GRPC_DEADLINE_PHASES] = {
 
 void grpc_call_drop_request(struct hps_grpc_call *call)
 {
-    HPS_ASSERT(call->request.phase == GRPC_REQUEST_DROPPED && !call->delivering);
-    hps_grpc_decoder_fini(&call->request.decoder);
-    hps_buf_fini(&call->request.stash);
-    call->request.stash_taken = 0;
-    grpc_fields_fini(&call->headers.fields);
+    HPS_ASSERT(call->request->phase == GRPC_REQUEST_DROPPED && !call->delivering);
+    hps_grpc_decoder_fini(&call->request->decoder);
+    hps_buf_fini(&call->request->stash);
+    call->request->stash_taken = 0;
+    grpc_fields_fini(&call->headers->fields);
     grpc_call_count_less(call, 0);
 }
 
@@ -93,19 +93,19 @@ void grpc_call_unhold(struct hps_grpc_call *call)
 
 void grpc_call_deadline_set(struct hps_grpc_call *call, enum grpc_deadline_phase to, uint64_t at_us)
 {
-    HPS_ASSERT(call->deadline.phase < GRPC_DEADLINE_PHASES && to < GRPC_DEADLINE_PHASES);
-    HPS_ASSERT((deadline_follows[call->deadline.phase] & TO(to)) != 0);
-    call->deadline.phase = to;
+    HPS_ASSERT(call->deadline->phase < GRPC_DEADLINE_PHASES && to < GRPC_DEADLINE_PHASES);
+    HPS_ASSERT((deadline_follows[call->deadline->phase] & TO(to)) != 0);
+    call->deadline->phase = to;
     if (to == GRPC_DEADLINE_OVER) {
-        hps_timer_stop(&call->deadline.timer);
+        hps_timer_stop(&call->deadline->timer);
     } else {
-        hps_timer_set(call->loop, &call->deadline.timer, at_us);
+        hps_timer_set(call->loop, &call->deadline->timer, at_us);
     }
 }
 
 void grpc_call_reset(struct hps_grpc_call *call, uint32_t error)
 {
-    if (call->reply.phase < GRPC_REPLY_RESET) {
+    if (call->reply->phase < GRPC_REPLY_RESET) {
         grpc_call_reply_set(call, GRPC_REPLY_RESET);
         hps_http_reset(call->stream, error);
     }
@@ -113,7 +113,7 @@ void grpc_call_reset(struct hps_grpc_call *call, uint32_t error)
 
 void grpc_call_answer_failed(struct hps_grpc_call *call)
 {
-    call->reply.code = hps_status_grpc_code(HPS_NO_MEMORY);
+    call->reply->code = hps_status_grpc_code(HPS_NO_MEMORY);
     grpc_call_reset(call, HPS_HTTP2_INTERNAL_ERROR);
 }
 
@@ -123,14 +123,14 @@ static void request_sane(const struct hps_grpc_call *call)
 {
     bool streaming = call->entry != NULL && call->entry->method->client_streaming;
 
-    HPS_ASSERT((call->held_next == NULL) || call->request.phase == GRPC_REQUEST_HELD);
-    HPS_ASSERT(call->request.stash_taken == 0 ||
-               call->request.stash_taken < call->request.stash.size);
-    switch (call->request.phase) {
+    HPS_ASSERT((call->held_next == NULL) || call->request->phase == GRPC_REQUEST_HELD);
+    HPS_ASSERT(call->request->stash_taken == 0 ||
+               call->request->stash_taken < call->request->stash.size);
+    switch (call->request->phase) {
     case GRPC_REQUEST_HEADERS:
-        HPS_ASSERT(call->reply.phase == GRPC_REPLY_NONE && !call->delivered);
-        HPS_ASSERT(call->deadline.phase == GRPC_DEADLINE_NONE);
-        HPS_ASSERT(call->request.counted == 0);
+        HPS_ASSERT(call->reply->phase == GRPC_REPLY_NONE && !call->delivered);
+        HPS_ASSERT(call->deadline->phase == GRPC_DEADLINE_NONE);
+        HPS_ASSERT(call->request->counted == 0);
         break;
     case GRPC_REQUEST_OPEN:
         HPS_ASSERT(call->entry != NULL && (streaming || !call->delivered));
@@ -139,7 +139,7 @@ static void request_sane(const struct hps_grpc_call *call)
         HPS_ASSERT(!streaming && !call->delivered);
         break;
     case GRPC_REQUEST_STASHED:
-        HPS_ASSERT(streaming && (call->delivering || call->request.stash.size > 0));
+        HPS_ASSERT(streaming && (call->delivering || call->request->stash.size > 0));
         break;
     case GRPC_REQUEST_HELD:
         HPS_ASSERT(!streaming && !call->delivered);
@@ -149,12 +149,12 @@ static void request_sane(const struct hps_grpc_call *call)
     case GRPC_REQUEST_DISPATCHED:
         HPS_ASSERT(call->delivered);
         HPS_ASSERT(call->keep || call->delivering ||
-                   call->request.counted <=
-                       grpc_call_charged_bytes(call->headers.fields.bytes.capacity));
+                   call->request->counted <=
+                       grpc_call_charged_bytes(call->headers->fields.bytes.capacity));
         break;
     case GRPC_REQUEST_DROPPED:
         HPS_ASSERT(grpc_call_is_finished(call));
-        HPS_ASSERT(call->delivering || call->request.counted == 0);
+        HPS_ASSERT(call->delivering || call->request->counted == 0);
         break;
     case GRPC_REQUEST_CLOSED:
     case GRPC_REQUEST_PHASES:
@@ -162,10 +162,10 @@ static void request_sane(const struct hps_grpc_call *call)
         break;
     }
     /* What is held of an unfinished request is counted, to the byte. */
-    if (call->request.phase > GRPC_REQUEST_HEADERS &&
-        call->request.phase < GRPC_REQUEST_DISPATCHED && !call->delivering) {
-        HPS_ASSERT(call->request.counted == grpc_call_charged_bytes(grpc_call_held_bytes(call)));
-        HPS_ASSERT(streaming || call->request.stash.size == 0);
+    if (call->request->phase > GRPC_REQUEST_HEADERS &&
+        call->request->phase < GRPC_REQUEST_DISPATCHED && !call->delivering) {
+        HPS_ASSERT(call->request->counted == grpc_call_charged_bytes(grpc_call_held_bytes(call)));
+        HPS_ASSERT(streaming || call->request->stash.size == 0);
     }
 }
 
@@ -174,29 +174,29 @@ void grpc_call_sane(const struct hps_grpc_call *call)
     const struct grpc_conn *conn = call->conn;
     bool closed = grpc_call_is_closed(call);
     bool finished = grpc_call_is_finished(call);
-    bool armed = hps_timer_armed(&call->deadline.timer);
+    bool armed = hps_timer_armed(&call->deadline->timer);
 
     HPS_ASSERT(atomic_load_explicit(&call->refs, memory_order_relaxed) > 0);
     HPS_ASSERT((conn == NULL) == closed && (call->stream == NULL) == closed);
-    HPS_ASSERT((call->request.phase == GRPC_REQUEST_CLOSED) == closed);
-    HPS_ASSERT(armed == (call->deadline.phase == GRPC_DEADLINE_ARMED ||
-                         call->deadline.phase == GRPC_DEADLINE_GRACE));
-    HPS_ASSERT(!armed || call->reply.phase < GRPC_REPLY_RESET);
-    HPS_ASSERT(call->reply.phase != GRPC_REPLY_EXPIRED ||
-               call->deadline.phase == GRPC_DEADLINE_GRACE);
-    HPS_ASSERT(!finished || call->request.phase >= GRPC_REQUEST_DISPATCHED);
-    HPS_ASSERT(finished || (call->reply.code == 0 && !atomic_load(&call->cancelled)));
+    HPS_ASSERT((call->request->phase == GRPC_REQUEST_CLOSED) == closed);
+    HPS_ASSERT(armed == (call->deadline->phase == GRPC_DEADLINE_ARMED ||
+                         call->deadline->phase == GRPC_DEADLINE_GRACE));
+    HPS_ASSERT(!armed || call->reply->phase < GRPC_REPLY_RESET);
+    HPS_ASSERT(call->reply->phase != GRPC_REPLY_EXPIRED ||
+               call->deadline->phase == GRPC_DEADLINE_GRACE);
+    HPS_ASSERT(!finished || call->request->phase >= GRPC_REQUEST_DISPATCHED);
+    HPS_ASSERT(finished || (call->reply->code == 0 && !atomic_load(&call->cancelled)));
     HPS_ASSERT(!call->delivered || call->entry != NULL);
     HPS_ASSERT(!call->delivering || call->delivered);
     request_sane(call);
     if (closed) {
         HPS_ASSERT(call->next == NULL && call->prev == NULL && call->held_next == NULL);
-        HPS_ASSERT(call->request.unconsumed == 0);
+        HPS_ASSERT(call->request->unconsumed == 0);
         return;
     }
     HPS_DEBUG_ASSERT(hps_loop_is_mine(call->loop));
     HPS_ASSERT(call->prev != NULL || conn->calls == call);
-    HPS_ASSERT(call->request.unconsumed == 0 || conn->withheld);
+    HPS_ASSERT(call->request->unconsumed == 0 || conn->withheld);
 }
 
 /* Sums over the calls of a connection, which may be many. */
@@ -207,7 +207,7 @@ static bool calls_add_up(const struct grpc_conn *conn)
 
     for (const struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
         HPS_DEBUG_SANE(grpc_call_sane(call));
-        n_held += call->request.phase == GRPC_REQUEST_HELD;
+        n_held += call->request->phase == GRPC_REQUEST_HELD;
     }
     for (const struct hps_grpc_call *call = conn->held_head; call != NULL; call = call->held_next) {
         n_queued++;

@@ -30,21 +30,21 @@ static struct hps_grpc_packed pack(const struct hps_grpc_call *call, const uint8
 {
     return (struct hps_grpc_packed){.data = data != NULL ? data : (const uint8_t *)"",
                                     .size = size,
-                                    .size_max = call->request.decoder.size_max,
+                                    .size_max = call->request->decoder.size_max,
                                     .compressed = compressed,
-                                    .is_http = call->is_http,
-                                    .is_zlib = call->headers.encoding == GRPC_ZLIB};
+                                    .is_http = call->home->is_http,
+                                    .is_zlib = call->headers->encoding == GRPC_ZLIB};
 }
 
-/* The plain bytes of a message that came compressed, in call->request.plain. False: refused. */
+/* The plain bytes of a message that came compressed, in call->request->plain. False: refused. */
 static bool inflate(struct hps_grpc_call *call, const uint8_t **data, size_t *size)
 {
     const struct hps_grpc_packed packed = pack(call, *data, *size, true);
     struct hps_error err;
 
-    hps_buf_fini(&call->request.plain);
+    hps_buf_fini(&call->request->plain);
     hps_status status =
-        hps_grpc_unpack(&packed, packed.size_max, &call->request.plain, data, size, &err);
+        hps_grpc_unpack(&packed, packed.size_max, &call->request->plain, data, size, &err);
     if (status == HPS_EXHAUSTED) {
         hps_grpc_call_fail_too_large(call, &err);
     } else if (status != HPS_OK) {
@@ -69,23 +69,23 @@ static void deliver_packed(struct hps_grpc_call *call, const uint8_t *data, size
 /* A request that is whole. Inflated only now: a few KB that wait may be many MB. */
 void grpc_call_dispatch(struct hps_grpc_call *call)
 {
-    const uint8_t *data = call->request.message;
-    size_t size = call->request.message_size;
+    const uint8_t *data = call->request->message;
+    size_t size = call->request->message_size;
 
     hps_grpc_call_ref(call);
     if (call->entry->method->on_packed != NULL) {
         grpc_call_request_set(call, GRPC_REQUEST_DISPATCHED);
-        deliver_packed(call, data, size, call->request.compressed);
-    } else if (!call->request.compressed || inflate(call, &data, &size)) {
+        deliver_packed(call, data, size, call->request->compressed);
+    } else if (!call->request->compressed || inflate(call, &data, &size)) {
         grpc_call_request_set(call, GRPC_REQUEST_DISPATCHED);
         deliver(call, data, size);
     }
     if (!call->keep) {
-        hps_grpc_decoder_fini(&call->request.decoder);
-        hps_buf_fini(&call->request.plain);
+        hps_grpc_decoder_fini(&call->request->decoder);
+        hps_buf_fini(&call->request->plain);
     }
     if (!call->keep && call->conn != NULL) {
-        grpc_call_count_less(call, call->headers.fields.bytes.capacity);
+        grpc_call_count_less(call, call->headers->fields.bytes.capacity);
     } else if (call->conn != NULL) {
         grpc_conn_see(call->conn, hps_clock_us()); /* something was tried before it was kept */
     }
@@ -97,9 +97,9 @@ void grpc_call_dispatch(struct hps_grpc_call *call)
 static void deliver_streamed(struct hps_grpc_call *call, struct hps_buf *owner, const uint8_t *data,
                              size_t size, bool compressed)
 {
-    if (call->request.kept_spare == NULL) {
-        call->request.kept_spare = hps_calloc(1, sizeof *call->request.kept_spare);
-        if (call->request.kept_spare == NULL) {
+    if (call->request->kept_spare == NULL) {
+        call->request->kept_spare = hps_calloc(1, sizeof *call->request->kept_spare);
+        if (call->request->kept_spare == NULL) {
             grpc_call_refuse(call, HPS_NO_MEMORY, "no memory for a request message");
             return;
         }
@@ -113,15 +113,15 @@ static void deliver_streamed(struct hps_grpc_call *call, struct hps_buf *owner, 
         grpc_conn_see(call->conn, hps_clock_us());
     }
     if (call->keep) {
-        struct grpc_kept *kept = call->request.kept_spare;
-        call->request.kept_spare = NULL;
+        struct grpc_kept *kept = call->request->kept_spare;
+        call->request->kept_spare = NULL;
         kept->body = *owner;
-        call->request.kept_bytes += owner->size;
-        kept->next = call->request.kept;
-        call->request.kept = kept;
+        call->request->kept_bytes += owner->size;
+        kept->next = call->request->kept;
+        call->request->kept = kept;
         hps_buf_init(owner, 0);
     }
-    if (call->request.phase == GRPC_REQUEST_DROPPED) {
+    if (call->request->phase == GRPC_REQUEST_DROPPED) {
         grpc_call_drop_request(call); /* the service was borrowing it when it ended the call */
     }
 }
@@ -131,19 +131,19 @@ static void message_complete(struct hps_grpc_call *call, const struct hps_grpc_m
     const uint8_t *data = message->data;
     size_t size = message->size;
 
-    if (message->compressed && call->headers.encoding == GRPC_IDENTITY) {
+    if (message->compressed && call->headers->encoding == GRPC_IDENTITY) {
         grpc_call_refuse(call, HPS_INTERNAL, "a compressed message without grpc-encoding");
         return;
     }
     if (!call->entry->method->client_streaming) {
         grpc_call_request_set(call, GRPC_REQUEST_WHOLE);
-        call->request.compressed = message->compressed;
-        call->request.message = data;
-        call->request.message_size = size;
+        call->request->compressed = message->compressed;
+        call->request->message = data;
+        call->request->message_size = size;
     } else if (!message->compressed || call->entry->method->on_packed != NULL) {
-        deliver_streamed(call, &call->request.decoder.body, data, size, message->compressed);
+        deliver_streamed(call, &call->request->decoder.body, data, size, message->compressed);
     } else if (inflate(call, &data, &size)) {
-        deliver_streamed(call, &call->request.plain, data, size, false);
+        deliver_streamed(call, &call->request->plain, data, size, false);
     }
 }
 
@@ -152,7 +152,7 @@ static void message_complete(struct hps_grpc_call *call, const struct hps_grpc_m
 static bool must_wait(const struct hps_grpc_call *call)
 {
     return call->entry->method->client_streaming && !grpc_call_is_finished(call) &&
-           (call->request.paused || call->stream->queued > STREAMED_QUEUED_BYTES ||
+           (call->request->paused || call->stream->queued > STREAMED_QUEUED_BYTES ||
             grpc_conn_is_spent(call->conn));
 }
 
@@ -167,12 +167,12 @@ static size_t feed(struct hps_grpc_call *call, const uint8_t *data, size_t size)
         bool complete;
         size_t used;
 
-        if (call->request.phase == GRPC_REQUEST_WHOLE) {
+        if (call->request->phase == GRPC_REQUEST_WHOLE) {
             grpc_call_refuse(call, HPS_UNIMPLEMENTED, "%s takes one message, the client sent more",
                              call->entry->method->path);
             break;
         }
-        hps_status status = hps_grpc_decoder_feed(&call->request.decoder, data + taken,
+        hps_status status = hps_grpc_decoder_feed(&call->request->decoder, data + taken,
                                                   size - taken, &used, &message, &complete, &err);
         if (status == HPS_EXHAUSTED) {
             hps_grpc_call_fail_too_large(call, &err);
@@ -196,11 +196,11 @@ void grpc_call_check_bytes(struct hps_grpc_call *call)
     size_t bytes = grpc_call_charged_bytes(held);
     struct hps_error err;
 
-    if (bytes <= call->request.counted) {
+    if (bytes <= call->request->counted) {
         grpc_call_count_less(call, held);
-    } else if (hps_charge_grow(&call->charge, HPS_LIMIT_REQUESTS, bytes - call->request.counted,
+    } else if (hps_charge_grow(&call->charge, HPS_LIMIT_REQUESTS, bytes - call->request->counted,
                                &err) == HPS_OK) {
-        call->request.counted = bytes;
+        call->request->counted = bytes;
     } else {
         grpc_press(call->grpc_loop, GRPC_CUT_SENDERS); /* for the requests that come next */
         grpc_call_refuse(call, HPS_EXHAUSTED, "%s", err.text);
@@ -213,15 +213,15 @@ void grpc_call_check_bytes(struct hps_grpc_call *call)
 static hps_status put_aside(struct hps_grpc_call *call, const uint8_t *data, size_t size,
                             size_t taken)
 {
-    struct hps_buf *stash = &call->request.stash;
-    size_t all_taken = call->request.stash_taken + taken;
+    struct hps_buf *stash = &call->request->stash;
+    size_t all_taken = call->request->stash_taken + taken;
 
     if (stash->size == 0) {
         return hps_buf_append(stash, data + taken, size - taken);
     }
-    HPS_ASSERT(data == stash->data + call->request.stash_taken);
+    HPS_ASSERT(data == stash->data + call->request->stash_taken);
     if (all_taken < size - taken) {
-        call->request.stash_taken = all_taken;
+        call->request->stash_taken = all_taken;
         return HPS_OK;
     }
     struct hps_buf rest;
@@ -230,7 +230,7 @@ static hps_status put_aside(struct hps_grpc_call *call, const uint8_t *data, siz
     if (status == HPS_OK) {
         hps_buf_fini(stash);
         *stash = rest;
-        call->request.stash_taken = 0;
+        call->request->stash_taken = 0;
     }
     return status;
 }
@@ -253,7 +253,7 @@ static bool take_in(struct hps_grpc_call *call, const uint8_t *data, size_t size
     if (!gone && grpc_call_is_finished(call)) {
         hps_http_consume(call->stream, size);
     } else if (!gone && grpc_conn_is_full(call->conn)) {
-        call->request.unconsumed += taken;
+        call->request->unconsumed += taken;
         call->conn->withheld = true;
     } else if (!gone) {
         hps_http_consume(call->stream, taken);
@@ -264,14 +264,14 @@ static bool take_in(struct hps_grpc_call *call, const uint8_t *data, size_t size
 
 void grpc_call_data(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
-    if (grpc_call_is_finished(call) || call->request.phase == GRPC_REQUEST_HEADERS) {
+    if (grpc_call_is_finished(call) || call->request->phase == GRPC_REQUEST_HEADERS) {
         hps_http_consume(call->stream, size); /* HEADERS: their block failed, a reset is queued */
-    } else if (call->request.stash.size == 0) {
-        if (take_in(call, data, size) && call->request.phase != GRPC_REQUEST_WHOLE) {
+    } else if (call->request->stash.size == 0) {
+        if (take_in(call, data, size) && call->request->phase != GRPC_REQUEST_WHOLE) {
             /* WHOLE: as soon as it is dispatched, nearly always at once. */
             HPS_DEBUG_SANE(grpc_call_sane(call));
         }
-    } else if (hps_buf_append(&call->request.stash, data, size) != HPS_OK) {
+    } else if (hps_buf_append(&call->request->stash, data, size) != HPS_OK) {
         grpc_call_refuse(call, HPS_NO_MEMORY, "no memory for a request message");
     } else {
         grpc_call_check_bytes(call);
@@ -281,23 +281,23 @@ void grpc_call_data(struct hps_grpc_call *call, const uint8_t *data, size_t size
 
 static void take_in_stash(struct hps_grpc_call *call)
 {
-    const struct hps_buf *stash = &call->request.stash; /* stays while a message is delivered */
-    size_t from = call->request.stash_taken;
+    const struct hps_buf *stash = &call->request->stash; /* stays while a message is delivered */
+    size_t from = call->request->stash_taken;
 
     if (take_in(call, stash->data + from, stash->size - from) &&
-        call->request.phase == GRPC_REQUEST_STASHED && stash->size == 0) {
+        call->request->phase == GRPC_REQUEST_STASHED && stash->size == 0) {
         grpc_call_end(call);
     }
 }
 
 void grpc_call_resume(struct hps_grpc_call *call)
 {
-    if (call->request.stash.size == 0 || grpc_call_is_finished(call)) {
+    if (call->request->stash.size == 0 || grpc_call_is_finished(call)) {
         return;
     }
     if (!must_wait(call)) {
         take_in_stash(call);
-    } else if (call->request.paused) {
+    } else if (call->request->paused) {
         return;                                  /* hps_grpc_call_pause */
     } else if (grpc_conn_is_spent(call->conn)) { /* otherwise sent replies resume it */
         call->conn->stashed = true;
@@ -309,7 +309,7 @@ void grpc_call_sent(struct hps_grpc_call *call)
 {
     grpc_call_reply_left(call, call->stream->queued);
     if (call->stream->queued == 0) {
-        grpc_pace_rest(&call->pace);
+        grpc_pace_rest(&call->reply->pace);
     }
     hps_grpc_call_ref(call);
     grpc_call_resume(call);
@@ -340,18 +340,18 @@ void grpc_call_end(struct hps_grpc_call *call)
     const struct hps_grpc_method *method = call->entry != NULL ? call->entry->method : NULL;
 
     HPS_ASSERT(method != NULL); /* else it was refused by its headers */
-    if (call->request.stash.size > 0) {
+    if (call->request->stash.size > 0) {
         grpc_call_request_set(call, GRPC_REQUEST_STASHED);
-    } else if (!hps_grpc_decoder_idle(&call->request.decoder)) {
+    } else if (!hps_grpc_decoder_idle(&call->request->decoder)) {
         grpc_call_refuse(call, HPS_INTERNAL, "the request ends within a message");
     } else if (method->client_streaming) {
         /* The last message was delivered, or is kept elsewhere; the call may go on for long. */
-        hps_grpc_decoder_fini(&call->request.decoder);
+        hps_grpc_decoder_fini(&call->request->decoder);
         grpc_call_count_less(call, grpc_call_held_bytes(call));
         grpc_call_request_set(call, GRPC_REQUEST_DISPATCHED);
         call->delivered = true;
         /* The last message, if nobody kept it, lies here still. */
-        hps_grpc_decoder_fini(&call->request.decoder);
+        hps_grpc_decoder_fini(&call->request->decoder);
         grpc_call_count_less(call, grpc_call_held_bytes(call));
         if (method->on_half_close != NULL) {
             hps_grpc_call_ref(call);
@@ -359,7 +359,7 @@ void grpc_call_end(struct hps_grpc_call *call)
             HPS_DEBUG_SANE(grpc_call_sane(call));
             hps_grpc_call_unref(call);
         }
-    } else if (call->request.phase == GRPC_REQUEST_WHOLE) {
+    } else if (call->request->phase == GRPC_REQUEST_WHOLE) {
         grpc_call_dispatch_or_hold(call);
     } else {
         grpc_call_refuse(call, HPS_UNIMPLEMENTED, "%s takes one message, the client sent none",

@@ -19,14 +19,14 @@
 static unsigned list_trailers(struct hps_grpc_call *call, char code[4], struct hps_http_field *out)
 {
     unsigned n = 0;
-    int code_size = snprintf(code, 4, "%d", call->reply.code);
+    int code_size = snprintf(code, 4, "%d", call->reply->code);
 
     out[n++] = HPS_HTTP_FIELD("grpc-status", code, (size_t)code_size);
-    if (call->reply.status_text.size > 0) {
-        out[n++] = HPS_HTTP_FIELD("grpc-message", (const char *)call->reply.status_text.data,
-                                  call->reply.status_text.size);
+    if (call->reply->status_text.size > 0) {
+        out[n++] = HPS_HTTP_FIELD("grpc-message", (const char *)call->reply->status_text.data,
+                                  call->reply->status_text.size);
     }
-    return n + grpc_fields_list(&call->reply.trailers, out + n, GRPC_FIELDS_MAX);
+    return n + grpc_fields_list(&call->reply->trailers, out + n, GRPC_FIELDS_MAX);
 }
 
 static unsigned list_headers(struct hps_grpc_call *call, struct hps_http_field *out)
@@ -35,12 +35,12 @@ static unsigned list_headers(struct hps_grpc_call *call, struct hps_http_field *
 
     out[n++] = HPS_HTTP_FIELD_LITERAL(":status", "200");
     out[n++] = HPS_HTTP_FIELD_LITERAL("content-type", "application/grpc");
-    if (call->reply.offer_encodings && call->grpc_loop->limits.compression) {
+    if (call->reply->offer_encodings && call->grpc_loop->limits.compression) {
         out[n++] = HPS_HTTP_FIELD_LITERAL("grpc-accept-encoding", "identity,deflate,gzip");
-    } else if (call->reply.offer_encodings) {
+    } else if (call->reply->offer_encodings) {
         out[n++] = HPS_HTTP_FIELD_LITERAL("grpc-accept-encoding", "identity");
     }
-    return n + grpc_fields_list(&call->reply.fields, out + n, GRPC_FIELDS_MAX / 2);
+    return n + grpc_fields_list(&call->reply->fields, out + n, GRPC_FIELDS_MAX / 2);
 }
 
 /* A call from above is over. Within a message its delivery looks at the whole. */
@@ -62,7 +62,7 @@ void grpc_call_trailers(struct hps_grpc_call *call)
     struct hps_http_field fields[HPS_HTTP_FIELDS_MAX];
     char code[4];
 
-    if (call->reply.phase != GRPC_REPLY_FINISHED) {
+    if (call->reply->phase != GRPC_REPLY_FINISHED) {
         return; /* its reset found no memory: the connection is being aborted */
     }
     unsigned n = list_trailers(call, code, fields);
@@ -89,16 +89,16 @@ void hps_grpc_call_finish(struct hps_grpc_call *call, int grpc_code, const char 
     if (grpc_call_is_finished(call)) {
         return;
     }
-    if (call->is_http) {
+    if (call->home->is_http) {
         grpc_http_finish(call, grpc_code, message);
         end_turn(call);
         return;
     }
-    call->reply.code = grpc_code;
-    if (message != NULL && hps_grpc_message_encode(&call->reply.status_text, message) != HPS_OK) {
-        hps_buf_clear(&call->reply.status_text); /* the code matters more than the text */
+    call->reply->code = grpc_code;
+    if (message != NULL && hps_grpc_message_encode(&call->reply->status_text, message) != HPS_OK) {
+        hps_buf_clear(&call->reply->status_text); /* the code matters more than the text */
     }
-    if (call->reply.phase == GRPC_REPLY_OPEN) {
+    if (call->reply->phase == GRPC_REPLY_OPEN) {
         grpc_call_reply_set(call, GRPC_REPLY_FINISHED);
         hps_http_finish(call->stream);
     } else {
@@ -132,8 +132,8 @@ void grpc_call_answer_http(struct hps_grpc_call *call, const char *http_status, 
 {
     struct hps_http_field fields[] = {HPS_HTTP_FIELD(":status", http_status, strlen(http_status))};
 
-    HPS_ASSERT(call->reply.phase == GRPC_REPLY_NONE);
-    call->reply.code = hps_status_grpc_code(status);
+    HPS_ASSERT(call->reply->phase == GRPC_REPLY_NONE);
+    call->reply->code = hps_status_grpc_code(status);
     send_status_alone(call, fields, 1);
 }
 
@@ -146,9 +146,9 @@ void grpc_http_refuse(struct hps_grpc_call *call, unsigned http_status, hps_stat
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    if (call->reply.phase == GRPC_REPLY_NONE) {
-        call->reply.http_status = http_status;
-        call->reply.bare = false;
+    if (call->reply->phase == GRPC_REPLY_NONE) {
+        call->reply->http_status = http_status;
+        call->reply->bare = false;
     }
     hps_grpc_call_finish(call, hps_status_grpc_code(status), text);
 }
@@ -163,7 +163,7 @@ void hps_grpc_call_fail_too_large(struct hps_grpc_call *call, const struct hps_e
                         is_option && !has_advice
                             ? "; send less in one request, or raise server.request_bytes_max"
                             : "");
-    if (call->is_http) {
+    if (call->home->is_http) {
         grpc_http_refuse(call, 413, whole.status, "%s", whole.text);
     } else {
         hps_grpc_call_fail(call, &whole);
@@ -174,9 +174,9 @@ void hps_grpc_call_answer_status(struct hps_grpc_call *call, unsigned http_statu
 {
     HPS_ASSERT(hps_loop_is_mine(call->loop));
     HPS_ASSERT(http_status >= 200 && http_status <= 599);
-    if (call->is_http && call->reply.phase == GRPC_REPLY_NONE) {
-        call->reply.http_status = http_status;
-        call->reply.bare = true;
+    if (call->home->is_http && call->reply->phase == GRPC_REPLY_NONE) {
+        call->reply->http_status = http_status;
+        call->reply->bare = true;
     }
 }
 
@@ -186,9 +186,9 @@ void grpc_call_reply_left(struct hps_grpc_call *call, size_t bytes)
 {
     size_t left = bytes > HPS_CALL_MESSAGE_BYTES ? bytes : 0;
 
-    if (left < call->reply.charged) {
-        hps_charge_shrink(&call->charge, HPS_LIMIT_REPLIES, call->reply.charged - left);
-        call->reply.charged = left;
+    if (left < call->reply->charged) {
+        hps_charge_shrink(&call->charge, HPS_LIMIT_REPLIES, call->reply->charged - left);
+        call->reply->charged = left;
     }
 }
 
@@ -202,16 +202,16 @@ static bool charge_reply(struct hps_grpc_call *call, size_t bytes)
         return false;
     }
     size_t queued = call->stream->queued + bytes;
-    bool by_service = atomic_load(&call->charge.held[HPS_LIMIT_REPLIES]) > call->reply.charged;
-    if (by_service || queued <= HPS_CALL_MESSAGE_BYTES || queued <= call->reply.charged) {
+    bool by_service = atomic_load(&call->charge.held[HPS_LIMIT_REPLIES]) > call->reply->charged;
+    if (by_service || queued <= HPS_CALL_MESSAGE_BYTES || queued <= call->reply->charged) {
         return true;
     }
-    size_t more = queued - call->reply.charged;
+    size_t more = queued - call->reply->charged;
     if (hps_charge_grow(&call->charge, HPS_LIMIT_REPLIES, more, &err) != HPS_OK) {
         hps_grpc_call_fail(call, &err);
         return false;
     }
-    call->reply.charged = queued;
+    call->reply->charged = queued;
     return true;
 }
 
@@ -231,11 +231,11 @@ static bool open_answer(struct hps_grpc_call *call)
     if (grpc_call_is_finished(call)) {
         return false;
     }
-    if (call->reply.phase == GRPC_REPLY_NONE) {
+    if (call->reply->phase == GRPC_REPLY_NONE) {
         unsigned n = list_headers(call, fields);
         grpc_call_reply_set(call, GRPC_REPLY_OPEN);
-        call->progress.at_us = hps_clock_us();
-        grpc_conn_see(call->conn, call->progress.at_us);
+        call->reply->progress.at_us = hps_clock_us();
+        grpc_conn_see(call->conn, call->reply->progress.at_us);
         if (hps_http_respond(call->stream, fields, n, false) != HPS_OK) {
             grpc_call_answer_failed(call);
             return false;
@@ -257,7 +257,7 @@ void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slic
         drop_slices(slices, n_slices);
         return;
     }
-    if (call->is_http) {
+    if (call->home->is_http) {
         grpc_http_send(call, slices, n_slices);
         end_turn(call);
         return;
@@ -268,7 +268,7 @@ void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slic
     }
     hps_grpc_prefix_write(prefix, size);
     if (call->stream->queued == 0) {
-        call->progress.at_us = hps_loop_now_us(call->loop);
+        call->reply->progress.at_us = hps_loop_now_us(call->loop);
     }
     if (hps_http_send(call->stream, prefix, sizeof prefix, slices, n_slices) != HPS_OK) {
         grpc_call_answer_failed(call);
@@ -283,7 +283,7 @@ void hps_grpc_call_send_copy(struct hps_grpc_call *call, const void *data, size_
     if (!charge_reply(call, size)) {
         return;
     }
-    if (call->is_http) {
+    if (call->home->is_http) {
         grpc_http_send_copy(call, data, size);
         end_turn(call);
         return;
@@ -293,7 +293,7 @@ void hps_grpc_call_send_copy(struct hps_grpc_call *call, const void *data, size_
     }
     hps_grpc_prefix_write(prefix, size);
     if (call->stream->queued == 0) {
-        call->progress.at_us = hps_loop_now_us(call->loop);
+        call->reply->progress.at_us = hps_loop_now_us(call->loop);
     }
     if (hps_http_send_copy(call->stream, prefix, sizeof prefix, data, size) != HPS_OK) {
         grpc_call_answer_failed(call);
@@ -334,13 +334,13 @@ hps_status hps_grpc_call_add_trailer(struct hps_grpc_call *call, const char *nam
 {
     return grpc_call_is_finished(call)
                ? HPS_OK
-               : add_field(&call->reply.trailers, GRPC_FIELDS_MAX, name, value, size);
+               : add_field(&call->reply->trailers, GRPC_FIELDS_MAX, name, value, size);
 }
 
 hps_status hps_grpc_call_add_header(struct hps_grpc_call *call, const char *name, const void *value,
                                     size_t size)
 {
-    return call->reply.phase != GRPC_REPLY_NONE
+    return call->reply->phase != GRPC_REPLY_NONE
                ? HPS_OK
-               : add_field(&call->reply.fields, GRPC_FIELDS_MAX / 2, name, value, size);
+               : add_field(&call->reply->fields, GRPC_FIELDS_MAX / 2, name, value, size);
 }

@@ -58,7 +58,7 @@ static void end_call(struct hps_grpc_call *call, hps_status status, const struct
         atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
         grpc_call_refuse(call, status, "%s", err->text);
         HPS_DEBUG_SANE(grpc_call_sane(call));
-    } else if (call->reply.phase < GRPC_REPLY_RESET) {
+    } else if (call->reply->phase < GRPC_REPLY_RESET) {
         grpc_call_stalled(call);
     }
 }

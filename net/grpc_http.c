@@ -24,14 +24,14 @@ static bool is_word(const char *value, size_t size, const char *word)
 
 static void read_encoding(struct hps_grpc_call *call, const char *value, size_t size)
 {
-    if (call->headers.encoding != GRPC_IDENTITY) {
-        call->headers.encoding = GRPC_UNKNOWN_ENCODING; /* one over the other */
+    if (call->headers->encoding != GRPC_IDENTITY) {
+        call->headers->encoding = GRPC_UNKNOWN_ENCODING; /* one over the other */
     } else if (is_word(value, size, "gzip") || is_word(value, size, "x-gzip")) {
-        call->headers.encoding = GRPC_GZIP;
+        call->headers->encoding = GRPC_GZIP;
     } else if (is_word(value, size, "deflate")) {
-        call->headers.encoding = GRPC_ZLIB;
+        call->headers->encoding = GRPC_ZLIB;
     } else if (!is_word(value, size, "identity")) {
-        call->headers.encoding = GRPC_UNKNOWN_ENCODING;
+        call->headers->encoding = GRPC_UNKNOWN_ENCODING;
     }
 }
 
@@ -41,12 +41,12 @@ void grpc_http_header(struct hps_grpc_call *call, const char *name, size_t name_
     if (HPS_HTTP_IS(name, name_size, "content-encoding")) {
         read_encoding(call, value, value_size);
     } else if (HPS_HTTP_IS(name, name_size, ":method")) {
-        call->reply.head = HPS_HTTP_IS(value, value_size, "HEAD");
+        call->reply->head = HPS_HTTP_IS(value, value_size, "HEAD");
     }
     if ((name[0] == ':' || HPS_HTTP_IS(name, name_size, "host") ||
          grpc_server_keeps(call->grpc_loop->server, name, name_size)) &&
-        grpc_fields_add(&call->headers.fields, name, name_size, value, value_size) != HPS_OK) {
-        call->headers.bad_fields = true;
+        grpc_fields_add(&call->headers->fields, name, name_size, value, value_size) != HPS_OK) {
+        call->headers->bad_fields = true;
     }
 }
 
@@ -63,9 +63,9 @@ static void judge_body(struct hps_grpc_call *call)
     size_t size_max = size_max_of(call);
     uint64_t size = call->stream->body_bytes;
     struct hps_error err;
-    bool compressed = call->headers.encoding != GRPC_IDENTITY;
+    bool compressed = call->headers->encoding != GRPC_IDENTITY;
 
-    if (call->headers.encoding == GRPC_UNKNOWN_ENCODING) {
+    if (call->headers->encoding == GRPC_UNKNOWN_ENCODING) {
         grpc_http_refuse(call, 415, HPS_INVALID,
                          "content-encoding is not known; identity, gzip and deflate are");
     } else if (compressed && !call->grpc_loop->limits.compression) {
@@ -78,8 +78,8 @@ static void judge_body(struct hps_grpc_call *call)
                             "body of %" PRIu64 " bytes, the limit is %zu bytes", size, size_max);
         hps_grpc_call_fail_too_large(call, &err);
     } else {
-        hps_grpc_decoder_init(&call->request.decoder, size_max, false);
-        call->request.decoder.body.size_max =
+        hps_grpc_decoder_init(&call->request->decoder, size_max, false);
+        call->request->decoder.body.size_max =
             size != HPS_HTTP_BODY_OF_ANY_SIZE ? (size_t)size : size_max;
         grpc_call_request_set(call, GRPC_REQUEST_OPEN);
         grpc_call_check_bytes(call);
@@ -107,7 +107,7 @@ static bool names_loopback(const char *host)
  * field has this name. */
 static bool is_rebound(const struct hps_grpc_call *call)
 {
-    const char *host = grpc_fields_get(&call->headers.fields, "host", NULL);
+    const char *host = grpc_fields_get(&call->headers->fields, "host", NULL);
 
     return host != NULL && host[0] != '\0' &&
            hps_conn_is_loopback(hps_http_conn(call->conn->http)) && !names_loopback(host);
@@ -120,13 +120,13 @@ void grpc_http_headers_done(struct hps_grpc_call *call)
     struct hps_error err;
     hps_status entered;
 
-    if (call->headers.bad_fields || grpc_route_find(call, &found, &why) != HPS_OK) {
+    if (call->headers->bad_fields || grpc_route_find(call, &found, &why) != HPS_OK) {
         grpc_call_refuse(call, HPS_NO_MEMORY, "no memory for the headers of a request");
     } else if (is_rebound(call)) {
         grpc_http_refuse(call, 421, HPS_PERMISSION,
                          "Host %.200s: this listener is on loopback, and accepts only localhost "
                          "and loopback addresses",
-                         grpc_fields_get(&call->headers.fields, "host", NULL));
+                         grpc_fields_get(&call->headers->fields, "host", NULL));
     } else if ((entered = grpc_guard_enter(call, &err)) != HPS_OK) {
         grpc_call_refuse(call, entered, "%s", err.text);
     } else if (found == GRPC_ROUTE_BAD_PATH) {
@@ -147,7 +147,7 @@ void grpc_http_headers_done(struct hps_grpc_call *call)
  * once: memory that nobody writes to costs nothing. */
 static hps_status reserve(struct hps_grpc_call *call, size_t size)
 {
-    struct hps_buf *body = &call->request.decoder.body;
+    struct hps_buf *body = &call->request->decoder.body;
     size_t left = body->size_max - body->size;
     size_t more = body->size > BODY_FIRST_BYTES ? body->size : BODY_FIRST_BYTES;
 
@@ -164,10 +164,10 @@ static hps_status reserve(struct hps_grpc_call *call, size_t size)
 
 uint8_t *grpc_http_room(struct hps_grpc_call *call, size_t size, size_t *out_room)
 {
-    struct hps_buf *body = &call->request.decoder.body;
+    struct hps_buf *body = &call->request->decoder.body;
     size_t left = body->size_max - body->size;
 
-    if (grpc_call_is_finished(call) || call->request.phase != GRPC_REQUEST_OPEN || left == 0 ||
+    if (grpc_call_is_finished(call) || call->request->phase != GRPC_REQUEST_OPEN || left == 0 ||
         reserve(call, 1) != HPS_OK) {
         return NULL; /* on_data says what is wrong */
     }
@@ -179,9 +179,9 @@ uint8_t *grpc_http_room(struct hps_grpc_call *call, size_t size, size_t *out_roo
 
 void grpc_http_data(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
-    struct hps_buf *body = &call->request.decoder.body;
+    struct hps_buf *body = &call->request->decoder.body;
 
-    if (grpc_call_is_finished(call) || call->request.phase != GRPC_REQUEST_OPEN) {
+    if (grpc_call_is_finished(call) || call->request->phase != GRPC_REQUEST_OPEN) {
         return;
     }
     if (size > body->size_max - body->size) {
@@ -205,11 +205,11 @@ void grpc_http_data(struct hps_grpc_call *call, const uint8_t *data, size_t size
 
 void grpc_http_end(struct hps_grpc_call *call)
 {
-    const struct hps_buf *body = &call->request.decoder.body;
+    const struct hps_buf *body = &call->request->decoder.body;
 
     grpc_call_request_set(call, GRPC_REQUEST_WHOLE);
-    call->request.compressed = call->headers.encoding != GRPC_IDENTITY && body->size > 0;
-    call->request.message = body->data;
-    call->request.message_size = body->size;
+    call->request->compressed = call->headers->encoding != GRPC_IDENTITY && body->size > 0;
+    call->request->message = body->data;
+    call->request->message_size = body->size;
     grpc_call_dispatch_or_hold(call);
 }

@@ -51,12 +51,12 @@ static unsigned list_fields(struct hps_grpc_call *call, size_t size, struct text
                             struct hps_http_field *out)
 {
     unsigned status =
-        call->reply.http_status != 0 ? call->reply.http_status : status_of(call->reply.code);
-    const char *pushback = grpc_fields_get(&call->reply.trailers, "grpc-retry-pushback-ms", NULL);
+        call->reply->http_status != 0 ? call->reply->http_status : status_of(call->reply->code);
+    const char *pushback = grpc_fields_get(&call->reply->trailers, "grpc-retry-pushback-ms", NULL);
     unsigned n = 0;
 
     out[n++] = number(":status", status, texts->status);
-    if (size > 0 && grpc_fields_get(&call->reply.fields, "content-type", NULL) == NULL) {
+    if (size > 0 && grpc_fields_get(&call->reply->fields, "content-type", NULL) == NULL) {
         out[n++] = HPS_HTTP_FIELD_LITERAL("content-type", "application/json");
     }
     if (status != 204 && status != 304) {
@@ -69,8 +69,8 @@ static unsigned list_fields(struct hps_grpc_call *call, size_t size, struct text
         uint64_t ms = strtoull(pushback, NULL, 10);
         out[n++] = number("retry-after", ms / 1000 + (ms % 1000 != 0), texts->retry);
     }
-    n += grpc_fields_list(&call->reply.fields, out + n, GRPC_FIELDS_MAX / 2);
-    return n + grpc_fields_list(&call->reply.trailers, out + n, GRPC_FIELDS_MAX);
+    n += grpc_fields_list(&call->reply->fields, out + n, GRPC_FIELDS_MAX / 2);
+    return n + grpc_fields_list(&call->reply->trailers, out + n, GRPC_FIELDS_MAX);
 }
 
 static hps_status respond(struct hps_grpc_call *call, size_t size, bool end)
@@ -79,8 +79,8 @@ static hps_status respond(struct hps_grpc_call *call, size_t size, bool end)
     struct texts texts;
     unsigned n = list_fields(call, size, &texts, fields);
 
-    call->progress.at_us = hps_clock_us();
-    grpc_conn_see(call->conn, call->progress.at_us);
+    call->reply->progress.at_us = hps_clock_us();
+    grpc_conn_see(call->conn, call->reply->progress.at_us);
     return hps_http_respond(call->stream, fields, n, end);
 }
 
@@ -93,7 +93,7 @@ static bool open_answer(struct hps_grpc_call *call, size_t size)
     if (grpc_call_is_finished(call)) {
         return false;
     }
-    HPS_ASSERT(call->reply.phase == GRPC_REPLY_NONE); /* the body is sent at once */
+    HPS_ASSERT(call->reply->phase == GRPC_REPLY_NONE); /* the body is sent at once */
     grpc_call_reply_set(call, GRPC_REPLY_OPEN);
     if (respond(call, size, false) != HPS_OK) {
         grpc_call_answer_failed(call);
@@ -109,7 +109,7 @@ void grpc_http_send(struct hps_grpc_call *call, const struct hps_slice *slices, 
     for (unsigned i = 0; i < n_slices; i++) {
         size += slices[i].size;
     }
-    if (!open_answer(call, size) || call->reply.head || size == 0) {
+    if (!open_answer(call, size) || call->reply->head || size == 0) {
         for (unsigned i = 0; i < n_slices; i++) {
             hps_block_unref(slices[i].block);
         }
@@ -120,7 +120,7 @@ void grpc_http_send(struct hps_grpc_call *call, const struct hps_slice *slices, 
 
 void grpc_http_send_copy(struct hps_grpc_call *call, const void *data, size_t size)
 {
-    if (open_answer(call, size) && !call->reply.head && size > 0 &&
+    if (open_answer(call, size) && !call->reply->head && size > 0 &&
         hps_http_send_copy(call->stream, NULL, 0, data, size) != HPS_OK) {
         grpc_call_answer_failed(call);
     }
@@ -163,10 +163,10 @@ static void answer_alone(struct hps_grpc_call *call, const char *message)
     struct hps_buf body;
 
     hps_buf_init(&body, ERROR_BYTES_MAX);
-    if (call->reply.code != 0 && !call->reply.bare) {
+    if (call->reply->code != 0 && !call->reply->bare) {
         make_error(&body, message != NULL ? message : "");
     }
-    bool with_body = body.size > 0 && !call->reply.head;
+    bool with_body = body.size > 0 && !call->reply->head;
     grpc_call_reply_set(call, GRPC_REPLY_STATUS);
     if (respond(call, body.size, !with_body) != HPS_OK) {
         grpc_call_reset(call, HPS_HTTP2_INTERNAL_ERROR);
@@ -183,8 +183,8 @@ static void answer_alone(struct hps_grpc_call *call, const char *message)
 void grpc_http_finish(struct hps_grpc_call *call, int grpc_code, const char *message)
 {
     HPS_ASSERT(!grpc_call_is_finished(call));
-    call->reply.code = grpc_code;
-    if (call->reply.phase == GRPC_REPLY_OPEN) { /* all of the body is queued: it stays as it is */
+    call->reply->code = grpc_code;
+    if (call->reply->phase == GRPC_REPLY_OPEN) { /* all of the body is queued: it stays as it is */
         grpc_call_reply_set(call, GRPC_REPLY_FINISHED);
         hps_http_finish(call->stream);
     } else {

@@ -27,12 +27,12 @@ enum {
 /* The next bytes of the request are the client's to send, and the window is there for them. */
 static bool call_waits(const struct hps_grpc_call *call)
 {
-    if (call->request.phase != GRPC_REQUEST_OPEN && call->request.phase != GRPC_REQUEST_WHOLE) {
+    if (call->request->phase != GRPC_REQUEST_OPEN && call->request->phase != GRPC_REQUEST_WHOLE) {
         return false;
     }
     bool between = call->entry->method->client_streaming && /* messages: it may take its time */
-                   hps_grpc_decoder_idle(&call->request.decoder);
-    return !between && call->request.stash.size == 0 && !call->conn->withheld;
+                   hps_grpc_decoder_idle(&call->request->decoder);
+    return !between && call->request->stash.size == 0 && !call->conn->withheld;
 }
 
 /* Of the minimum, what each of the calls must bring that share a connection. */
@@ -54,7 +54,7 @@ static void refuse(struct hps_grpc_call *call, enum hps_grpc_slow why)
         hps_grpc_call_client(call), WARN, "grpc",
         "slow request refused: it came at less than request_bytes_per_s_min; send it faster, "
         "or fewer at a time",
-        HPS_STR("peer", call->conn->peer), HPS_U64("bytes", call->request.counted));
+        HPS_STR("peer", call->conn->peer), HPS_U64("bytes", call->request->counted));
     grpc_slow_count(call->conn, why);
     grpc_call_refuse(call, HPS_EXHAUSTED,
                      "the request came at less than %" PRIu64 " bytes a second%s", minimum,
@@ -68,12 +68,12 @@ void grpc_intakes_check(struct grpc_conn *conn, uint64_t now_us)
     }
     uint64_t minimum = call_minimum(conn);
     for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
-        struct grpc_pace *pace = &call->request.pace;
-        grpc_pace_see(pace, call_waits(call), call->request.received, now_us);
+        struct grpc_pace *pace = &call->request->pace;
+        grpc_pace_see(pace, call_waits(call), call->request->received, now_us);
         if (conn->grpc_loop->ticked_us[0] == now_us) {
-            grpc_pace_note(pace, call->request.received);
+            grpc_pace_note(pace, call->request->received);
         }
-        if (grpc_pace_was_slow(pace, call->request.received, minimum, now_us)) {
+        if (grpc_pace_was_slow(pace, call->request->received, minimum, now_us)) {
             refuse(call, HPS_GRPC_SLOW_SEND_RATE);
         }
     }
@@ -95,13 +95,13 @@ void grpc_intakes_tick(struct hps_grpc_loop *grpc_loop, uint64_t now_us)
 static bool is_slow(const struct hps_grpc_call *call, int i, uint64_t minimum, uint64_t now_us)
 {
     uint64_t noted_us = call->grpc_loop->ticked_us[i];
-    const struct grpc_pace *pace = &call->request.pace;
+    const struct grpc_pace *pace = &call->request->pace;
 
     if (!call_waits(call) || pace->since_us == 0 || pace->since_us > noted_us) {
         return false;
     }
-    HPS_ASSERT(now_us > noted_us && call->request.received >= pace->noted[i]);
-    return (call->request.received - pace->noted[i]) * SECOND_US / (now_us - noted_us) < minimum;
+    HPS_ASSERT(now_us > noted_us && call->request->received >= pace->noted[i]);
+    return (call->request->received - pace->noted[i]) * SECOND_US / (now_us - noted_us) < minimum;
 }
 
 /* Bytes of the slow requests of a connection, which are refused if `cut`. */
@@ -112,7 +112,7 @@ static size_t slow_bytes(const struct grpc_conn *conn, int i, uint64_t now_us, b
 
     for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
         if (is_slow(call, i, minimum, now_us)) {
-            bytes += call->request.counted;
+            bytes += call->request->counted;
             if (cut) {
                 refuse(call, HPS_GRPC_SLOW_SEND_ROOM);
             }

@@ -230,6 +230,63 @@ enum grpc_deadline_phase {
     GRPC_DEADLINE_PHASES,
 };
 
+/* What the headers said, by which the call is judged. */
+struct grpc_headers {
+    bool post;
+    bool content_ok;
+    bool codec_ok;
+    bool bad_timeout;
+    bool bad_fields; /* one cannot be decoded or kept, or there are two authorizations */
+    enum grpc_encoding encoding;
+    struct grpc_fields fields;
+};
+
+struct grpc_request {
+    enum grpc_request_phase phase;   /* changed by grpc_call_request_set alone */
+    bool compressed;                 /* the message; inflated when it is delivered */
+    bool paused;                     /* streaming: by the service */
+    struct hps_grpc_decoder decoder; /* HTTP/1.1: its body and size_max, nothing else */
+    struct hps_buf plain;            /* an inflated message */
+    struct hps_buf stash;            /* streaming: what came while its messages wait, */
+    size_t stash_taken;              /* behind so many bytes that were delivered */
+    const uint8_t *message;          /* unary: the one, once it is whole */
+    size_t message_size;
+    size_t counted;    /* charged in addition to HPS_CALL_BYTES */
+    uint64_t received; /* bytes of its body, ever */
+    struct grpc_pace pace;
+    size_t unconsumed; /* taken in, window withheld while the connection is full */
+    struct grpc_kept *kept;
+    size_t kept_bytes; /* of all of them */
+    struct grpc_kept *kept_spare;
+};
+
+/* When a call last made progress. */
+struct grpc_progress {
+    uint64_t framed; /* bytes of its reply, as seen by the last tick */
+    uint64_t at_us;
+};
+
+struct grpc_reply {
+    enum grpc_reply_phase phase; /* changed by grpc_call_reply_set alone */
+    int code;                    /* from FINISHED on */
+    size_t charged;              /* reply bytes that are charged because they are queued */
+    struct hps_buf status_text;  /* percent-encoded */
+    struct grpc_fields fields;
+    struct grpc_fields trailers;
+    unsigned http_status; /* HTTP/1.1; 0: the one that the code has */
+    bool offer_encodings;
+    bool bare; /* HTTP/1.1: without a body, unless one is sent */
+    bool head; /* HTTP/1.1: to a HEAD */
+    struct grpc_progress progress;
+    struct grpc_pace pace;
+};
+
+struct grpc_deadline {
+    enum grpc_deadline_phase phase; /* changed by grpc_call_deadline_set alone */
+    uint64_t at_us;                 /* 0: none */
+    struct hps_timer timer;
+};
+
 struct hps_grpc_call {
     atomic_uint refs; /* one is the stream's, until the call is closed */
     atomic_bool cancelled;
@@ -246,79 +303,25 @@ struct hps_grpc_call {
     const void *grant; /* of the guard; NULL: none */
     void (*release_grant)(const void *grant);
     uint64_t start_us;
-    uint64_t client;
-    char peer[GRPC_PEER_BYTES];
-    bool is_http;    /* it came by HTTP/1.1 */
     bool delivered;  /* the service has the call: it is notified of the end */
     bool delivering; /* a message is with the service just now, which borrows its bytes */
     bool keep;       /* the service keeps the message that it was given last, or still has it */
-
-    /* What the headers said, by which the call is judged. */
-    struct {
-        bool post;
-        bool content_ok;
-        bool codec_ok;
-        bool bad_timeout;
-        bool bad_fields; /* one cannot be decoded or kept, or there are two authorizations */
-        enum grpc_encoding encoding;
-        struct grpc_fields fields;
-    } headers;
-
-    struct {
-        enum grpc_request_phase phase;   /* changed by grpc_call_request_set alone */
-        bool compressed;                 /* the message; inflated when it is delivered */
-        struct hps_grpc_decoder decoder; /* HTTP/1.1: its body and size_max, nothing else */
-        struct hps_buf plain;            /* an inflated message */
-        struct hps_buf stash;            /* streaming: what came while its messages wait, */
-        size_t stash_taken;              /* behind so many bytes that were delivered */
-        bool paused;                     /* streaming: by the service */
-        const uint8_t *message;          /* unary: the one, once it is whole */
-        size_t message_size;
-        size_t counted;    /* charged in addition to HPS_CALL_BYTES */
-        uint64_t received; /* bytes of its body, ever */
-        struct grpc_pace pace;
-        size_t unconsumed; /* taken in, window withheld while the connection is full */
-        struct grpc_kept *kept;
-        size_t kept_bytes; /* of all of them */
-        struct grpc_kept *kept_spare;
-    } request;
-
-    struct {
-        enum grpc_reply_phase phase; /* changed by grpc_call_reply_set alone */
-        int code;                    /* from FINISHED on */
-        size_t charged;              /* reply bytes that are charged because they are queued */
-        bool offer_encodings;
-        struct hps_buf status_text; /* percent-encoded */
-        struct grpc_fields fields;
-        struct grpc_fields trailers;
-        unsigned http_status; /* HTTP/1.1; 0: the one that the code has */
-        bool bare;            /* HTTP/1.1: without a body, unless one is sent */
-        bool head;            /* HTTP/1.1: to a HEAD */
-    } reply;
-
-    struct {
-        enum grpc_deadline_phase phase; /* changed by grpc_call_deadline_set alone */
-        uint64_t at_us;                 /* 0: none */
-        struct hps_timer timer;
-    } deadline;
-
-    struct {
-        uint64_t framed; /* as seen by the last tick */
-        uint64_t at_us;
-    } progress;
-    struct grpc_pace pace;
+    struct grpc_headers *headers; /* these four are in the allocation of the call */
+    struct grpc_request *request;
+    struct grpc_reply *reply;
+    struct grpc_deadline *deadline;
 };
 
 /* The status is decided: nothing more is taken from the service, and of the client only bytes to be
  * thrown away. */
 static inline bool grpc_call_is_finished(const struct hps_grpc_call *call)
 {
-    return call->reply.phase >= GRPC_REPLY_FINISHED;
+    return call->reply->phase >= GRPC_REPLY_FINISHED;
 }
 
 static inline bool grpc_call_is_closed(const struct hps_grpc_call *call)
 {
-    return call->reply.phase == GRPC_REPLY_CLOSED;
+    return call->reply->phase == GRPC_REPLY_CLOSED;
 }
 
 /* ---- grpc_call_phase.c ----------------------------------------------------------------------- */
@@ -336,8 +339,8 @@ void grpc_call_deadline_set(struct hps_grpc_call *call, enum grpc_deadline_phase
  * are kept. */
 static inline size_t grpc_call_held_bytes(const struct hps_grpc_call *call)
 {
-    return call->headers.fields.bytes.capacity + hps_grpc_decoder_held(&call->request.decoder) +
-           call->request.stash.size + call->request.kept_bytes;
+    return call->headers->fields.bytes.capacity + hps_grpc_decoder_held(&call->request->decoder) +
+           call->request->stash.size + call->request->kept_bytes;
 }
 
 /* Of these bytes, the part that is charged in addition to HPS_CALL_BYTES. */
@@ -351,10 +354,10 @@ static inline void grpc_call_count_less(struct hps_grpc_call *call, size_t held)
 {
     size_t bytes = grpc_call_charged_bytes(held);
 
-    HPS_ASSERT(bytes <= call->request.counted);
-    if (bytes < call->request.counted) {
-        hps_charge_shrink(&call->charge, HPS_LIMIT_REQUESTS, call->request.counted - bytes);
-        call->request.counted = bytes;
+    HPS_ASSERT(bytes <= call->request->counted);
+    if (bytes < call->request->counted) {
+        hps_charge_shrink(&call->charge, HPS_LIMIT_REQUESTS, call->request->counted - bytes);
+        call->request->counted = bytes;
     }
 }
 
@@ -370,21 +373,21 @@ void grpc_call_unhold(struct hps_grpc_call *call);
  * call takes several steps, and `to` is a constant. */
 static inline void grpc_call_request_set(struct hps_grpc_call *call, enum grpc_request_phase to)
 {
-    enum grpc_request_phase from = call->request.phase;
+    enum grpc_request_phase from = call->request->phase;
 
     HPS_ASSERT(from < GRPC_REQUEST_PHASES && to < GRPC_REQUEST_PHASES);
     HPS_ASSERT((grpc_request_follows[from] & 1u << to) != 0);
     if (from == GRPC_REQUEST_HELD) {
         grpc_call_unhold(call);
     }
-    call->request.phase = to;
+    call->request->phase = to;
     switch (to) {
     case GRPC_REQUEST_HELD:
         grpc_call_hold(call);
         break;
     case GRPC_REQUEST_DISPATCHED:
         if (call->entry->method->on_packed == NULL) {
-            grpc_call_count_less(call, call->headers.fields.bytes.capacity);
+            grpc_call_count_less(call, call->headers->fields.bytes.capacity);
         } /* else when the service is done with them */
         break;
     case GRPC_REQUEST_DROPPED:
@@ -400,15 +403,15 @@ static inline void grpc_call_request_set(struct hps_grpc_call *call, enum grpc_r
 /* The same for the reply. Who finishes a call whose request is not dispatched drops that. */
 static inline void grpc_call_reply_set(struct hps_grpc_call *call, enum grpc_reply_phase to)
 {
-    HPS_ASSERT(call->reply.phase < GRPC_REPLY_PHASES && to < GRPC_REPLY_PHASES);
-    HPS_ASSERT((grpc_reply_follows[call->reply.phase] & 1u << to) != 0);
-    call->reply.phase = to;
+    HPS_ASSERT(call->reply->phase < GRPC_REPLY_PHASES && to < GRPC_REPLY_PHASES);
+    HPS_ASSERT((grpc_reply_follows[call->reply->phase] & 1u << to) != 0);
+    call->reply->phase = to;
     if (to == GRPC_REPLY_CLOSED) {
         grpc_call_request_set(call, GRPC_REQUEST_CLOSED);
-    } else if (to >= GRPC_REPLY_FINISHED && call->request.phase < GRPC_REQUEST_DISPATCHED) {
+    } else if (to >= GRPC_REPLY_FINISHED && call->request->phase < GRPC_REQUEST_DISPATCHED) {
         grpc_call_request_set(call, GRPC_REQUEST_DROPPED);
     }
-    if (to >= GRPC_REPLY_RESET && call->deadline.phase != GRPC_DEADLINE_OVER) {
+    if (to >= GRPC_REPLY_RESET && call->deadline->phase != GRPC_DEADLINE_OVER) {
         grpc_call_deadline_set(call, GRPC_DEADLINE_OVER, 0);
     }
 }

@@ -66,7 +66,7 @@ static bool conn_waits(const struct grpc_conn *conn)
 
 static bool call_sends(const struct hps_grpc_call *call)
 {
-    return call->reply.phase < GRPC_REPLY_RESET && call->stream->queued > 0;
+    return call->reply->phase < GRPC_REPLY_RESET && call->stream->queued > 0;
 }
 
 static bool call_waits(const struct hps_grpc_call *call)
@@ -105,7 +105,7 @@ static void see(struct grpc_conn *conn, uint64_t now_us)
 {
     grpc_pace_see(&conn->pace, conn_waits(conn), hps_http_written_bodies(conn->http), now_us);
     for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
-        grpc_pace_see(&call->pace, call_waits(call), call->stream->framed, now_us);
+        grpc_pace_see(&call->reply->pace, call_waits(call), call->stream->framed, now_us);
     }
 }
 
@@ -147,7 +147,7 @@ static void cut_conn(struct grpc_conn *conn, enum hps_grpc_slow why)
 static void cut_call(struct hps_grpc_call *call, enum hps_grpc_slow why)
 {
     tell(call->conn, why, call_bytes(call));
-    grpc_pace_rest(&call->pace);
+    grpc_pace_rest(&call->reply->pace);
     grpc_call_stalled(call);
 }
 
@@ -166,7 +166,7 @@ bool grpc_paces_check(struct grpc_conn *conn, uint64_t now_us)
     minimum = call_minimum(conn);
     for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
         uint64_t framed = call->stream->framed;
-        if (grpc_pace_was_slow(&call->pace, framed, minimum, now_us)) {
+        if (grpc_pace_was_slow(&call->reply->pace, framed, minimum, now_us)) {
             cut_call(call, HPS_GRPC_SLOW_RATE);
         }
     }
@@ -195,7 +195,7 @@ void grpc_paces_note(struct hps_grpc_loop *grpc_loop)
         see(conn, now_us);
         grpc_pace_note(&conn->pace, hps_http_written_bodies(conn->http));
         for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
-            grpc_pace_note(&call->pace, call->stream->framed);
+            grpc_pace_note(&call->reply->pace, call->stream->framed);
         }
     }
 }
@@ -249,7 +249,7 @@ static void look_at_conn(struct grpc_conn *conn, int i, uint64_t now_us, struct 
     }
     minimum = call_minimum(conn);
     for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
-        pace = &call->pace;
+        pace = &call->reply->pace;
         if (pace->since_us == 0 || pace->since_us > noted_us) {
             continue;
         }

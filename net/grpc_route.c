@@ -200,7 +200,7 @@ static hps_status keep_segments(struct hps_grpc_call *call, const struct grpc_ro
 
     for (unsigned i = 0; i < path->n && status == HPS_OK; i++) {
         if (!is_literal(route, i)) {
-            status = grpc_fields_add(&call->headers.fields, name, 2, path->segments[i].text,
+            status = grpc_fields_add(&call->headers->fields, name, 2, path->segments[i].text,
                                      path->segments[i].size);
             name[1]++;
         }
@@ -244,8 +244,8 @@ hps_status grpc_route_find(struct hps_grpc_call *call, enum grpc_route_found *ou
     char allowed[ALLOW_BYTES] = "";
     struct path path;
     size_t size = 0;
-    const char *verb = grpc_fields_get(&call->headers.fields, ":method", NULL);
-    const char *text = grpc_fields_get(&call->headers.fields, ":path", &size);
+    const char *verb = grpc_fields_get(&call->headers->fields, ":method", NULL);
+    const char *text = grpc_fields_get(&call->headers->fields, ":path", &size);
 
     HPS_ASSERT(verb != NULL && text != NULL);
     *out_why = parse(text, size, &path);
@@ -260,7 +260,7 @@ hps_status grpc_route_find(struct hps_grpc_call *call, enum grpc_route_found *ou
     }
     if (route == NULL) {
         *out_found = GRPC_ROUTE_NO_VERB;
-        return grpc_fields_add(&call->reply.fields, "allow", 5, allowed, strlen(allowed));
+        return grpc_fields_add(&call->reply->fields, "allow", 5, allowed, strlen(allowed));
     }
     *out_found = GRPC_ROUTE_FOUND;
     call->entry = &route->entry;

@@ -76,8 +76,8 @@ static void release_held(struct grpc_conn *conn)
     if (conn->withheld && !grpc_conn_is_full(conn)) {
         conn->withheld = false;
         for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
-            hps_http_consume(call->stream, call->request.unconsumed);
-            call->request.unconsumed = 0;
+            hps_http_consume(call->stream, call->request->unconsumed);
+            call->request->unconsumed = 0;
         }
     }
     HPS_DEBUG_SANE(grpc_conn_sane(conn));
@@ -161,9 +161,9 @@ static void on_data(void *ctx, struct hps_http_stream *stream, const uint8_t *da
         hps_http_consume(stream, size);
         return;
     }
-    call->progress.at_us = hps_loop_now_us(call->loop);
-    call->request.received += size;
-    if (call->is_http) {
+    call->reply->progress.at_us = hps_loop_now_us(call->loop);
+    call->request->received += size;
+    if (call->home->is_http) {
         grpc_http_data(call, data, size);
     } else {
         grpc_call_data(call, data, size);
@@ -175,7 +175,7 @@ static uint8_t *on_room(void *ctx, struct hps_http_stream *stream, size_t size, 
     struct hps_grpc_call *call = stream->user;
 
     (void)ctx;
-    return call != NULL && call->is_http ? grpc_http_room(call, size, out_room) : NULL;
+    return call != NULL && call->home->is_http ? grpc_http_room(call, size, out_room) : NULL;
 }
 
 static void on_end(void *ctx, struct hps_http_stream *stream)
@@ -184,10 +184,10 @@ static void on_end(void *ctx, struct hps_http_stream *stream)
 
     (void)ctx;
     if (call == NULL || grpc_call_is_finished(call) ||
-        call->request.phase == GRPC_REQUEST_HEADERS) {
+        call->request->phase == GRPC_REQUEST_HEADERS) {
         return;
     }
-    if (call->is_http) {
+    if (call->home->is_http) {
         grpc_http_end(call);
     } else {
         grpc_call_end(call);

@@ -66,14 +66,14 @@ static void check_calls(struct grpc_conn *conn, uint64_t now_us)
         const struct hps_grpc_method *method = call->entry != NULL ? call->entry->method : NULL;
         uint64_t framed = call->stream->framed;
         bool sending = call->stream->queued > 0;
-        bool receiving = call->request.phase <= GRPC_REQUEST_WHOLE &&
-                         call->request.unconsumed == 0 &&
+        bool receiving = call->request->phase <= GRPC_REQUEST_WHOLE &&
+                         call->request->unconsumed == 0 &&
                          (method == NULL || !method->client_streaming);
-        if (framed != call->progress.framed || (!sending && !receiving)) {
-            call->progress.framed = framed;
-            call->progress.at_us = now_us;
-        } else if (passed(now_us, call->progress.at_us, stall_us)) {
-            call->progress.at_us = now_us;
+        if (framed != call->reply->progress.framed || (!sending && !receiving)) {
+            call->reply->progress.framed = framed;
+            call->reply->progress.at_us = now_us;
+        } else if (passed(now_us, call->reply->progress.at_us, stall_us)) {
+            call->reply->progress.at_us = now_us;
             grpc_call_stalled(call);
         }
     }

@@ -593,7 +593,7 @@ size_t rig_request_bytes(const struct rig *rig)
 
     for (const struct grpc_conn *conn = rig->grpc_loop->conns; conn != NULL; conn = conn->next) {
         for (const struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
-            bytes += call->request.counted;
+            bytes += call->request->counted;
         }
     }
     return bytes;

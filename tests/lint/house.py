@@ -530,12 +530,13 @@ def check_functions(path, lines):
 
 
 FIELDS_MAX = 40
-FEW_FIELDS = ("server/update", "backends/kafka")  # their structs stay small; nested structs count
+FEW_FIELDS = ("server/update", "backends/kafka", "net")  # their structs stay small
+MANY_FIELDS = {"hps_conn": 47, "http1": 66, "hps_http2": 71, "hps_grpc_loop": 57}  # larger so far; may not grow
 STRUCT = re.compile(r"^struct (\w+) \{\n(.*?)^\}", re.DOTALL | re.MULTILINE)
 
 
 def check_structs(root, files):
-    """Structs with too many fields: a struct in a struct counts with its own fields, an anonymous one by them alone."""
+    """Structs with too many fields: a struct in a struct counts with its own fields if it is of the same top folder."""
     found = {}
     for path in (p for p in files if p.endswith((".c", ".h")) and folder_of(p) in INCLUDES):
         text = blanked(read(root, path))
@@ -543,16 +544,19 @@ def check_structs(root, files):
             found.setdefault(match.group(1), (path, text[:match.start()].count("\n") + 1, match.group(2)))
 
     def count(name):
+        top = found[name][0].split("/")[0]
         fields = re.sub(r"\([^()]*\)\s*\([^()]*\)", "function", found[name][2]).split(";")[:-1]
         total = 0
         for field in fields:
             within = re.match(r"\s*(?:const )?struct (\w+) (?!\*)", field)
-            inner = count(within.group(1)) if within and within.group(1) in found else 0
+            nested = within and within.group(1) in found and found[within.group(1)][0].split("/")[0] == top
+            inner = count(within.group(1)) if nested else 0
             total += (1 + inner) * (1 + field.count(","))
         return total
     for name, (path, number, _) in found.items():
-        if path.startswith(FEW_FIELDS) and count(name) > FIELDS_MAX:
-            yield path, number, "struct fields", f"struct {name} has {count(name)}, more than {FIELDS_MAX}"
+        most = MANY_FIELDS.get(name, FIELDS_MAX)
+        if path.startswith(FEW_FIELDS) and (count(name) > most or count(name) < most > FIELDS_MAX):
+            yield path, number, "struct fields", f"struct {name} has {count(name)}, the limit is {most}"
 
 
 def check_text(path, lines):

@@ -22,6 +22,10 @@ struct fixture {
     struct hps_grpc_loop grpc_loop;
     struct grpc_conn conn;
     struct hps_grpc_call call;
+    struct grpc_headers headers;
+    struct grpc_request request;
+    struct grpc_reply reply;
+    struct grpc_deadline deadline;
 };
 
 static const struct hps_grpc_method unary = {.path = "/m"};
@@ -47,23 +51,29 @@ static void make(struct fixture *f)
 {
     struct hps_loop *loop = f->loop;
 
-    hps_timer_stop(&f->call.deadline.timer);
-    hps_grpc_decoder_fini(&f->call.request.decoder);
-    hps_buf_fini(&f->call.request.stash);
+    hps_timer_stop(&f->deadline.timer);
+    hps_grpc_decoder_fini(&f->request.decoder);
+    hps_buf_fini(&f->request.stash);
     memset(f, 0, sizeof *f);
     f->loop = loop;
     f->grpc_loop = (struct hps_grpc_loop){.server = &f->server, .loop = loop, .conns = &f->conn};
     f->conn = (struct grpc_conn){.grpc_loop = &f->grpc_loop, .calls = &f->call};
-    f->call.conn = &f->conn;
-    f->call.home = &f->conn;
-    f->call.stream = (struct hps_http_stream *)f; /* is never looked into */
-    f->call.grpc_loop = &f->grpc_loop;
-    f->call.loop = loop;
-    f->call.entry = &unary_entry;
+    f->call = (struct hps_grpc_call){
+        .conn = &f->conn,
+        .home = &f->conn,
+        .stream = (struct hps_http_stream *)f, /* is never looked into */
+        .grpc_loop = &f->grpc_loop,
+        .loop = loop,
+        .entry = &unary_entry,
+        .headers = &f->headers,
+        .request = &f->request,
+        .reply = &f->reply,
+        .deadline = &f->deadline,
+    };
     atomic_init(&f->call.refs, 1);
-    hps_timer_init(&f->call.deadline.timer, do_nothing, NULL);
-    hps_grpc_decoder_init(&f->call.request.decoder, 10000, false);
-    hps_buf_init(&f->call.request.stash, 10000);
+    hps_timer_init(&f->deadline.timer, do_nothing, NULL);
+    hps_grpc_decoder_init(&f->request.decoder, 10000, false);
+    hps_buf_init(&f->request.stash, 10000);
 }
 
 /* A call whose request is in `phase`, and that is answered as far as that needs. */
@@ -76,8 +86,8 @@ static void make_at(struct fixture *f, enum grpc_request_phase phase)
     grpc_call_request_set(&f->call, GRPC_REQUEST_OPEN);
     if (phase == GRPC_REQUEST_STASHED) {
         f->call.entry = &streaming_entry;
-        assert_int_equal(hps_buf_append(&f->call.request.stash, large, sizeof large), HPS_OK);
-        f->call.request.counted = sizeof large;
+        assert_int_equal(hps_buf_append(&f->request.stash, large, sizeof large), HPS_OK);
+        f->request.counted = sizeof large;
     } else if (phase == GRPC_REQUEST_HELD || phase == GRPC_REQUEST_DISPATCHED) {
         grpc_call_request_set(&f->call, GRPC_REQUEST_WHOLE);
     }
@@ -154,10 +164,10 @@ static void test_request_phase_when_it_cannot_follow_then_assert(void **state)
             make_at(f, (enum grpc_request_phase)from);
             if (legal[from][to] == 'y') {
                 grpc_call_request_set(&f->call, (enum grpc_request_phase)to);
-                assert_int_equal(f->call.request.phase, to);
+                assert_int_equal(f->request.phase, to);
             } else {
                 expect_request_refused(f, (enum grpc_request_phase)to);
-                assert_int_equal(f->call.request.phase, from);
+                assert_int_equal(f->request.phase, from);
             }
         }
     }
@@ -177,13 +187,13 @@ static void test_reply_phase_when_it_cannot_follow_then_assert(void **state)
     for (unsigned from = 0; from < GRPC_REPLY_PHASES; from++) {
         for (unsigned to = 0; to < GRPC_REPLY_PHASES; to++) {
             make_at(f, GRPC_REQUEST_DISPATCHED);
-            f->call.reply.phase = (enum grpc_reply_phase)from;
+            f->reply.phase = (enum grpc_reply_phase)from;
             if (legal[from][to] == 'y') {
                 grpc_call_reply_set(&f->call, (enum grpc_reply_phase)to);
-                assert_int_equal(f->call.reply.phase, to);
+                assert_int_equal(f->reply.phase, to);
             } else {
                 expect_reply_refused(f, (enum grpc_reply_phase)to);
-                assert_int_equal(f->call.reply.phase, from);
+                assert_int_equal(f->reply.phase, from);
             }
         }
     }
@@ -203,10 +213,10 @@ static void test_deadline_phase_when_it_cannot_follow_then_assert(void **state)
     for (unsigned from = 0; from < GRPC_DEADLINE_PHASES; from++) {
         for (unsigned to = 0; to < GRPC_DEADLINE_PHASES; to++) {
             make_at(f, GRPC_REQUEST_OPEN);
-            f->call.deadline.phase = (enum grpc_deadline_phase)from;
+            f->deadline.phase = (enum grpc_deadline_phase)from;
             if (legal[from][to] == 'y') {
                 grpc_call_deadline_set(&f->call, (enum grpc_deadline_phase)to, UINT64_MAX);
-                assert_int_equal(hps_timer_armed(&f->call.deadline.timer), to < GRPC_DEADLINE_OVER);
+                assert_int_equal(hps_timer_armed(&f->deadline.timer), to < GRPC_DEADLINE_OVER);
             } else {
                 expect_deadline_refused(f, (enum grpc_deadline_phase)to);
             }
@@ -248,10 +258,10 @@ static void test_timer_when_call_is_reset_or_closed_then_stopped(void **state)
     for (unsigned closed = 0; closed < 2; closed++) {
         make_at(f, GRPC_REQUEST_OPEN);
         grpc_call_deadline_set(&f->call, GRPC_DEADLINE_ARMED, UINT64_MAX);
-        assert_true(hps_timer_armed(&f->call.deadline.timer));
+        assert_true(hps_timer_armed(&f->deadline.timer));
         grpc_call_reply_set(&f->call, closed ? GRPC_REPLY_CLOSED : GRPC_REPLY_RESET);
-        assert_false(hps_timer_armed(&f->call.deadline.timer));
-        assert_int_equal(f->call.deadline.phase, GRPC_DEADLINE_OVER);
+        assert_false(hps_timer_armed(&f->deadline.timer));
+        assert_int_equal(f->deadline.phase, GRPC_DEADLINE_OVER);
     }
 }
 
@@ -261,13 +271,13 @@ static void test_bytes_when_request_is_over_by_any_way_then_given_back(void **st
 
     for (unsigned way = 0; way < 3; way++) {
         make_at(f, GRPC_REQUEST_STASHED);
-        assert_int_equal(f->call.request.counted, sizeof large);
+        assert_int_equal(f->request.counted, sizeof large);
         if (way == 0) {
             grpc_call_request_set(&f->call, GRPC_REQUEST_DISPATCHED);
         } else if (way == 2) { /* in the midst of a message: what the service borrows must stay */
             f->call.delivered = f->call.delivering = true;
             grpc_call_reply_set(&f->call, GRPC_REPLY_STATUS);
-            assert_int_equal(f->call.request.stash.size, sizeof large);
+            assert_int_equal(f->request.stash.size, sizeof large);
             expect_drop_refused(f);
             grpc_call_sane(&f->call);
             f->call.delivering = false;
@@ -275,7 +285,7 @@ static void test_bytes_when_request_is_over_by_any_way_then_given_back(void **st
         } else {
             grpc_call_reply_set(&f->call, GRPC_REPLY_STATUS);
         }
-        assert_int_equal(f->call.request.counted, 0);
+        assert_int_equal(f->request.counted, 0);
     }
 }
 
@@ -310,24 +320,24 @@ static void test_call_when_it_lies_then_assert(void **state)
     LIES(GRPC_REQUEST_CLOSED, call->conn = conn);      /* as if it were not */
     LIES(GRPC_REQUEST_CLOSED, call->held_next = call); /* closed, and in a queue */
     LIES(GRPC_REQUEST_CLOSED, call->next = call);      /* closed, and in the list */
-    LIES(GRPC_REQUEST_CLOSED, hps_timer_set(f->loop, &call->deadline.timer, 1));
-    LIES(GRPC_REQUEST_OPEN, hps_timer_set(f->loop, &call->deadline.timer, 1));
-    LIES(GRPC_REQUEST_OPEN, call->deadline.phase = GRPC_DEADLINE_ARMED); /* without its timer */
-    LIES(GRPC_REQUEST_OPEN, call->reply.phase = GRPC_REPLY_STATUS); /* still takes messages in */
-    LIES(GRPC_REQUEST_DISPATCHED, call->reply.phase = GRPC_REPLY_EXPIRED); /* no reset to come */
-    LIES(GRPC_REQUEST_OPEN, call->reply.code = 4);                         /* of what is not over */
-    LIES(GRPC_REQUEST_OPEN, atomic_store(&call->cancelled, true));         /* the same */
+    LIES(GRPC_REQUEST_CLOSED, hps_timer_set(f->loop, &call->deadline->timer, 1));
+    LIES(GRPC_REQUEST_OPEN, hps_timer_set(f->loop, &call->deadline->timer, 1));
+    LIES(GRPC_REQUEST_OPEN, call->deadline->phase = GRPC_DEADLINE_ARMED); /* without its timer */
+    LIES(GRPC_REQUEST_OPEN, call->reply->phase = GRPC_REPLY_STATUS); /* still takes messages in */
+    LIES(GRPC_REQUEST_DISPATCHED, call->reply->phase = GRPC_REPLY_EXPIRED); /* no reset to come */
+    LIES(GRPC_REQUEST_OPEN, call->reply->code = 4);                /* of what is not over */
+    LIES(GRPC_REQUEST_OPEN, atomic_store(&call->cancelled, true)); /* the same */
     LIES(GRPC_REQUEST_HEADERS, call->delivered = true);
     LIES(GRPC_REQUEST_OPEN, call->delivered = true); /* and more to come */
     LIES(GRPC_REQUEST_OPEN, call->held_next = call);
     LIES(GRPC_REQUEST_HELD, conn->held_head = NULL); /* in no queue */
     LIES(GRPC_REQUEST_DISPATCHED, call->delivered = false);
-    LIES(GRPC_REQUEST_STASHED, hps_buf_clear(&call->request.stash));      /* nothing would end it */
-    LIES(GRPC_REQUEST_STASHED, call->request.stash_taken = sizeof large); /* all of it */
-    LIES(GRPC_REQUEST_OPEN, call->request.stash_taken = 1);               /* of nothing */
-    LIES(GRPC_REQUEST_OPEN, call->request.counted = 1);                   /* the same */
-    LIES(GRPC_REQUEST_DROPPED, call->request.counted = 1);
-    LIES(GRPC_REQUEST_OPEN, call->request.unconsumed = 1); /* nobody gives it back */
+    LIES(GRPC_REQUEST_STASHED, hps_buf_clear(&call->request->stash)); /* nothing would end it */
+    LIES(GRPC_REQUEST_STASHED, call->request->stash_taken = sizeof large); /* all of it */
+    LIES(GRPC_REQUEST_OPEN, call->request->stash_taken = 1);               /* of nothing */
+    LIES(GRPC_REQUEST_OPEN, call->request->counted = 1);                   /* the same */
+    LIES(GRPC_REQUEST_DROPPED, call->request->counted = 1);
+    LIES(GRPC_REQUEST_OPEN, call->request->unconsumed = 1); /* nobody gives it back */
     LIES(GRPC_REQUEST_OPEN, conn->calls = NULL);
 #undef LIES
 }
@@ -367,9 +377,9 @@ static void test_bytes_when_the_service_ends_the_call_then_given_back_at_once(vo
     assert_true(wire_frame(&wire, 0, 0, 1, large, sizeof large));
     WIRE_UNTIL(&wire, rig_request_bytes(&rig) > 0);
     struct hps_grpc_call *call = rig.grpc_loop->conns->calls;
-    assert_in_range(call->request.counted, sizeof large, 4 * sizeof large);
+    assert_in_range(call->request->counted, sizeof large, 4 * sizeof large);
     hps_grpc_call_finish(call, 0, NULL);
-    assert_int_equal(call->request.phase, GRPC_REQUEST_DROPPED);
+    assert_int_equal(call->request->phase, GRPC_REQUEST_DROPPED);
     assert_int_equal(rig_request_bytes(&rig), 0);
     WIRE_UNTIL(&wire, rig.n_ended[0] == 1);
     wire_close(&wire);
