@@ -148,14 +148,14 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
         call->reply->offer_encodings = true;
         grpc_call_refuse(call, HPS_UNIMPLEMENTED,
                          "grpc-encoding is not known; identity, gzip and deflate are");
-    } else if (call->headers->encoding != GRPC_IDENTITY && !call->grpc_loop->limits.compression) {
+    } else if (call->headers->encoding != GRPC_IDENTITY && !call->grpc_loop->limits->compression) {
         call->reply->offer_encodings = true;
         grpc_call_refuse(call, HPS_UNIMPLEMENTED,
                          "grpc-encoding: this server takes no compressed messages");
     } else {
         size_t limit = call->entry->method->request_bytes_max;
         if (limit == 0) {
-            limit = call->grpc_loop->limits.request_bytes_max;
+            limit = call->grpc_loop->limits->request_bytes_max;
         }
         hps_grpc_decoder_init(&call->request->decoder, limit, false);
         grpc_call_request_set(call, GRPC_REQUEST_OPEN);

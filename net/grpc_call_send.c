@@ -35,7 +35,7 @@ static unsigned list_headers(struct hps_grpc_call *call, struct hps_http_field *
 
     out[n++] = HPS_HTTP_FIELD_LITERAL(":status", "200");
     out[n++] = HPS_HTTP_FIELD_LITERAL("content-type", "application/grpc");
-    if (call->reply->offer_encodings && call->grpc_loop->limits.compression) {
+    if (call->reply->offer_encodings && call->grpc_loop->limits->compression) {
         out[n++] = HPS_HTTP_FIELD_LITERAL("grpc-accept-encoding", "identity,deflate,gzip");
     } else if (call->reply->offer_encodings) {
         out[n++] = HPS_HTTP_FIELD_LITERAL("grpc-accept-encoding", "identity");

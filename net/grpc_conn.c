@@ -11,6 +11,14 @@ enum { PRESS_US = 40 * 1000 };
 
 /* ---- pressure -------------------------------------------------------------------------------- */
 
+void grpc_loop_tell(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what)
+{
+    if (atomic_fetch_or(&grpc_loop->pressed, 1u << what) == 0) {
+        atomic_fetch_add_explicit(&grpc_loop->refs, 1, memory_order_relaxed);
+        hps_loop_post(grpc_loop->loop, &grpc_loop->press);
+    }
+}
+
 void grpc_press(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what)
 {
     struct hps_grpc_server *server = grpc_loop->server;
@@ -22,10 +30,7 @@ void grpc_press(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what)
     }
     atomic_store_explicit(&server->pressed_us[what], now_us, memory_order_relaxed);
     for (struct hps_grpc_loop *at = server->loops; at != NULL; at = at->next) {
-        if (atomic_fetch_or(&at->pressed, 1u << what) == 0) {
-            atomic_fetch_add_explicit(&at->refs, 1, memory_order_relaxed);
-            hps_loop_post(at->loop, &at->press);
-        }
+        grpc_loop_tell(at, what);
     }
 }
 
@@ -64,7 +69,7 @@ void grpc_conn_unref(struct grpc_conn *conn)
 bool grpc_conn_is_full(const struct grpc_conn *conn)
 {
     return (conn->account != NULL && hps_account_is_full(conn->account)) ||
-           conn->http->queued > conn->grpc_loop->limits.connection_reply_bytes_max;
+           conn->http->queued > conn->grpc_loop->limits->connection_reply_bytes_max;
 }
 
 void grpc_conn_drain(struct grpc_conn *conn, uint64_t now_us)

@@ -54,7 +54,7 @@ static size_t size_max_of(const struct hps_grpc_call *call)
 {
     size_t size_max = call->entry->method->request_bytes_max;
 
-    return size_max != 0 ? size_max : call->grpc_loop->limits.request_bytes_max;
+    return size_max != 0 ? size_max : call->grpc_loop->limits->request_bytes_max;
 }
 
 /* The route is there, and the guard has let the call in: what is said of its body. */
@@ -68,7 +68,7 @@ static void judge_body(struct hps_grpc_call *call)
     if (call->headers->encoding == GRPC_UNKNOWN_ENCODING) {
         grpc_http_refuse(call, 415, HPS_INVALID,
                          "content-encoding is not known; identity, gzip and deflate are");
-    } else if (compressed && !call->grpc_loop->limits.compression) {
+    } else if (compressed && !call->grpc_loop->limits->compression) {
         grpc_http_refuse(call, 415, HPS_INVALID,
                          "content-encoding: this server takes no compressed bodies");
     } else if (call->entry->method->no_body && size != 0) {

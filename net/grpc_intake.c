@@ -43,12 +43,12 @@ static uint64_t call_minimum(const struct grpc_conn *conn)
     for (const struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
         n_calls += call_waits(call);
     }
-    return conn->grpc_loop->limits.request_bytes_per_s_min / (n_calls > 0 ? n_calls : 1);
+    return conn->grpc_loop->limits->request_bytes_per_s_min / (n_calls > 0 ? n_calls : 1);
 }
 
 static void refuse(struct hps_grpc_call *call, enum hps_grpc_slow why)
 {
-    uint64_t minimum = call->grpc_loop->limits.request_bytes_per_s_min;
+    uint64_t minimum = call->grpc_loop->limits->request_bytes_per_s_min;
 
     HPS_LOG_BY(
         hps_grpc_call_client(call), WARN, "grpc",
@@ -63,7 +63,7 @@ static void refuse(struct hps_grpc_call *call, enum hps_grpc_slow why)
 
 void grpc_intakes_check(struct grpc_conn *conn, uint64_t now_us)
 {
-    if (conn->grpc_loop->limits.request_bytes_per_s_min == 0) {
+    if (conn->grpc_loop->limits->request_bytes_per_s_min == 0) {
         return;
     }
     uint64_t minimum = call_minimum(conn);

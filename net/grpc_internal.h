@@ -87,11 +87,12 @@ struct grpc_route {
     uint32_t literals; /* bit 31 - i: segment i of the pattern is no "{}" */
 };
 
-/* What all loops do when memory is short somewhere. */
+/* What loops do when memory or places are short. */
 enum grpc_pressure {
     GRPC_NOTE_READERS, /* how far they are */
     GRPC_CUT_READERS,  /* the slowest of each loop */
     GRPC_CUT_SENDERS,
+    GRPC_GIVE_WAY, /* for new connections */
     GRPC_PRESSURES,
 };
 
@@ -130,30 +131,26 @@ enum grpc_loop_phase {
 struct hps_grpc_loop {
     struct hps_grpc_loop *next; /* of the server */
     struct hps_grpc_server *server;
-    struct hps_grpc_limits limits; /* the server's until set anew */
+    struct hps_grpc_limits *limits; /* in its allocation; at first the server's */
     struct hps_loop *loop;
     struct hps_http2_shared *shared;
     atomic_size_t http_queued; /* bytes of answers, as shared has them, but of HTTP/1.1 */
     struct grpc_conn *conns;
     struct hps_timer tick;
-    struct hps_task leave; /* some are to give way: posted by whoever admits connections */
-    atomic_bool leave_posted;
     struct hps_loop_later drained;
     struct hps_loop_later recheck; /* connections that have not been looked at since the change */
     uint64_t changes;              /* of the guard's rules */
     void (*drain_done)(void *ctx);
     void *drain_ctx;
-    uint64_t tick_us;
     struct grpc_conn *tick_next; /* the next one that the tick looks at; NULL: it is done */
     uint64_t tick_began_us;
-    uint64_t jitter;            /* state of a small generator */
     enum grpc_loop_phase phase; /* changed by loop_phase_set of grpc_server.c alone */
     uint64_t
         noted_us[GRPC_NOTES]; /* when it was noted how far readers are, newest first; 0: never */
     struct hps_task press;    /* posted while any bit of `pressed` is set */
     atomic_uint pressed;      /* bit p: enum grpc_pressure */
     uint64_t ticked_us[GRPC_NOTES]; /* when ticks noted how far requests are, newest first */
-    atomic_uint refs; /* itself, and adoptions, `leave` and `press` while they are posted */
+    atomic_uint refs;               /* itself, and adoptions and `press` while they are posted */
     atomic_uint n_conns;
 };
 
@@ -431,7 +428,9 @@ void grpc_conn_sane(const struct grpc_conn *conn);
 
 /* ---- grpc_conn.c ----------------------------------------------------------------------------- */
 
-/* Tells all loops of the server to do this, unless they were told less than 40 ms ago. Thread of
+/* Tells a loop to do this. Any thread. */
+void grpc_loop_tell(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what);
+/* Tells all loops of the server to do this, unless they did so less than 40 ms ago. Thread of
  * this loop. */
 void grpc_press(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what);
 void grpc_loop_unref(struct hps_grpc_loop *grpc_loop); /* any thread */
@@ -584,6 +583,8 @@ hps_status grpc_seat_account(const struct hps_grpc_server *server, const struct 
 void grpc_seat_watch(struct hps_grpc_loop *grpc_loop, struct hps_place *seat);
 /* The connection was asked to give way: it does, unless it does already. */
 void grpc_conn_leave(struct grpc_conn *conn, uint64_t now_us);
+/* The same for all connections of a loop. */
+void grpc_conns_leave(struct hps_grpc_loop *grpc_loop);
 /* A connection that gives way has had time enough for its calls. */
 bool grpc_conn_must_go(const struct grpc_conn *conn, uint64_t now_us);
 /* The connection is over, and never had a request: tell whom it concerns, and note it against its
@@ -638,7 +639,7 @@ void grpc_intakes_cut(struct hps_grpc_loop *grpc_loop);
 
 /* The tick's timer has fired; ctx is the loop. */
 void grpc_loop_tick(void *ctx);
-/* Memory is short: `press` of a loop was posted. */
+/* A loop was told to do what `pressed` says: its `press` was posted. */
 void grpc_loop_pressed(struct hps_task *task);
 /* How often a loop ticks, by these limits. */
 uint64_t grpc_tick_us(const struct hps_grpc_limits *limits);

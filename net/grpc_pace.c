@@ -82,7 +82,7 @@ static uint64_t call_minimum(const struct grpc_conn *conn)
     for (const struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
         n_calls += call_sends(call);
     }
-    return conn->grpc_loop->limits.reply_bytes_per_s_min / (n_calls > 0 ? n_calls : 1);
+    return conn->grpc_loop->limits->reply_bytes_per_s_min / (n_calls > 0 ? n_calls : 1);
 }
 
 static size_t conn_bytes(const struct grpc_conn *conn)
@@ -153,7 +153,7 @@ static void cut_call(struct hps_grpc_call *call, enum hps_grpc_slow why)
 
 bool grpc_paces_check(struct grpc_conn *conn, uint64_t now_us)
 {
-    uint64_t minimum = conn->grpc_loop->limits.reply_bytes_per_s_min;
+    uint64_t minimum = conn->grpc_loop->limits->reply_bytes_per_s_min;
 
     if (minimum == 0) {
         return true;
@@ -236,7 +236,7 @@ static void look_at_conn(struct grpc_conn *conn, int i, uint64_t now_us, struct 
 {
     const struct hps_grpc_loop *grpc_loop = conn->grpc_loop;
     uint64_t noted_us = grpc_loop->noted_us[i];
-    uint64_t minimum = grpc_loop->limits.reply_bytes_per_s_min;
+    uint64_t minimum = grpc_loop->limits->reply_bytes_per_s_min;
     const struct grpc_pace *pace = &conn->pace;
 
     see(conn, now_us);
@@ -267,7 +267,7 @@ void grpc_paces_cut(struct hps_grpc_loop *grpc_loop)
     int i = grpc_notes_usable(grpc_loop->noted_us, now_us);
     struct slow slowest = {0};
 
-    if (i < 0 || grpc_loop->limits.reply_bytes_per_s_min == 0) {
+    if (i < 0 || grpc_loop->limits->reply_bytes_per_s_min == 0) {
         return;
     }
     for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {

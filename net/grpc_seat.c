@@ -9,7 +9,6 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/container.h"
 #include "base/log.h"
 #include "net/addr.h"
 
@@ -47,28 +46,10 @@ hps_status grpc_seat_account(const struct hps_grpc_server *server, const struct 
 
 /* ---- giving way ------------------------------------------------------------------------------ */
 
-static void run_leave(struct hps_task *task)
-{
-    struct hps_grpc_loop *grpc_loop = HPS_CONTAINER_OF(task, struct hps_grpc_loop, leave);
-    uint64_t now_us = hps_clock_us();
-
-    atomic_store_explicit(&grpc_loop->leave_posted, false, memory_order_release);
-    for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
-        grpc_conn_leave(conn, now_us);
-    }
-    grpc_loop_unref(grpc_loop);
-}
-
-/* Whoever admits connections, under a lock. */
+/* The owner of the places, under its lock. */
 static void on_leave(void *ctx)
 {
-    struct hps_grpc_loop *grpc_loop = ctx;
-
-    if (!atomic_exchange_explicit(&grpc_loop->leave_posted, true, memory_order_acq_rel)) {
-        atomic_fetch_add_explicit(&grpc_loop->refs, 1, memory_order_relaxed);
-        grpc_loop->leave.run = run_leave;
-        hps_loop_post(grpc_loop->loop, &grpc_loop->leave);
-    }
+    grpc_loop_tell(ctx, GRPC_GIVE_WAY);
 }
 
 void grpc_seat_watch(struct hps_grpc_loop *grpc_loop, struct hps_place *seat)
@@ -89,6 +70,15 @@ void grpc_conn_leave(struct grpc_conn *conn, uint64_t now_us)
         grpc_conn_drain(conn, now_us);
     } else {
         hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, "it gives way to another connection");
+    }
+}
+
+void grpc_conns_leave(struct hps_grpc_loop *grpc_loop)
+{
+    uint64_t now_us = hps_clock_us();
+
+    for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
+        grpc_conn_leave(conn, now_us);
     }
 }
 

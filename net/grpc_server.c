@@ -10,6 +10,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/container.h"
+#include "base/hash.h"
 #include "base/heap.h"
 #include "base/log.h"
 #include "net/http1_server.h"
@@ -316,22 +317,21 @@ struct adoption {
     struct grpc_conn *made; /* all of its memory, so that nothing is missing later */
 };
 
-static uint64_t jittered(struct hps_grpc_loop *grpc_loop, uint64_t us)
+/* The time at which the server drains a connection; 0: never. */
+static uint64_t age_end(const struct grpc_conn *conn, const struct hps_grpc_limits *limits,
+                        uint64_t now_us)
 {
-    uint64_t x = grpc_loop->jitter;
+    uint64_t us = limits->age_max_us;
+    uint64_t range_us = (uint64_t)((double)us * limits->age_jitter);
+    uint64_t x = hps_mix64(hps_hash_secret() ^ now_us ^ (uint64_t)(uintptr_t)conn);
 
-    x ^= x << 13;
-    x ^= x >> 7;
-    x ^= x << 17;
-    grpc_loop->jitter = x;
-    uint64_t range_us = (uint64_t)((double)us * grpc_loop->limits.age_jitter);
-    return us - range_us + (range_us > 0 ? x % (2 * range_us) : 0);
+    return us == 0 ? 0 : now_us + us - range_us + (range_us > 0 ? x % (2 * range_us) : 0);
 }
 
 static hps_status open_http(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw,
                             struct grpc_conn *conn, struct hps_error *err)
 {
-    const struct hps_grpc_limits *limits = &grpc_loop->limits;
+    const struct hps_grpc_limits *limits = grpc_loop->limits;
     const struct hps_http2_options options = {
         .server = true,
         .streams_max = limits->streams_max,
@@ -351,7 +351,6 @@ static hps_status open_http(struct hps_grpc_loop *grpc_loop, struct hps_conn *ra
 
 static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, struct grpc_conn *conn)
 {
-    const struct hps_grpc_limits *limits = &grpc_loop->limits;
     const struct hps_grpc_observer *observer = &grpc_loop->server->observer;
     struct hps_error err;
     uint64_t now_us = hps_clock_us();
@@ -361,8 +360,7 @@ static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, str
     hps_run_item_init(&conn->item, hps_loop_work(grpc_loop->loop), hps_conn_client(raw), go_on);
     conn->idle_us = now_us;
     conn->written_us = now_us;
-    conn->age_end_us =
-        limits->age_max_us > 0 ? now_us + jittered(grpc_loop, limits->age_max_us) : 0;
+    conn->age_end_us = age_end(conn, grpc_loop->limits, now_us);
     conn->client = hps_conn_client(raw);
     strncpy(conn->peer, hps_conn_peer(raw), sizeof conn->peer - 1);
     conn->seat = hps_conn_place_take(raw);
@@ -509,7 +507,7 @@ static void on_drained(void *ctx)
 hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *loop,
                              struct hps_grpc_loop **out_grpc_loop)
 {
-    struct hps_grpc_loop *grpc_loop = hps_calloc(1, sizeof *grpc_loop);
+    struct hps_grpc_loop *grpc_loop = hps_calloc(1, sizeof *grpc_loop + sizeof *grpc_loop->limits);
 
     if (grpc_loop == NULL) {
         return HPS_NO_MEMORY;
@@ -521,20 +519,18 @@ hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *lo
     }
     grpc_loop->server = server;
     grpc_loop->loop = loop;
-    grpc_loop->limits = server->limits;
-    grpc_loop->tick_us = grpc_tick_us(&grpc_loop->limits);
-    grpc_loop->jitter = hps_clock_us() ^ (uint64_t)(uintptr_t)grpc_loop ^ 0x9e3779b97f4a7c15u;
+    grpc_loop->limits = (struct hps_grpc_limits *)(grpc_loop + 1);
+    *grpc_loop->limits = server->limits;
     grpc_loop->press.run = grpc_loop_pressed;
     grpc_loop->next = server->loops;
     server->loops = grpc_loop;
     atomic_init(&grpc_loop->refs, 1);
     atomic_init(&grpc_loop->n_conns, 0);
     atomic_init(&grpc_loop->http_queued, 0);
-    atomic_init(&grpc_loop->leave_posted, false);
     hps_loop_later_init(&grpc_loop->drained, on_drained, grpc_loop);
     hps_loop_later_init(&grpc_loop->recheck, on_recheck, grpc_loop);
     hps_timer_init(&grpc_loop->tick, grpc_loop_tick, grpc_loop);
-    hps_timer_set_after(loop, &grpc_loop->tick, grpc_loop->tick_us);
+    hps_timer_set_after(loop, &grpc_loop->tick, grpc_tick_us(grpc_loop->limits));
     *out_grpc_loop = grpc_loop;
     return HPS_OK;
 }
@@ -543,9 +539,8 @@ void hps_grpc_loop_limits_set(struct hps_grpc_loop *grpc_loop, const struct hps_
 {
     HPS_ASSERT(hps_loop_is_mine(grpc_loop->loop));
     HPS_ASSERT(limits->request_bytes_max > 0 && limits->streams_max > 0);
-    grpc_loop->limits = *limits;
-    grpc_loop->tick_us = grpc_tick_us(limits);
-    hps_timer_set_after(grpc_loop->loop, &grpc_loop->tick, grpc_loop->tick_us);
+    *grpc_loop->limits = *limits;
+    hps_timer_set_after(grpc_loop->loop, &grpc_loop->tick, grpc_tick_us(limits));
 }
 
 void hps_grpc_loop_drain(struct hps_grpc_loop *grpc_loop, void (*done)(void *ctx), void *ctx)

@@ -23,7 +23,7 @@ static bool passed(uint64_t now_us, uint64_t since_us, uint64_t limit_us)
 
 static void check_silence(struct grpc_conn *conn, uint64_t now_us)
 {
-    const struct hps_grpc_limits *limits = &conn->grpc_loop->limits;
+    const struct hps_grpc_limits *limits = conn->grpc_loop->limits;
     uint64_t read_us = conn->http->read_us;
 
     if (conn->http->ops->ping == NULL) {
@@ -45,7 +45,7 @@ static void check_silence(struct grpc_conn *conn, uint64_t now_us)
 /* Ends calls if the peer neither takes the reply nor sends the rest of the request. */
 static void check_calls(struct grpc_conn *conn, uint64_t now_us)
 {
-    uint64_t stall_us = conn->grpc_loop->limits.stall_timeout_us;
+    uint64_t stall_us = conn->grpc_loop->limits->stall_timeout_us;
     uint64_t written = conn->http->written;
 
     if (conn->calls != NULL && written != conn->written) {
@@ -82,7 +82,7 @@ static void check_calls(struct grpc_conn *conn, uint64_t now_us)
 static bool is_unused(const struct grpc_conn *conn, uint64_t now_us)
 {
     return conn->calls == NULL &&
-           passed(now_us, conn->idle_us, conn->grpc_loop->limits.idle_timeout_us);
+           passed(now_us, conn->idle_us, conn->grpc_loop->limits->idle_timeout_us);
 }
 
 /* HTTP/2 has announced the end. HTTP/1.1 can do so only in an answer: it waits for a request until
@@ -102,7 +102,7 @@ static bool notice_is_over(const struct grpc_conn *conn, uint64_t now_us)
 
 static void check_conn(struct grpc_conn *conn, uint64_t now_us)
 {
-    const struct hps_grpc_limits *limits = &conn->grpc_loop->limits;
+    const struct hps_grpc_limits *limits = conn->grpc_loop->limits;
 
     if (!hps_http_is_ready(conn->http)) {
         return; /* the connection itself watches its handshake */
@@ -153,7 +153,7 @@ void grpc_loop_tick(void *ctx)
         check_conn(conn, grpc_loop->tick_began_us);
     }
     hps_timer_set_after(grpc_loop->loop, &grpc_loop->tick,
-                        grpc_loop->tick_next != NULL ? 0 : grpc_loop->tick_us);
+                        grpc_loop->tick_next != NULL ? 0 : grpc_tick_us(grpc_loop->limits));
 }
 
 void grpc_loop_pressed(struct hps_task *task)
@@ -170,6 +170,9 @@ void grpc_loop_pressed(struct hps_task *task)
         }
         if ((pressed & 1u << GRPC_CUT_SENDERS) != 0) {
             grpc_intakes_cut(grpc_loop);
+        }
+        if ((pressed & 1u << GRPC_GIVE_WAY) != 0) {
+            grpc_conns_leave(grpc_loop);
         }
     }
     grpc_loop_unref(grpc_loop);
