@@ -81,20 +81,20 @@ void http2_sane(const struct hps_http2 *h2)
     HPS_ASSERT(h2->options.server || h2->phase != HTTP2_GOAWAY);
 
     if (shaking) {
-        HPS_ASSERT(h2->out.position == 0 && h2->out.batch == NULL);
-        HPS_ASSERT(!h2->peer_spoke && !h2->peer_goaway);
+        HPS_ASSERT(h2->out->position == 0 && h2->out->batch == NULL);
+        HPS_ASSERT(!h2->in->peer_spoke && !h2->in->peer_goaway);
         HPS_ASSERT(!h2->options.server || h2->n_streams == 0);
     }
 
     /* Every framed byte is in the batch or in the kernel. Blocks in the kernel are released. */
-    HPS_ASSERT(h2->out.position - h2->base.written == http2_batch_left(h2));
+    HPS_ASSERT(h2->out->position - h2->base.written == http2_batch_left(h2));
     HPS_ASSERT(!h2->base.blocked || http2_batch_left(h2) > 0);
-    HPS_ASSERT((h2->out.unreleased_head == NULL) == (h2->out.unreleased_tail == NULL));
+    HPS_ASSERT((h2->out->unreleased_head == NULL) == (h2->out->unreleased_tail == NULL));
     HPS_ASSERT(http2_unreleased_from(h2) > h2->base.written);
 
     HPS_ASSERT((h2->n_streams == 0) == (h2->streams == NULL));
     HPS_ASSERT(h2->base.queued <= hps_http2_shared_queued(h2->shared));
-    HPS_ASSERT(h2->base.queued == 0 || h2->streams != NULL || h2->out.unreleased_head != NULL);
+    HPS_ASSERT(h2->base.queued == 0 || h2->streams != NULL || h2->out->unreleased_head != NULL);
     HPS_ASSERT(h2->sent == NULL && !h2->released); /* http2_tell_sent has run */
     HPS_DEBUG_ASSERT(counts_add_up(h2));
 }
@@ -108,12 +108,12 @@ static void destroy(struct hps_http2 *h2)
     h2->received = hps_conn_received(h2->conn);
     hps_conn_free(h2->conn);
     h2->conn = NULL;
-    if (h2->out.batch != NULL) {
-        http2_batch_give(h2->shared, h2->out.batch);
-        h2->out.batch = NULL;
+    if (h2->out->batch != NULL) {
+        http2_batch_give(h2->shared, h2->out->batch);
+        h2->out->batch = NULL;
     }
     http2_release_written(h2, UINT64_MAX);
-    h2->base.written = h2->out.position;
+    h2->base.written = h2->out->position;
     while (h2->streams != NULL) {
         http2_stream_close(h2->streams, HPS_HTTP2_LOST);
     }
@@ -360,18 +360,20 @@ hps_status hps_http2_new(struct hps_http2_shared *shared, struct hps_conn *conn,
                          const struct hps_http2_events *events, void *ctx,
                          struct hps_http2 **out_h2, struct hps_error *err)
 {
-    struct hps_http2 *h2 = hps_calloc(1, sizeof *h2);
+    struct hps_http2 *h2 = hps_calloc(1, sizeof *h2 + sizeof *h2->out + sizeof *h2->in);
 
     HPS_ASSERT(hps_loop_is_mine(shared->loop) && events->on_closed != NULL);
     HPS_ASSERT(options->window_bytes <= INT32_MAX && options->connection_window_bytes <= INT32_MAX);
     if (h2 == NULL) {
         goto fail_conn;
     }
+    h2->out = (struct http2_out *)(h2 + 1);
+    h2->in = (struct http2_in *)(h2->out + 1);
     h2->shared = shared;
     h2->conn = conn;
     h2->options = *options;
     h2->checks_requests = options->server && hps_conn_is_unix(conn);
-    hps_http2_filter_init(&h2->in.filter);
+    hps_http2_filter_init(&h2->in->filter);
     h2->events = events;
     h2->ctx = ctx;
     h2->base.read_us = hps_clock_us();
@@ -436,7 +438,7 @@ bool hps_http2_is_ready(const struct hps_http2 *h2)
 
 bool hps_http2_peer_spoke(const struct hps_http2 *h2)
 {
-    return h2->peer_spoke;
+    return h2->in->peer_spoke;
 }
 
 bool hps_http2_received(const struct hps_http2 *h2)
@@ -461,9 +463,9 @@ uint64_t hps_http2_written(const struct hps_http2 *h2)
 
 uint64_t hps_http2_written_bodies(const struct hps_http2 *h2)
 {
-    HPS_ASSERT(h2->base.written >= h2->out.heads);
-    uint64_t bytes = h2->base.written - h2->out.heads;
-    return bytes < h2->out.bodies ? bytes : h2->out.bodies;
+    HPS_ASSERT(h2->base.written >= h2->out->heads);
+    uint64_t bytes = h2->base.written - h2->out->heads;
+    return bytes < h2->out->bodies ? bytes : h2->out->bodies;
 }
 
 bool hps_http2_blocked(const struct hps_http2 *h2)
@@ -473,7 +475,7 @@ bool hps_http2_blocked(const struct hps_http2 *h2)
 
 bool hps_http2_limited(const struct hps_http2 *h2)
 {
-    return h2->base.blocked || h2->in.opened > h2->out.n_turns ||
+    return h2->base.blocked || h2->in->opened > h2->out->n_turns ||
            nghttp2_session_get_remote_window_size(h2->session) <= 0;
 }
 

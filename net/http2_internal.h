@@ -101,6 +101,33 @@ enum http2_phase {
     HTTP2_PHASES,
 };
 
+struct http2_out {
+    struct http2_batch *batch; /* frames that are being written; may be NULL */
+    /* Framed pieces that the kernel does not have yet, in the order of their ends. */
+    struct http2_piece *unreleased_head, *unreleased_tail;
+    uint64_t position; /* bytes ever added to batches */
+    uint64_t bodies;   /* body bytes in `position` */
+    uint64_t heads;    /* other bytes in `position`, without those of `batch` */
+    uint64_t n_turns;  /* calls of http2_write_out so far */
+};
+
+struct http2_in {
+    size_t work;             /* cost of this http2_read_in: its bytes, reads and frames */
+    int32_t frame_id;        /* stream of the current DATA frame */
+    size_t frame_left;       /* bytes of that frame that have not arrived */
+    const uint8_t *data_end; /* end of the last bytes that nghttp2 reported as data */
+    bool in_data;            /* the last read ended within the current DATA frame */
+    struct hps_http2_filter filter;
+    /* Rates of tiny DATA frames, of PING frames, and of all control frames. */
+    struct http2_rate tiny, pings, controls;
+    /* As `opened` of struct hps_http2_stream, for the window of the connection. */
+    uint64_t opened;
+    /* As `opened`, for SETTINGS frames, which change the windows of all streams. */
+    uint64_t opened_streams;
+    bool peer_spoke;  /* the peer's SETTINGS have arrived */
+    bool peer_goaway; /* the peer's GOAWAY has arrived */
+};
+
 struct hps_http2 {
     struct hps_http base;
     struct hps_http2_shared *shared;
@@ -114,35 +141,12 @@ struct hps_http2 {
     unsigned n_streams;
     struct hps_http2_stream *sent; /* streams for which on_sent must be called */
     enum http2_phase phase;        /* only http2_phase_set changes it */
-    unsigned busy;        /* depth of enter() (see http2_fail); nothing is freed while > 0 */
-    bool checks_requests; /* server on a Unix socket: http2_request.c checks requests */
-    bool released;        /* on_released must be called */
-    bool peer_spoke;      /* the peer's SETTINGS have arrived */
-    bool peer_goaway;     /* the peer's GOAWAY has arrived */
-    bool received;        /* result of hps_conn_received, saved when `conn` was freed */
-    struct {
-        struct http2_batch *batch; /* frames that are being written; may be NULL */
-        /* Framed pieces that the kernel does not have yet, in the order of their ends. */
-        struct http2_piece *unreleased_head, *unreleased_tail;
-        uint64_t position; /* bytes ever added to batches */
-        uint64_t bodies;   /* body bytes in `position` */
-        uint64_t heads;    /* other bytes in `position`, without those of `batch` */
-        uint64_t n_turns;  /* calls of http2_write_out so far */
-    } out;
-    struct {
-        size_t work;             /* cost of this http2_read_in: its bytes, reads and frames */
-        int32_t frame_id;        /* stream of the current DATA frame */
-        size_t frame_left;       /* bytes of that frame that have not arrived */
-        const uint8_t *data_end; /* end of the last bytes that nghttp2 reported as data */
-        bool in_data;            /* the last read ended within the current DATA frame */
-        struct hps_http2_filter filter;
-        /* Rates of tiny DATA frames, of PING frames, and of all control frames. */
-        struct http2_rate tiny, pings, controls;
-        /* As `opened` of struct hps_http2_stream, for the window of the connection. */
-        uint64_t opened;
-        /* As `opened`, for SETTINGS frames, which change the windows of all streams. */
-        uint64_t opened_streams;
-    } in;
+    unsigned busy;         /* depth of enter() (see http2_fail); nothing is freed while > 0 */
+    bool checks_requests;  /* server on a Unix socket: http2_request.c checks requests */
+    bool released;         /* on_released must be called */
+    bool received;         /* result of hps_conn_received, saved when `conn` was freed */
+    struct http2_out *out; /* these two are in the allocation of the connection */
+    struct http2_in *in;
     struct hps_error why; /* first cause of the connection's end */
 };
 

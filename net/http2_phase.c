@@ -115,6 +115,6 @@ void hps_http2_drain_now(struct hps_http2 *h2)
 
 bool hps_http2_can_request(const struct hps_http2 *h2)
 {
-    return (h2->phase == HTTP2_HANDSHAKE || h2->phase == HTTP2_OPEN) && !h2->peer_goaway &&
+    return (h2->phase == HTTP2_HANDSHAKE || h2->phase == HTTP2_OPEN) && !h2->in->peer_goaway &&
            nghttp2_session_check_request_allowed(h2->session) != 0;
 }

@@ -60,19 +60,19 @@ static void check_flood(struct hps_http2 *h2, const nghttp2_frame *frame)
     case NGHTTP2_DATA:
         if (frame->hd.length < TINY_DATA_BYTES &&
             (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0 &&
-            rate_passed(&h2->in.tiny, h2->base.read_us, TINY_DATA_MAX)) {
+            rate_passed(&h2->in->tiny, h2->base.read_us, TINY_DATA_MAX)) {
             hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many tiny DATA frames");
         }
         break;
     case NGHTTP2_PING:
-        if (!ack && rate_passed(&h2->in.pings, h2->base.read_us,
+        if (!ack && rate_passed(&h2->in->pings, h2->base.read_us,
                                 h2->n_streams == 0 ? PING_IDLE_MAX : PING_MAX)) {
             hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too_many_pings");
         }
         break;
     case NGHTTP2_SETTINGS:
     case NGHTTP2_PRIORITY:
-        if (!ack && rate_passed(&h2->in.controls, h2->base.read_us, CONTROL_MAX)) {
+        if (!ack && rate_passed(&h2->in->controls, h2->base.read_us, CONTROL_MAX)) {
             hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many control frames");
         }
         break;
@@ -215,9 +215,9 @@ static int cb_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *head
     bool plain = head->type == NGHTTP2_DATA && (head->flags & NGHTTP2_FLAG_PADDED) == 0;
 
     (void)session;
-    h2->in.work += FRAME_WORK;
-    h2->in.frame_id = head->stream_id;
-    h2->in.frame_left = plain ? head->length : 0;
+    h2->in->work += FRAME_WORK;
+    h2->in->frame_id = head->stream_id;
+    h2->in->frame_left = plain ? head->length : 0;
     return 0;
 }
 
@@ -228,8 +228,8 @@ static int cb_data(nghttp2_session *session, uint8_t flags, int32_t id, const ui
     struct hps_http2_stream *stream = http2_stream_of(h2, id);
 
     (void)flags;
-    h2->in.frame_left -= size < h2->in.frame_left ? size : h2->in.frame_left;
-    h2->in.data_end = data + size;
+    h2->in->frame_left -= size < h2->in->frame_left ? size : h2->in->frame_left;
+    h2->in->data_end = data + size;
     if (stream == NULL || h2->events->on_data == NULL) {
         (void)nghttp2_session_consume(session, id, size); /* only memory can fail: next time */
         return 0;
@@ -247,7 +247,7 @@ static int cb_data(nghttp2_session *session, uint8_t flags, int32_t id, const ui
 
 static void on_goaway(struct hps_http2 *h2)
 {
-    h2->peer_goaway = true;
+    h2->in->peer_goaway = true;
     if (h2->events->on_goaway != NULL) {
         h2->events->on_goaway(h2->ctx);
     }
@@ -259,9 +259,9 @@ static void on_window(struct hps_http2 *h2, int32_t id)
     struct hps_http2_stream *stream = http2_stream_of(h2, id);
 
     if (id == 0) {
-        h2->in.opened = h2->out.n_turns + 1;
+        h2->in->opened = h2->out->n_turns + 1;
     } else if (stream != NULL) {
-        stream->opened = h2->out.n_turns + 1;
+        stream->opened = h2->out->n_turns + 1;
     }
 }
 
@@ -306,8 +306,8 @@ static int cb_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, v
     case NGHTTP2_DATA:
         break;
     case NGHTTP2_SETTINGS:
-        h2->peer_spoke = true;
-        h2->in.opened_streams = h2->out.n_turns + 1;
+        h2->in->peer_spoke = true;
+        h2->in->opened_streams = h2->out->n_turns + 1;
         return 0;
     case NGHTTP2_WINDOW_UPDATE:
         on_window(h2, frame->hd.stream_id);
@@ -379,9 +379,9 @@ static void abort_for(struct hps_http2 *h2, int error)
 static void take_in_run(struct hps_http2 *h2, const uint8_t *data, size_t size)
 {
     HPS_ASSERT(http2_takes_in(h2) && size > 0);
-    h2->in.data_end = NULL;
+    h2->in->data_end = NULL;
     ssize_t used = nghttp2_session_mem_recv(h2->session, data, size);
-    h2->in.in_data = h2->in.data_end == data + size;
+    h2->in->in_data = h2->in->data_end == data + size;
     if (used < 0) {
         abort_for(h2, (int)used);
     }
@@ -397,13 +397,13 @@ static void take_in(struct hps_http2 *h2, const uint8_t *data, size_t size)
         return;
     }
     while (http2_takes_in(h2) &&
-           hps_http2_filter_next(&h2->in.filter, &data, &size, &run, &run_bytes)) {
+           hps_http2_filter_next(&h2->in->filter, &data, &size, &run, &run_bytes)) {
         if (run_bytes > 0) {
             take_in_run(h2, run, run_bytes);
         }
     }
-    for (; h2->in.filter.n_dropped > 0; h2->in.filter.n_dropped--) {
-        if (!http2_is_dead(h2) && rate_passed(&h2->in.controls, h2->base.read_us, CONTROL_MAX)) {
+    for (; h2->in->filter.n_dropped > 0; h2->in->filter.n_dropped--) {
+        if (!http2_is_dead(h2) && rate_passed(&h2->in->controls, h2->base.read_us, CONTROL_MAX)) {
             hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many control frames");
         }
     }
@@ -415,12 +415,14 @@ static uint8_t *direct_buffer(struct hps_http2 *h2, size_t *out_capacity)
 {
     struct hps_http2_stream *stream;
 
-    if (h2->events->on_buffer == NULL || !h2->in.in_data || h2->in.frame_left < DIRECT_BYTES_MIN) {
+    if (h2->events->on_buffer == NULL || !h2->in->in_data ||
+        h2->in->frame_left < DIRECT_BYTES_MIN) {
         return NULL;
     }
-    stream = http2_stream_of(h2, h2->in.frame_id);
-    return stream == NULL ? NULL
-                          : h2->events->on_buffer(h2->ctx, stream, h2->in.frame_left, out_capacity);
+    stream = http2_stream_of(h2, h2->in->frame_id);
+    return stream == NULL
+               ? NULL
+               : h2->events->on_buffer(h2->ctx, stream, h2->in->frame_left, out_capacity);
 }
 
 /* One read. *out_more: the socket may have more. */
@@ -451,7 +453,7 @@ static hps_status read_once(struct hps_http2 *h2, bool *out_more)
         take_in(h2, h2->shared->read, size - in_place);
     }
     check_answers(h2);
-    h2->in.work += size > READ_WORK_MIN ? size : READ_WORK_MIN;
+    h2->in->work += size > READ_WORK_MIN ? size : READ_WORK_MIN;
     *out_more = size == size_max + buffer_bytes || hps_conn_is_tls(h2->conn);
     return HPS_OK;
 }
@@ -464,8 +466,8 @@ void http2_read_in(struct hps_http2 *h2)
 
     HPS_ASSERT(h2->busy > 0 && h2->phase >= HTTP2_OPEN);
     h2->base.read_us = hps_loop_now_us(h2->shared->loop);
-    h2->in.work = 0;
-    while (more && http2_takes_in(h2) && h2->in.work < READ_TURN_WORK && !hps_run_is_spent(run)) {
+    h2->in->work = 0;
+    while (more && http2_takes_in(h2) && h2->in->work < READ_TURN_WORK && !hps_run_is_spent(run)) {
         hps_status status = read_once(h2, &more);
         if (status == HPS_AGAIN) {
             break;

@@ -164,23 +164,23 @@ static void release_piece(struct hps_http2 *h2, struct http2_piece *piece)
 
 static void unreleased_add(struct hps_http2 *h2, struct http2_piece *piece)
 {
-    piece->release_at = h2->out.position;
+    piece->release_at = h2->out->position;
     piece->next = NULL;
-    if (h2->out.unreleased_tail != NULL) {
-        h2->out.unreleased_tail->next = piece;
+    if (h2->out->unreleased_tail != NULL) {
+        h2->out->unreleased_tail->next = piece;
     } else {
-        h2->out.unreleased_head = piece;
+        h2->out->unreleased_head = piece;
     }
-    h2->out.unreleased_tail = piece;
+    h2->out->unreleased_tail = piece;
 }
 
 void http2_release_written(struct hps_http2 *h2, uint64_t position)
 {
-    while (h2->out.unreleased_head != NULL && h2->out.unreleased_head->release_at <= position) {
-        struct http2_piece *piece = h2->out.unreleased_head;
-        h2->out.unreleased_head = piece->next;
-        if (h2->out.unreleased_head == NULL) {
-            h2->out.unreleased_tail = NULL;
+    while (h2->out->unreleased_head != NULL && h2->out->unreleased_head->release_at <= position) {
+        struct http2_piece *piece = h2->out->unreleased_head;
+        h2->out->unreleased_head = piece->next;
+        if (h2->out->unreleased_head == NULL) {
+            h2->out->unreleased_tail = NULL;
         }
         release_piece(h2, piece);
     }
@@ -190,7 +190,7 @@ void http2_drop_messages(struct hps_http2_stream *stream)
 {
     struct hps_http2 *h2 = stream->h2;
 
-    for (struct http2_piece *piece = h2->out.unreleased_head; piece != NULL; piece = piece->next) {
+    for (struct http2_piece *piece = h2->out->unreleased_head; piece != NULL; piece = piece->next) {
         if (piece->message->stream == stream) {
             piece->message->stream = NULL;
         }
@@ -292,7 +292,7 @@ static ssize_t cb_read(nghttp2_session *session, int32_t id, uint8_t *buf, size_
 static void frame_pieces(struct hps_http2_stream *stream, size_t length)
 {
     struct hps_http2 *h2 = stream->h2;
-    struct http2_batch *batch = h2->out.batch;
+    struct http2_batch *batch = h2->out->batch;
 
     while (length > 0) {
         struct http2_message *message = stream->head;
@@ -309,8 +309,8 @@ static void frame_pieces(struct hps_http2_stream *stream, size_t length)
         }
         piece->framed += size;
         stream->base.framed += size;
-        h2->out.bodies += size;
-        h2->out.position += size;
+        h2->out->bodies += size;
+        h2->out->position += size;
         length -= size;
         if (piece->framed == piece->size) {
             if (++message->at == message->n_pieces) {
@@ -331,10 +331,10 @@ static int cb_send_data(nghttp2_session *session, nghttp2_frame *frame, const ui
 
     (void)session;
     HPS_ASSERT(frame->data.padlen == 0);
-    batch_copy(h2->out.batch, head, 9);
-    h2->out.position += 9;
+    batch_copy(h2->out->batch, head, 9);
+    h2->out->position += 9;
     frame_pieces(source->ptr, length);
-    return batch_full(h2->out.batch) ? NGHTTP2_ERR_PAUSE : 0;
+    return batch_full(h2->out->batch) ? NGHTTP2_ERR_PAUSE : 0;
 }
 
 /* A response that is complete before its request: tells the client to stop. A reset that was
@@ -375,17 +375,17 @@ nghttp2_data_provider http2_body(struct hps_http2_stream *stream)
 
 static bool fill_batch(struct hps_http2 *h2)
 {
-    if (h2->out.batch == NULL) {
-        h2->out.batch = batch_take(h2->shared);
-        if (h2->out.batch == NULL) {
+    if (h2->out->batch == NULL) {
+        h2->out->batch = batch_take(h2->shared);
+        if (h2->out->batch == NULL) {
             struct hps_error why;
             hps_error_set(&why, HPS_NO_MEMORY, "%s: no memory to send", hps_conn_peer(h2->conn));
             http2_fail(h2, &why);
             return false;
         }
     }
-    h2->out.heads = h2->out.position - h2->out.bodies; /* all of this is written */
-    while (!batch_full(h2->out.batch)) {
+    h2->out->heads = h2->out->position - h2->out->bodies; /* all of this is written */
+    while (!batch_full(h2->out->batch)) {
         const uint8_t *data;
         ssize_t size = nghttp2_session_mem_send(h2->session, &data);
         if (size < 0 || size > CONTROL_BYTES_MAX) {
@@ -398,20 +398,20 @@ static bool fill_batch(struct hps_http2 *h2)
         if (size == 0) {
             break;
         }
-        batch_copy(h2->out.batch, data, (size_t)size);
-        h2->out.position += (size_t)size;
+        batch_copy(h2->out->batch, data, (size_t)size);
+        h2->out->position += (size_t)size;
     }
-    if (h2->out.batch->size > 0) {
+    if (h2->out->batch->size > 0) {
         return true;
     }
-    http2_batch_give(h2->shared, h2->out.batch);
-    h2->out.batch = NULL;
+    http2_batch_give(h2->shared, h2->out->batch);
+    h2->out->batch = NULL;
     return false;
 }
 
 static void batch_advance(struct hps_http2 *h2, size_t size)
 {
-    struct http2_batch *batch = h2->out.batch;
+    struct http2_batch *batch = h2->out->batch;
 
     HPS_ASSERT(size > 0 && size <= batch->size);
     h2->base.written += size;
@@ -455,12 +455,12 @@ void http2_write_out(struct hps_http2 *h2)
 
     HPS_ASSERT(h2->busy > 0 && h2->phase >= HTTP2_OPEN);
     h2->base.blocked = false;
-    h2->out.n_turns++;
+    h2->out->n_turns++;
     while (!http2_is_dead(h2)) {
-        if ((h2->out.batch == NULL || h2->out.batch->size == 0) && !fill_batch(h2)) {
+        if ((h2->out->batch == NULL || h2->out->batch->size == 0) && !fill_batch(h2)) {
             break;
         }
-        struct http2_batch *batch = h2->out.batch;
+        struct http2_batch *batch = h2->out->batch;
         size_t size;
         hps_status status = hps_conn_writev(h2->conn, batch->iov + batch->at,
                                             (int)(batch->n_iov - batch->at), &size);
@@ -490,12 +490,12 @@ void http2_write_out(struct hps_http2 *h2)
 
 size_t http2_batch_left(const struct hps_http2 *h2)
 {
-    return h2->out.batch != NULL ? h2->out.batch->size : 0;
+    return h2->out->batch != NULL ? h2->out->batch->size : 0;
 }
 
 uint64_t http2_unreleased_from(const struct hps_http2 *h2)
 {
-    return h2->out.unreleased_head != NULL ? h2->out.unreleased_head->release_at : UINT64_MAX;
+    return h2->out->unreleased_head != NULL ? h2->out->unreleased_head->release_at : UINT64_MAX;
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */

@@ -210,9 +210,9 @@ size_t hps_http2_stream_queued(const struct hps_http2_stream *stream)
 bool hps_http2_stream_limited(const struct hps_http2_stream *stream)
 {
     const struct hps_http2 *h2 = stream->h2;
-    uint64_t n_turns = h2->out.n_turns;
+    uint64_t n_turns = h2->out->n_turns;
 
-    return stream->opened > n_turns || h2->in.opened_streams > n_turns ||
+    return stream->opened > n_turns || h2->in->opened_streams > n_turns ||
            nghttp2_session_get_stream_remote_window_size(h2->session, stream->id) <= 0;
 }
 

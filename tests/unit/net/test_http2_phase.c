@@ -17,6 +17,8 @@ struct fixture {
     struct hps_loop *loop;
     struct hps_http2_shared shared;
     struct hps_http2 h2;
+    struct http2_out out;
+    struct http2_in in;
     struct hps_http2_stream stream;
 };
 
@@ -44,6 +46,8 @@ static void make(struct fixture *f, enum http2_phase phase)
                                .conn = (struct hps_conn *)f, /* is never looked into */
                                .session = (nghttp2_session *)f,
                                .options = {.server = true},
+                               .out = &f->out,
+                               .in = &f->in,
                                .phase = phase};
     hps_run_item_init(&f->h2.item, hps_loop_work(loop), 0, do_nothing);
     f->stream = (struct hps_http2_stream){.h2 = &f->h2, .id = 1, .send = HTTP2_SEND_OPEN};
@@ -165,9 +169,9 @@ static void test_connection_when_it_lies_then_assert(void **state)
     LIES(HTTP2_ABORTING, hps_run_remove(&h2->item));  /* nothing would end it */
     LIES(HTTP2_ABANDONED, hps_run_remove(&h2->item)); /* the same */
     LIES(HTTP2_GOAWAY, h2->options.server = false);   /* clients only drain */
-    LIES(HTTP2_HANDSHAKE, h2->peer_spoke = true);     /* before TLS was over */
-    LIES(HTTP2_HANDSHAKE, (h2->out.position = 9, h2->base.written = 9));
-    LIES(HTTP2_OPEN, h2->out.position = 9);    /* bytes that are nowhere */
+    LIES(HTTP2_HANDSHAKE, h2->in->peer_spoke = true); /* before TLS was over */
+    LIES(HTTP2_HANDSHAKE, (h2->out->position = 9, h2->base.written = 9));
+    LIES(HTTP2_OPEN, h2->out->position = 9);   /* bytes that are nowhere */
     LIES(HTTP2_OPEN, h2->base.blocked = true); /* with nothing to write */
     LIES(HTTP2_OPEN, h2->n_streams = 0);
     LIES(HTTP2_OPEN, h2->base.queued = 1); /* more than all together */
