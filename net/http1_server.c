@@ -28,34 +28,35 @@ void http1_sane(const struct http1 *http)
     size_t body_left = 0;
 
     HPS_DEBUG_ASSERT(hps_loop_is_mine(http->loop));
-    for (unsigned i = http->out.at; i < http->out.n_pieces; i++) {
-        body_left += http->out.pieces[i].size;
+    for (unsigned i = http->out->at; i < http->out->n_pieces; i++) {
+        body_left += http->out->pieces[i].size;
     }
-    if (http->out.text.size > http->out.heads) {
-        size_t from = http->out.text_at > http->out.heads ? http->out.text_at : http->out.heads;
-        body_left += http->out.text.size - from;
+    if (http->out->text.size > http->out->heads) {
+        size_t from = http->out->text_at > http->out->heads ? http->out->text_at : http->out->heads;
+        body_left += http->out->text.size - from;
     }
-    HPS_ASSERT(http->in.at <= http->in.bytes.size);
-    HPS_ASSERT(http->out.text_at <= http->out.text.size);
+    HPS_ASSERT(http->in->at <= http->in->bytes.size);
+    HPS_ASSERT(http->out->text_at <= http->out->text.size);
     HPS_ASSERT(http->base.queued == body_left);
-    HPS_ASSERT(!http->has_stream || http->stream.queued == body_left);
+    HPS_ASSERT(!http->request->is_open || http->request->stream.queued == body_left);
     HPS_ASSERT(!http->base.blocked || http1_unwritten(http) > 0);
-    HPS_ASSERT(!http->finished || http->responded);
+    HPS_ASSERT(!http->request->finished || http->request->responded);
     switch (http->phase) {
     case HTTP1_HANDSHAKE:
-        HPS_ASSERT(!http->has_stream && http->in.bytes.size == 0 && http1_unwritten(http) == 0);
+        HPS_ASSERT(!http->request->is_open && http->in->bytes.size == 0 &&
+                   http1_unwritten(http) == 0);
         break;
     case HTTP1_HEAD:
-        HPS_ASSERT(!http->has_stream && !http->close && http1_unwritten(http) == 0);
+        HPS_ASSERT(!http->request->is_open && !http->close && http1_unwritten(http) == 0);
         break;
     case HTTP1_BODY:
-        HPS_ASSERT(http->has_stream && !http->responded);
+        HPS_ASSERT(http->request->is_open && !http->request->responded);
         break;
     case HTTP1_CALL:
-        HPS_ASSERT(http->has_stream);
+        HPS_ASSERT(http->request->is_open);
         break;
     case HTTP1_LINGER:
-        HPS_ASSERT(!http->has_stream && hps_timer_armed(&http->timer));
+        HPS_ASSERT(!http->request->is_open && hps_timer_armed(&http->timer));
         break;
     case HTTP1_LAST:
     case HTTP1_FAILED:
@@ -76,14 +77,14 @@ static void destroy(struct http1 *http)
     hps_conn_free(http->conn);
     http->conn = NULL;
     http1_drop_out(http);
-    if (http->has_stream) {
+    if (http->request->is_open) {
         http1_stream_close(http, http->error != HPS_HTTP2_NO_ERROR ? http->error : HPS_HTTP2_LOST);
     }
     if (http->phase == HTTP1_FAILED) {
         http->base.events->on_closed(http->base.ctx, &http->why);
     }
-    hps_buf_fini(&http->in.bytes);
-    hps_buf_fini(&http->out.text);
+    hps_buf_fini(&http->in->bytes);
+    hps_buf_fini(&http->out->text);
     hps_free(http);
 }
 
@@ -307,15 +308,15 @@ static bool op_is_limited(const struct hps_http *base)
 
 static uint64_t op_written_bodies(const struct hps_http *base)
 {
-    return http1_of_const(base)->out.bodies;
+    return http1_of_const(base)->out->bodies;
 }
 
 static void op_finish(struct hps_http_stream *stream)
 {
     struct http1 *http = http1_of(stream->http);
 
-    HPS_ASSERT(http->has_stream && http->responded);
-    http->finished = true;
+    HPS_ASSERT(http->request->is_open && http->request->responded);
+    http->request->finished = true;
     http1_kick(http);
 }
 
@@ -362,7 +363,8 @@ hps_status hps_http1_serve(struct hps_loop *loop, atomic_size_t *queued, struct 
                            uint64_t handshake_timeout_us, const struct hps_http_events *events,
                            void *ctx, struct hps_http **out_http, struct hps_error *err)
 {
-    struct http1 *http = hps_calloc(1, sizeof *http);
+    struct http1 *http =
+        hps_calloc(1, sizeof *http + sizeof *http->request + sizeof *http->in + sizeof *http->out);
 
     HPS_ASSERT(hps_loop_is_mine(loop));
     if (http == NULL ||
@@ -373,16 +375,19 @@ hps_status hps_http1_serve(struct hps_loop *loop, atomic_size_t *queued, struct 
         hps_free(http);
         return HPS_NO_MEMORY;
     }
+    http->request = (struct http1_request *)(http + 1);
+    http->in = (struct http1_in *)(http->request + 1);
+    http->out = (struct http1_out *)(http->in + 1);
     http->base =
         (struct hps_http){.ops = &ops, .events = events, .ctx = ctx, .read_us = hps_clock_us()};
-    http->stream.http = &http->base;
+    http->request->stream.http = &http->base;
     http->loop = loop;
     http->conn = conn;
     http->queued = queued;
     hps_run_item_init(&http->item, hps_loop_work(loop), hps_conn_client(conn), work);
     hps_timer_init(&http->timer, on_timer, http);
-    hps_buf_init(&http->in.bytes, HTTP1_IN_BYTES_MAX);
-    hps_buf_init(&http->out.text, SIZE_MAX / 2);
+    hps_buf_init(&http->in->bytes, HTTP1_IN_BYTES_MAX);
+    hps_buf_init(&http->out->text, SIZE_MAX / 2);
     http1_kick(http);
     *out_http = &http->base;
     return HPS_OK;

@@ -55,9 +55,39 @@ struct http1_piece {
     size_t size;
 };
 
+/* The current request. */
+struct http1_request {
+    struct hps_http_stream stream; /* valid while is_open */
+    bool is_open;
+    bool responded;  /* the head of the response was put into out->text */
+    bool finished;   /* the body of the response is queued completely */
+    bool keep_alive; /* the client keeps the connection after it */
+    unsigned minor;  /* the x of HTTP/1.x */
+};
+
+struct http1_in {
+    struct hps_buf bytes; /* received; the bytes before `at` are parsed */
+    size_t at;
+    size_t scanned;     /* bytes after `at` that were searched for the end of the head */
+    uint64_t body_left; /* missing bytes of the body, or of the current chunk */
+    enum http1_chunk_phase chunk;
+    size_t trailer_bytes;
+    size_t work;    /* bytes read by this call of http1_read_in; small reads count more */
+    size_t dropped; /* bytes dropped in LINGER */
+};
+
+struct http1_out {
+    struct hps_buf text; /* response heads, then the bytes of http1_send_copy */
+    size_t text_at;      /* bytes of `text` that the kernel has */
+    size_t heads;        /* bytes of `text` that are response heads */
+    struct http1_piece *pieces;
+    unsigned n_pieces;
+    unsigned at;     /* index of the first piece that the kernel does not have completely */
+    uint64_t bodies; /* body bytes ever written */
+};
+
 struct http1 {
     struct hps_http base;
-    struct hps_http_stream stream; /* valid while has_stream */
     struct hps_loop *loop;
     struct hps_conn *conn;
     atomic_size_t *queued;    /* body bytes that wait to be sent, on all connections */
@@ -68,36 +98,15 @@ struct http1 {
     enum http1_phase phase; /* only http1_phase_set changes it */
     unsigned busy;          /* depth of enter() (see http1_fail); nothing is freed while > 0 */
     bool aborting;          /* `step` fails the connection with `why` */
-    bool has_stream;
-    bool responded;   /* the head of the response was put into out.text */
-    bool finished;    /* the body of the response is queued completely */
-    bool keep_alive;  /* the client keeps the connection after the current request */
-    bool draining;    /* the next response has "Connection: close" */
-    bool ending;      /* close as soon as no request is pending */
-    bool close;       /* close after the current response, which has "Connection: close" */
-    bool half_closed; /* the peer has ended its side */
-    bool received;    /* result of hps_conn_received, saved when `conn` was freed */
-    unsigned minor;   /* the x of HTTP/1.x in the current request */
-    uint32_t error;   /* code for on_stream_closed if the connection fails */
-    struct {
-        struct hps_buf bytes; /* received; the bytes before `at` are parsed */
-        size_t at;
-        size_t scanned;     /* bytes after `at` that were searched for the end of the head */
-        uint64_t body_left; /* missing bytes of the body, or of the current chunk */
-        enum http1_chunk_phase chunk;
-        size_t trailer_bytes;
-        size_t work;    /* bytes read by this call of http1_read_in; small reads count more */
-        size_t dropped; /* bytes dropped in LINGER */
-    } in;
-    struct {
-        struct hps_buf text; /* response heads, then the bytes of http1_send_copy */
-        size_t text_at;      /* bytes of `text` that the kernel has */
-        size_t heads;        /* bytes of `text` that are response heads */
-        struct http1_piece *pieces;
-        unsigned n_pieces;
-        unsigned at;     /* index of the first piece that the kernel does not have completely */
-        uint64_t bodies; /* body bytes ever written */
-    } out;
+    bool draining;          /* the next response has "Connection: close" */
+    bool ending;            /* close as soon as no request is pending */
+    bool close;             /* close after the current response, which has "Connection: close" */
+    bool half_closed;       /* the peer has ended its side */
+    bool received;          /* result of hps_conn_received, saved when `conn` was freed */
+    uint32_t error;         /* code for on_stream_closed if the connection fails */
+    struct http1_request *request; /* these three are in the allocation of the connection */
+    struct http1_in *in;
+    struct http1_out *out;
     struct hps_error why; /* first cause of the connection's end */
 };
 
@@ -155,7 +164,7 @@ void http1_take_in(struct http1 *http);
 /* Received bytes that are not parsed yet. */
 static inline size_t http1_waiting(const struct http1 *http)
 {
-    return http->in.bytes.size - http->in.at;
+    return http->in->bytes.size - http->in->at;
 }
 
 /* ---- http1_server_send.c --------------------------------------------------------------------- */

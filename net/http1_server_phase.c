@@ -36,10 +36,10 @@ void http1_phase_set(struct http1 *http, enum http1_phase to)
 
 size_t http1_unwritten(const struct http1 *http)
 {
-    size_t size = http->out.text.size - http->out.text_at;
+    size_t size = http->out->text.size - http->out->text_at;
 
-    for (unsigned i = http->out.at; i < http->out.n_pieces; i++) {
-        size += http->out.pieces[i].size;
+    for (unsigned i = http->out->at; i < http->out->n_pieces; i++) {
+        size += http->out->pieces[i].size;
     }
     return size;
 }
@@ -64,11 +64,11 @@ void http1_fail(struct http1 *http, hps_status status, const char *fmt, ...)
 
 void http1_stream_close(struct http1 *http, uint32_t error)
 {
-    HPS_ASSERT(http->has_stream && http->stream.queued == 0);
-    http->has_stream = false;
-    http->responded = false;
-    http->finished = false;
-    http->base.events->on_stream_closed(http->base.ctx, &http->stream, error);
+    HPS_ASSERT(http->request->is_open && http->request->stream.queued == 0);
+    http->request->is_open = false;
+    http->request->responded = false;
+    http->request->finished = false;
+    http->base.events->on_stream_closed(http->base.ctx, &http->request->stream, error);
 }
 
 /* Lets the peer close first. To close while it still sends would reset the connection, and the
@@ -80,8 +80,8 @@ static void linger(struct http1 *http)
         return;
     }
     http1_phase_set(http, HTTP1_LINGER);
-    http->in.at = 0;
-    hps_buf_fini(&http->in.bytes);
+    http->in->at = 0;
+    hps_buf_fini(&http->in->bytes);
     hps_timer_set_after(http->loop, &http->timer, LINGER_US);
     hps_conn_shutdown_write(http->conn);
 }
@@ -89,7 +89,7 @@ static void linger(struct http1 *http)
 void http1_answered(struct http1 *http)
 {
     HPS_ASSERT(http1_unwritten(http) == 0);
-    if (http->has_stream) {
+    if (http->request->is_open) {
         http1_stream_close(http, HPS_HTTP2_NO_ERROR);
     }
     if (http1_is_dead(http)) {

@@ -168,7 +168,7 @@ static const char *parse(struct head *head, char *text, size_t size)
 static void tell_head(struct http1 *http, const struct head *head)
 {
     const struct hps_http_events *events = http->base.events;
-    struct hps_http_stream *stream = &http->stream;
+    struct hps_http_stream *stream = &http->request->stream;
     void *ctx = http->base.ctx;
 
     events->on_stream(ctx, stream);
@@ -189,7 +189,7 @@ static void end_request(struct http1 *http)
         http1_phase_set(http, HTTP1_CALL);
     }
     if (http->phase == HTTP1_CALL && !http->aborting) {
-        http->base.events->on_end(http->base.ctx, &http->stream);
+        http->base.events->on_end(http->base.ctx, &http->request->stream);
     }
 }
 
@@ -197,18 +197,18 @@ static void begin_request(struct http1 *http, const struct head *head)
 {
     bool has_body = head->chunked || head->length > 0;
 
-    http->has_stream = true;
-    http->stream = (struct hps_http_stream){.http = &http->base,
-                                            .body_bytes = head->chunked ? HPS_HTTP_BODY_OF_ANY_SIZE
-                                                                        : head->length};
-    http->minor = head->line.minor;
-    http->keep_alive = !head->closes && (head->line.minor == 1 || head->keeps_alive);
-    http->in.chunk = head->chunked ? HTTP1_CHUNK_SIZE : HTTP1_CHUNK_NONE;
-    http->in.body_left = head->length;
-    http->in.trailer_bytes = 0;
+    http->request->is_open = true;
+    http->request->stream = (struct hps_http_stream){
+        .http = &http->base,
+        .body_bytes = head->chunked ? HPS_HTTP_BODY_OF_ANY_SIZE : head->length};
+    http->request->minor = head->line.minor;
+    http->request->keep_alive = !head->closes && (head->line.minor == 1 || head->keeps_alive);
+    http->in->chunk = head->chunked ? HTTP1_CHUNK_SIZE : HTTP1_CHUNK_NONE;
+    http->in->body_left = head->length;
+    http->in->trailer_bytes = 0;
     http1_phase_set(http, has_body ? HTTP1_BODY : HTTP1_CALL);
     tell_head(http, head);
-    if (has_body && head->expects && http->minor == 1 && http->phase == HTTP1_BODY &&
+    if (has_body && head->expects && http->request->minor == 1 && http->phase == HTTP1_BODY &&
         !http->aborting && http1_waiting(http) == 0) {
         http1_continue(http);
     }
@@ -223,23 +223,24 @@ static bool take_head(struct http1 *http)
     struct head head = {0};
     char *text;
 
-    while (http1_waiting(http) >= 2 && memcmp(http->in.bytes.data + http->in.at, "\r\n", 2) == 0) {
-        http->in.at += 2; /* some old clients send CR LF after a body */
-        http->in.scanned = 0;
+    while (http1_waiting(http) >= 2 &&
+           memcmp(http->in->bytes.data + http->in->at, "\r\n", 2) == 0) {
+        http->in->at += 2; /* some old clients send CR LF after a body */
+        http->in->scanned = 0;
     }
     size_t waiting = http1_waiting(http);
     if (waiting == 0) {
         http->base.head_us = 0;
-        http->in.at = 0;
-        hps_buf_fini(&http->in.bytes); /* an idle connection needs no buffer */
+        http->in->at = 0;
+        hps_buf_fini(&http->in->bytes); /* an idle connection needs no buffer */
         return false;
     }
     if (http->base.head_us == 0) {
         http->base.head_us = hps_loop_now_us(http->loop);
     }
-    text = (char *)http->in.bytes.data + http->in.at;
-    size_t size = hps_http1_head_end(text, waiting, http->in.scanned);
-    http->in.scanned = waiting;
+    text = (char *)http->in->bytes.data + http->in->at;
+    size_t size = hps_http1_head_end(text, waiting, http->in->scanned);
+    http->in->scanned = waiting;
     if (size > HTTP1_HEAD_BYTES_MAX || (size == 0 && waiting >= HTTP1_HEAD_BYTES_MAX)) {
         http1_refuse(http, 431, "the head of a request has more than 16 KiB");
         return false;
@@ -250,8 +251,8 @@ static bool take_head(struct http1 *http)
         }
         return false;
     }
-    http->in.scanned = 0;
-    http->in.at += size;
+    http->in->scanned = 0;
+    http->in->at += size;
     http->base.head_us = 0;
     const char *why = parse(&head, text, size);
     if (why != NULL) {
@@ -276,14 +277,14 @@ static void refuse_body(struct http1 *http, const char *why)
 /* Bytes of the body; at most body_left. */
 static void take_data(struct http1 *http, const uint8_t *data, size_t size)
 {
-    HPS_ASSERT(size > 0 && size <= http->in.body_left);
-    http->in.body_left -= size;
-    http->base.events->on_data(http->base.ctx, &http->stream, data, size);
-    if (http->in.body_left > 0 || http->phase != HTTP1_BODY) {
+    HPS_ASSERT(size > 0 && size <= http->in->body_left);
+    http->in->body_left -= size;
+    http->base.events->on_data(http->base.ctx, &http->request->stream, data, size);
+    if (http->in->body_left > 0 || http->phase != HTTP1_BODY) {
         return;
     }
-    if (http->in.chunk == HTTP1_CHUNK_DATA) {
-        http->in.chunk = HTTP1_CHUNK_END;
+    if (http->in->chunk == HTTP1_CHUNK_DATA) {
+        http->in->chunk = HTTP1_CHUNK_END;
     } else {
         end_request(http);
     }
@@ -293,7 +294,7 @@ static void take_data(struct http1 *http, const uint8_t *data, size_t size)
  * False: it is not complete, or the body was rejected. */
 static bool take_line(struct http1 *http, size_t bytes_max, char **out_line, size_t *out_size)
 {
-    char *line = (char *)http->in.bytes.data + http->in.at;
+    char *line = (char *)http->in->bytes.data + http->in->at;
     size_t waiting = http1_waiting(http);
     char *eol = waiting > 0 ? memchr(line, '\n', waiting) : NULL;
 
@@ -308,7 +309,7 @@ static bool take_line(struct http1 *http, size_t bytes_max, char **out_line, siz
         refuse_body(http, "a line of a chunked body is malformed");
         return false;
     }
-    http->in.at += size + 1;
+    http->in->at += size + 1;
     line[size - 1] = '\0';
     *out_line = line;
     *out_size = size - 1;
@@ -334,14 +335,14 @@ static bool take_chunk_size(struct http1 *http)
         char c = line[i];
         size = size << 4 | (uint64_t)(c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10);
     }
-    http->in.body_left = size;
-    http->in.chunk = size > 0 ? HTTP1_CHUNK_DATA : HTTP1_CHUNK_TRAILER;
+    http->in->body_left = size;
+    http->in->chunk = size > 0 ? HTTP1_CHUNK_DATA : HTTP1_CHUNK_TRAILER;
     return true;
 }
 
 static bool take_chunk_end(struct http1 *http)
 {
-    const uint8_t *at = http->in.bytes.data + http->in.at;
+    const uint8_t *at = http->in->bytes.data + http->in->at;
 
     if (http1_waiting(http) < 2) {
         return false;
@@ -350,8 +351,8 @@ static bool take_chunk_end(struct http1 *http)
         refuse_body(http, "a chunk is longer than its size");
         return false;
     }
-    http->in.at += 2;
-    http->in.chunk = HTTP1_CHUNK_SIZE;
+    http->in->at += 2;
+    http->in->chunk = HTTP1_CHUNK_SIZE;
     return true;
 }
 
@@ -361,15 +362,16 @@ static bool take_trailer(struct http1 *http)
     char *line;
     size_t size;
 
-    if (!take_line(http, TRAILER_BYTES_MAX - http->in.trailer_bytes, &line, &size)) {
+    if (!take_line(http, TRAILER_BYTES_MAX - http->in->trailer_bytes, &line, &size)) {
         return false;
     }
     if (size == 0) {
         end_request(http);
         return true;
     }
-    http->in.trailer_bytes += size + 2;
-    if (http->in.trailer_bytes >= TRAILER_BYTES_MAX || !hps_http1_field_parse(line, size, &field)) {
+    http->in->trailer_bytes += size + 2;
+    if (http->in->trailer_bytes >= TRAILER_BYTES_MAX ||
+        !hps_http1_field_parse(line, size, &field)) {
         refuse_body(http, "a trailer field is malformed, or the trailer is too long");
         return false;
     }
@@ -381,7 +383,7 @@ static bool take_body(struct http1 *http)
 {
     size_t waiting = http1_waiting(http);
 
-    switch (http->in.chunk) {
+    switch (http->in->chunk) {
     case HTTP1_CHUNK_SIZE:
         return take_chunk_size(http);
     case HTTP1_CHUNK_END:
@@ -395,9 +397,9 @@ static bool take_body(struct http1 *http)
     if (waiting == 0) {
         return false;
     }
-    size_t size = waiting < http->in.body_left ? waiting : (size_t)http->in.body_left;
-    const uint8_t *data = http->in.bytes.data + http->in.at;
-    http->in.at += size;
+    size_t size = waiting < http->in->body_left ? waiting : (size_t)http->in->body_left;
+    const uint8_t *data = http->in->bytes.data + http->in->at;
+    http->in->at += size;
     take_data(http, data, size);
     return true;
 }
@@ -417,13 +419,13 @@ void http1_take_in(struct http1 *http)
 static uint8_t *direct_buffer(struct http1 *http, size_t *out_capacity)
 {
     bool in_data = http->phase == HTTP1_BODY &&
-                   (http->in.chunk == HTTP1_CHUNK_NONE || http->in.chunk == HTTP1_CHUNK_DATA);
+                   (http->in->chunk == HTTP1_CHUNK_NONE || http->in->chunk == HTTP1_CHUNK_DATA);
 
     if (!in_data || http1_waiting(http) > 0 || http->base.events->on_buffer == NULL) {
         return NULL;
     }
-    size_t size = http->in.body_left < SIZE_MAX ? (size_t)http->in.body_left : SIZE_MAX;
-    return http->base.events->on_buffer(http->base.ctx, &http->stream, size, out_capacity);
+    size_t size = http->in->body_left < SIZE_MAX ? (size_t)http->in->body_left : SIZE_MAX;
+    return http->base.events->on_buffer(http->base.ctx, &http->request->stream, size, out_capacity);
 }
 
 /* One read. *out_more: the socket may have more. */
@@ -433,7 +435,7 @@ static hps_status read_to(struct http1 *http, uint8_t *to, size_t size_max, size
     hps_status status = hps_conn_read(http->conn, to, size_max, out_size);
 
     if (status == HPS_OK) {
-        http->in.work += *out_size > READ_WORK_MIN ? *out_size : READ_WORK_MIN;
+        http->in->work += *out_size > READ_WORK_MIN ? *out_size : READ_WORK_MIN;
         *out_more = *out_size == size_max || hps_conn_is_tls(http->conn);
     }
     return status;
@@ -452,11 +454,11 @@ static hps_status read_direct(struct http1 *http, uint8_t *to, size_t size_max, 
 
 static hps_status read_buffered(struct http1 *http, bool *out_more)
 {
-    struct hps_buf *in = &http->in.bytes;
+    struct hps_buf *in = &http->in->bytes;
     size_t size = 0;
 
-    hps_buf_consume(in, http->in.at);
-    http->in.at = 0;
+    hps_buf_consume(in, http->in->at);
+    http->in->at = 0;
     size_t size_max = HTTP1_IN_BYTES_MAX - in->size;
     HPS_ASSERT(size_max >= READ_BYTES_MIN); /* else reading is not wanted */
     if (in->capacity - in->size < READ_BYTES_MIN && hps_buf_reserve(in, READ_BYTES_MIN) != HPS_OK) {
@@ -477,8 +479,8 @@ static hps_status read_away(struct http1 *http, bool *out_more)
     size_t size = 0;
     hps_status status = read_to(http, sink, sizeof sink, &size, out_more);
 
-    http->in.dropped += size;
-    return http->in.dropped > DROPPED_BYTES_MAX ? HPS_CLOSED : status;
+    http->in->dropped += size;
+    return http->in->dropped > DROPPED_BYTES_MAX ? HPS_CLOSED : status;
 }
 
 static hps_status read_once(struct http1 *http, bool *out_more)
@@ -502,7 +504,7 @@ static void peer_ended(struct http1 *http)
     }
     http->half_closed = true;
     hps_timer_set_after(http->loop, &http->timer, 0);
-    if (!http->responded && http->minor == 1 && !hps_conn_is_unix(http->conn)) {
+    if (!http->request->responded && http->request->minor == 1 && !hps_conn_is_unix(http->conn)) {
         http1_continue(http); /* if the peer has closed, TCP reports that after a write */
     }
 }
@@ -523,8 +525,8 @@ void http1_read_in(struct http1 *http)
 
     HPS_ASSERT(http->busy > 0 && http->phase > HTTP1_HANDSHAKE);
     http->base.read_us = hps_loop_now_us(http->loop);
-    http->in.work = 0;
-    while (more && reads(http) && http->in.work < READ_TURN_WORK &&
+    http->in->work = 0;
+    while (more && reads(http) && http->in->work < READ_TURN_WORK &&
            !hps_run_is_spent(http->item.run)) {
         hps_status status = read_once(http, &more);
         if (status == HPS_AGAIN) {

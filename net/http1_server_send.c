@@ -31,39 +31,39 @@ static struct http1 *http1_of(struct hps_http_stream *stream)
 
 static bool is_empty(const struct http1 *http)
 {
-    return http->out.text_at == http->out.text.size && http->out.at == http->out.n_pieces;
+    return http->out->text_at == http->out->text.size && http->out->at == http->out->n_pieces;
 }
 
 static void count_queued(struct http1 *http, size_t size)
 {
     http->base.queued += size;
-    http->stream.queued += size;
+    http->request->stream.queued += size;
     atomic_fetch_add_explicit(http->queued, size, memory_order_relaxed);
 }
 
 static void count_gone(struct http1 *http, size_t size)
 {
-    HPS_ASSERT(size <= http->base.queued && size <= http->stream.queued);
+    HPS_ASSERT(size <= http->base.queued && size <= http->request->stream.queued);
     http->base.queued -= size;
-    http->stream.queued -= size;
+    http->request->stream.queued -= size;
     atomic_fetch_sub_explicit(http->queued, size, memory_order_relaxed);
 }
 
 static void clear(struct http1 *http)
 {
-    hps_buf_fini(&http->out.text); /* most connections are idle */
-    hps_free(http->out.pieces);
-    http->out.pieces = NULL;
-    http->out.n_pieces = 0;
-    http->out.at = 0;
-    http->out.text_at = 0;
-    http->out.heads = 0;
+    hps_buf_fini(&http->out->text); /* most connections are idle */
+    hps_free(http->out->pieces);
+    http->out->pieces = NULL;
+    http->out->n_pieces = 0;
+    http->out->at = 0;
+    http->out->text_at = 0;
+    http->out->heads = 0;
 }
 
 void http1_drop_out(struct http1 *http)
 {
-    for (unsigned i = http->out.at; i < http->out.n_pieces; i++) {
-        hps_block_unref(http->out.pieces[i].block);
+    for (unsigned i = http->out->at; i < http->out->n_pieces; i++) {
+        hps_block_unref(http->out->pieces[i].block);
     }
     count_gone(http, http->base.queued);
     clear(http);
@@ -74,15 +74,15 @@ void http1_drop_out(struct http1 *http)
 
 static int gather(const struct http1 *http, struct iovec iov[IOV_MAX_BATCH])
 {
-    size_t size = http->out.text.size - http->out.text_at;
+    size_t size = http->out->text.size - http->out->text_at;
     int n = 0;
 
     if (size > 0) {
         iov[n++] =
-            (struct iovec){.iov_base = http->out.text.data + http->out.text_at, .iov_len = size};
+            (struct iovec){.iov_base = http->out->text.data + http->out->text_at, .iov_len = size};
     }
-    for (unsigned i = http->out.at; i < http->out.n_pieces && n < IOV_MAX_BATCH; i++) {
-        const struct http1_piece *piece = &http->out.pieces[i];
+    for (unsigned i = http->out->at; i < http->out->n_pieces && n < IOV_MAX_BATCH; i++) {
+        const struct http1_piece *piece = &http->out->pieces[i];
         size_t left = BATCH_BYTES > size ? BATCH_BYTES - size : 0;
         size_t take = piece->size < left ? piece->size : left;
         if (take == 0) {
@@ -97,18 +97,19 @@ static int gather(const struct http1 *http, struct iovec iov[IOV_MAX_BATCH])
 /* Marks `size` more bytes as written. Returns how many of them belong to bodies. */
 static size_t advance(struct http1 *http, size_t size)
 {
-    size_t text = http->out.text.size - http->out.text_at;
+    size_t text = http->out->text.size - http->out->text_at;
     size_t bodies = 0;
 
     text = text < size ? text : size;
-    size_t heads = http->out.heads > http->out.text_at ? http->out.heads - http->out.text_at : 0;
+    size_t heads =
+        http->out->heads > http->out->text_at ? http->out->heads - http->out->text_at : 0;
     heads = heads < text ? heads : text;
-    http->out.text_at += text;
+    http->out->text_at += text;
     bodies = text - heads;
     size -= text;
     while (size > 0) {
-        struct http1_piece *piece = &http->out.pieces[http->out.at];
-        HPS_ASSERT(http->out.at < http->out.n_pieces);
+        struct http1_piece *piece = &http->out->pieces[http->out->at];
+        HPS_ASSERT(http->out->at < http->out->n_pieces);
         size_t take = piece->size < size ? piece->size : size;
         piece->data += take;
         piece->size -= take;
@@ -116,7 +117,7 @@ static size_t advance(struct http1 *http, size_t size)
         bodies += take;
         if (piece->size == 0) {
             hps_block_unref(piece->block);
-            http->out.at++;
+            http->out->at++;
         }
     }
     return bodies;
@@ -127,15 +128,15 @@ static void wrote(struct http1 *http, size_t size)
     size_t bodies = advance(http, size);
 
     http->base.written += size;
-    http->out.bodies += bodies;
-    http->stream.framed += bodies;
+    http->out->bodies += bodies;
+    http->request->stream.framed += bodies;
     if (is_empty(http)) {
         clear(http);
     }
     if (bodies > 0) {
         count_gone(http, bodies);
-        if (http->has_stream) {
-            http->base.events->on_sent(http->base.ctx, &http->stream);
+        if (http->request->is_open) {
+            http->base.events->on_sent(http->base.ctx, &http->request->stream);
         }
         if (!http1_is_dead(http)) {
             http->base.events->on_released(http->base.ctx);
@@ -169,8 +170,9 @@ void http1_write_out(struct http1 *http)
         wrote(http, size);
         hps_run_see(http->item.run, hps_clock_us());
     }
-    bool is_last = http->phase == HTTP1_LAST && !http->has_stream;
-    if (!http1_is_dead(http) && !http->aborting && is_empty(http) && (http->finished || is_last)) {
+    bool is_last = http->phase == HTTP1_LAST && !http->request->is_open;
+    if (!http1_is_dead(http) && !http->aborting && is_empty(http) &&
+        (http->request->finished || is_last)) {
         http1_answered(http);
     }
 }
@@ -212,7 +214,7 @@ static hps_status put_text(struct hps_buf *out, const char *text)
 static hps_status put_head(struct http1 *http, const struct hps_http_field *fields,
                            unsigned n_fields)
 {
-    struct hps_buf *out = &http->out.text;
+    struct hps_buf *out = &http->out->text;
     unsigned status = 0;
 
     HPS_ASSERT(n_fields > 0 && HPS_HTTP_IS(fields->name, fields->name_size, ":status"));
@@ -230,30 +232,30 @@ static hps_status put_head(struct http1 *http, const struct hps_http_field *fiel
             return HPS_NO_MEMORY;
         }
     }
-    return put_text(out, http->close        ? "Connection: close\r\n\r\n"
-                         : http->minor == 0 ? "Connection: keep-alive\r\n\r\n"
-                                            : "\r\n");
+    return put_text(out, http->close                 ? "Connection: close\r\n\r\n"
+                         : http->request->minor == 0 ? "Connection: keep-alive\r\n\r\n"
+                                                     : "\r\n");
 }
 
 hps_status http1_respond(struct hps_http_stream *stream, const struct hps_http_field *fields,
                          unsigned n_fields, bool end)
 {
     struct http1 *http = http1_of(stream);
-    size_t before = http->out.text.size;
+    size_t before = http->out->text.size;
     bool early = http->phase == HTTP1_BODY;
 
-    HPS_ASSERT(http->has_stream && !http->responded);
+    HPS_ASSERT(http->request->is_open && !http->request->responded);
     if (http1_is_dead(http) || http->aborting) {
         return HPS_CLOSED;
     }
-    http->close = early || !http->keep_alive || http->draining || http->half_closed;
+    http->close = early || !http->request->keep_alive || http->draining || http->half_closed;
     if (put_head(http, fields, n_fields) != HPS_OK) {
-        http->out.text.size = before;
+        http->out->text.size = before;
         return HPS_NO_MEMORY;
     }
-    http->out.heads = http->out.text.size;
-    http->responded = true;
-    http->finished = end;
+    http->out->heads = http->out->text.size;
+    http->request->responded = true;
+    http->request->finished = end;
     if (early) {
         http1_phase_set(http, HTTP1_LAST);
     }
@@ -269,8 +271,8 @@ hps_status http1_send(struct hps_http_stream *stream, const void *prefix, size_t
     hps_status status = HPS_CLOSED;
     size_t size = 0;
 
-    HPS_ASSERT(prefix_size == 0 && http->responded && !http->finished);
-    HPS_ASSERT(http->out.pieces == NULL && n_slices > 0);
+    HPS_ASSERT(prefix_size == 0 && http->request->responded && !http->request->finished);
+    HPS_ASSERT(http->out->pieces == NULL && n_slices > 0);
     (void)prefix;
     if (!http1_is_dead(http) && !http->aborting) {
         pieces = hps_alloc(n_slices * sizeof *pieces);
@@ -281,11 +283,11 @@ hps_status http1_send(struct hps_http_stream *stream, const void *prefix, size_t
             hps_block_unref(slices[i].block);
             continue;
         }
-        pieces[http->out.n_pieces++] = (struct http1_piece){
+        pieces[http->out->n_pieces++] = (struct http1_piece){
             .block = slices[i].block, .data = slices[i].data, .size = slices[i].size};
         size += slices[i].size;
     }
-    http->out.pieces = pieces;
+    http->out->pieces = pieces;
     count_queued(http, size);
     http1_kick(http);
     return status;
@@ -296,13 +298,13 @@ hps_status http1_send_copy(struct hps_http_stream *stream, const void *prefix, s
 {
     struct http1 *http = http1_of(stream);
 
-    HPS_ASSERT(prefix_size == 0 && http->responded && !http->finished);
-    HPS_ASSERT(http->out.pieces == NULL && http->out.heads == http->out.text.size && size > 0);
+    HPS_ASSERT(prefix_size == 0 && http->request->responded && !http->request->finished);
+    HPS_ASSERT(http->out->pieces == NULL && http->out->heads == http->out->text.size && size > 0);
     (void)prefix;
     if (http1_is_dead(http) || http->aborting) {
         return HPS_CLOSED;
     }
-    if (hps_buf_append(&http->out.text, data, size) != HPS_OK) {
+    if (hps_buf_append(&http->out->text, data, size) != HPS_OK) {
         return HPS_NO_MEMORY;
     }
     count_queued(http, size);
@@ -312,21 +314,21 @@ hps_status http1_send_copy(struct hps_http_stream *stream, const void *prefix, s
 
 void http1_continue(struct http1 *http)
 {
-    HPS_ASSERT(http->has_stream && !http->responded);
+    HPS_ASSERT(http->request->is_open && !http->request->responded);
     /* Without memory it is left out: the client continues after a moment. */
-    if (hps_buf_printf(&http->out.text, "HTTP/1.1 100 Continue\r\n\r\n") == HPS_OK) {
-        http->out.heads = http->out.text.size;
+    if (hps_buf_printf(&http->out->text, "HTTP/1.1 100 Continue\r\n\r\n") == HPS_OK) {
+        http->out->heads = http->out->text.size;
         http1_kick(http);
     }
 }
 
 void http1_refuse(struct http1 *http, unsigned status, const char *why)
 {
-    struct hps_buf *out = &http->out.text;
+    struct hps_buf *out = &http->out->text;
     size_t before = out->size;
     int size = snprintf(NULL, 0, "{\"error\":\"malformed request: %s\"}", why);
 
-    HPS_ASSERT(!http->has_stream && http->base.queued == 0);
+    HPS_ASSERT(!http->request->is_open && http->base.queued == 0);
     if (http->why.status == HPS_OK) {
         hps_ignore(hps_error_set(&http->why, HPS_INVALID, "%s: malformed request: %s",
                                  hps_conn_peer(http->conn), why));
@@ -341,5 +343,5 @@ void http1_refuse(struct http1 *http, unsigned status, const char *why)
                        status, hps_http1_reason(status), size, why) != HPS_OK) {
         out->size = before; /* without memory the connection just closes */
     }
-    http->out.heads = out->size;
+    http->out->heads = out->size;
 }
