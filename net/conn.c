@@ -38,6 +38,15 @@ struct connecting {
     struct hps_places places;
 };
 
+/* The other end. */
+struct peer {
+    char text[HPS_ADDR_TEXT_MAX];
+    uint64_t client;
+    bool is_unix;
+    bool is_loopback;
+    struct hps_sock_cred cred; /* is_unix */
+};
+
 struct hps_conn {
     int fd;
     struct connecting *connecting;   /* NULL: connected */
@@ -54,14 +63,10 @@ struct hps_conn {
     bool timed_out;        /* the handshake; hps_conn_handshake returns it */
     bool read_waits_write; /* TLS: reading continues when the socket is writable */
     bool write_waits_read;
-    bool is_unix;
-    bool is_loopback;
-    struct hps_sock_cred cred; /* is_unix */
-    uint8_t *record;           /* TLS: bytes gathered for one record */
-    size_t record_size;        /* > 0: a begun record, to be written first */
-    char peer[HPS_ADDR_TEXT_MAX];
-    uint64_t client;
-    bool received; /* bytes came; with TLS see hps_conn_received */
+    uint8_t *record;    /* TLS: bytes gathered for one record */
+    size_t record_size; /* > 0: a begun record, to be written first */
+    struct peer *peer;  /* in the allocation of the connection */
+    bool received;      /* bytes came; with TLS see hps_conn_received */
     struct hps_place *place;
 };
 
@@ -112,11 +117,12 @@ static void conn_sane(const struct hps_conn *conn)
 static hps_status conn_new(int fd, struct hps_tls *tls, const char *host, enum phase phase,
                            struct hps_conn **out_conn, struct hps_error *err)
 {
-    struct hps_conn *conn = hps_calloc(1, sizeof(*conn));
+    struct hps_conn *conn = hps_calloc(1, sizeof(*conn) + sizeof(*conn->peer));
     if (!conn) {
         close(fd);
         return hps_error_set(err, HPS_NO_MEMORY, "connection: out of memory");
     }
+    conn->peer = (struct peer *)(conn + 1);
     conn->fd = fd;
     phase_set(conn, phase);
     hps_loop_later_init(&conn->pending, on_pending, conn);
@@ -143,9 +149,9 @@ hps_status hps_conn_new(int fd, struct hps_tls *tls, struct hps_conn **out_conn,
     if (status != HPS_OK) {
         return status;
     }
-    hps_sock_peer(fd, conn->peer, sizeof(conn->peer));
-    (void)hps_sock_peer_cred(fd, &conn->cred);
-    conn->client = hps_sock_client(fd, &conn->is_unix);
+    hps_sock_peer(fd, conn->peer->text, sizeof(conn->peer->text));
+    (void)hps_sock_peer_cred(fd, &conn->peer->cred);
+    conn->peer->client = hps_sock_client(fd, &conn->peer->is_unix);
     HPS_DEBUG_SANE(conn_sane(conn));
     *out_conn = conn;
     return HPS_OK;
@@ -190,8 +196,8 @@ hps_status hps_conn_connect(const char *address, struct hps_tls *tls, struct hps
         return status;
     }
     conn->connecting = connecting;
-    hps_addr_print(addr, conn->peer, sizeof(conn->peer));
-    conn->is_unix = addr->is_unix && hps_sock_peer_cred(fd, &conn->cred);
+    hps_addr_print(addr, conn->peer->text, sizeof(conn->peer->text));
+    conn->peer->is_unix = addr->is_unix && hps_sock_peer_cred(fd, &conn->peer->cred);
     HPS_DEBUG_SANE(conn_sane(conn));
     *out_conn = conn;
     return HPS_OK;
@@ -369,7 +375,7 @@ static hps_status handshake_step(struct hps_conn *conn, struct hps_error *err)
         }
         return status == HPS_OK || status == HPS_AGAIN
                    ? status
-                   : hps_error_prefix(err, status, "cannot connect to %s", conn->peer);
+                   : hps_error_prefix(err, status, "cannot connect to %s", conn->peer->text);
     }
     enum hps_tls_wait wait = HPS_TLS_WAIT_READ;
     hps_status status = hps_tls_session_handshake(conn->session, &wait, err);
@@ -378,10 +384,11 @@ static hps_status handshake_step(struct hps_conn *conn, struct hps_error *err)
     } else if (status == HPS_AGAIN) {
         unsigned events = wait == HPS_TLS_WAIT_WRITE ? HPS_LOOP_WRITE : HPS_LOOP_READ;
         hps_status set = hps_loop_fd_want(&conn->handle, events);
-        return set == HPS_OK ? HPS_AGAIN
-                             : hps_error_set(err, set, "%s: %s", conn->peer, hps_status_text(set));
+        return set == HPS_OK
+                   ? HPS_AGAIN
+                   : hps_error_set(err, set, "%s: %s", conn->peer->text, hps_status_text(set));
     } else {
-        return hps_error_prefix(err, status, "%s", conn->peer);
+        return hps_error_prefix(err, status, "%s", conn->peer->text);
     }
     return status;
 }
@@ -390,12 +397,12 @@ hps_status hps_conn_handshake(struct hps_conn *conn, struct hps_error *err)
 {
     HPS_ASSERT(conn->loop);
     if (conn->phase == PHASE_FAILED) {
-        return hps_error_set(err, conn->failure, "%s: %s", conn->peer,
+        return hps_error_set(err, conn->failure, "%s: %s", conn->peer->text,
                              hps_status_text(conn->failure));
     }
     while (conn->phase != PHASE_OPEN) {
         if (conn->timed_out) {
-            hps_error_set(err, HPS_DEADLINE, "%s: %s timed out", conn->peer,
+            hps_error_set(err, HPS_DEADLINE, "%s: %s timed out", conn->peer->text,
                           conn->phase == PHASE_CONNECTING ? "connecting" : "the TLS handshake");
             return handshake_failed(conn, HPS_DEADLINE);
         }
@@ -411,7 +418,7 @@ hps_status hps_conn_handshake(struct hps_conn *conn, struct hps_error *err)
             hps_timer_stop(&conn->timer);
             status = update(conn);
             if (status != HPS_OK) {
-                hps_error_set(err, status, "%s: %s", conn->peer, hps_status_text(status));
+                hps_error_set(err, status, "%s: %s", conn->peer->text, hps_status_text(status));
                 return handshake_failed(conn, status);
             }
         }
@@ -593,12 +600,12 @@ bool hps_conn_is_tls(const struct hps_conn *conn)
 
 bool hps_conn_is_unix(const struct hps_conn *conn)
 {
-    return conn->is_unix;
+    return conn->peer->is_unix;
 }
 
 const char *hps_conn_peer(const struct hps_conn *conn)
 {
-    return conn->peer;
+    return conn->peer->text;
 }
 
 const char *hps_conn_certificate_name(const struct hps_conn *conn, unsigned i)
@@ -614,15 +621,15 @@ hps_status hps_conn_recheck(const struct hps_conn *conn, struct hps_error *err)
 
 uint64_t hps_conn_client(const struct hps_conn *conn)
 {
-    return conn->client;
+    return conn->peer->client;
 }
 
 bool hps_conn_peer_uid(const struct hps_conn *conn, uid_t *out_uid)
 {
-    if (!conn->is_unix) {
+    if (!conn->peer->is_unix) {
         return false;
     }
-    *out_uid = conn->cred.uid;
+    *out_uid = conn->peer->cred.uid;
     return true;
 }
 
@@ -639,12 +646,12 @@ bool hps_conn_received(const struct hps_conn *conn)
 
 bool hps_conn_is_loopback(const struct hps_conn *conn)
 {
-    return conn->is_loopback;
+    return conn->peer->is_loopback;
 }
 
 void hps_conn_loopback_set(struct hps_conn *conn, bool loopback)
 {
-    conn->is_loopback = loopback;
+    conn->peer->is_loopback = loopback;
 }
 
 void hps_conn_place_give(struct hps_conn *conn, struct hps_place *place)
@@ -669,10 +676,10 @@ hps_status hps_conn_peer_groups(const struct hps_conn *conn, gid_t **out_groups,
 {
     *out_groups = NULL;
     *out_n = 0;
-    return conn->is_unix ? hps_sock_peer_groups(conn->fd, out_groups, out_n) : HPS_OK;
+    return conn->peer->is_unix ? hps_sock_peer_groups(conn->fd, out_groups, out_n) : HPS_OK;
 }
 
 bool hps_conn_socket_group(const struct hps_conn *conn, gid_t *out_group)
 {
-    return conn->is_unix && hps_sock_file_group(conn->fd, out_group);
+    return conn->peer->is_unix && hps_sock_file_group(conn->fd, out_group);
 }
