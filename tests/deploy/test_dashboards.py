@@ -207,10 +207,19 @@ def alerts_of(name, per_minute, instances):
         {"eval_time": "15m", "alertname": name, "exp_alerts": []}]}
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: Debian's package prometheus has it")
-def test_lookups_when_they_fail_by_kserve_alone_then_the_alert_fires_for_each_instance():
+def check_rules(*tests):
+    """Run tests of promtool with the rules."""
     rules_file = os.path.join(DEPLOY, "prometheus", "hpsd.rules.yml")
     subprocess.run([PROMTOOL, "check", "rules", rules_file], check=True, stdout=subprocess.DEVNULL)
+    with scratch() as work:
+        with open(f"{work}/tests.yml", "w", encoding="utf-8") as f:
+            json.dump({"rule_files": [rules_file], "evaluation_interval": "1m", "tests": tests}, f)
+        done = subprocess.run([PROMTOOL, "test", "rules", f"{work}/tests.yml"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: Debian's package prometheus has it")
+def test_lookups_when_they_fail_by_kserve_alone_then_the_alert_fires_for_each_instance():
     with scratch() as work:
         generate(f"{work}/v1", "--tables", 1, "--rows", 50, "--dim", 4)
         with open(f"{work}/v1/ps.json", encoding="utf-8") as f:
@@ -229,11 +238,22 @@ def test_lookups_when_they_fail_by_kserve_alone_then_the_alert_fires_for_each_in
         badly["alert_rule_test"][0]["exp_alerts"] = [
             {"exp_labels": {"severity": "page", "instance": instance},
              "exp_annotations": {"summary": f"99% of lookups of {instance} fail"}} for instance in ("a", "b")]
-        with open(f"{work}/tests.yml", "w", encoding="utf-8") as f:
-            json.dump({"rule_files": [rules_file], "evaluation_interval": "1m", "tests": [well, badly]}, f)
-        done = subprocess.run([PROMTOOL, "test", "rules", f"{work}/tests.yml"], capture_output=True, text=True,
-                              check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+        check_rules(well, badly)
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: Debian's package prometheus has it")
+def test_limits_when_almost_used_up_or_refusing_then_alerts_name_instance_and_limit():
+    values = {'hpsd_limit_max{limit="%s",instance="%s"}': "100+0x20", 'hpsd_limit_used{limit="%s",instance="%s"}': "85+0x20"}
+    series = {name % (limit, instance): value for name, value in values.items()
+              for limit in ("reply_bytes", "request_bytes") for instance in ("a", "b")}
+    series['hpsd_limit_used{limit="reply_bytes",instance="b"}'] = "95+0x20"
+    series |= {f'hpsd_limit_refused_total{{limit="reply_bytes",scope="{scope}",instance="a"}}': f"0+{per_minute}x20"
+               for scope, per_minute in (("address", 90), ("all", 30))}
+    firing_now = [f'ALERTS{{alertname="{name}",alertstate="firing",severity="ticket",limit="reply_bytes",{more}}}'
+                  for name, more in (("HpsdLimitNear", 'instance="b"'), ("HpsdMemoryRefused", 'instance="a",scope="address"'))]
+    check_rules({"interval": "1m", "input_series": [{"series": name, "values": value} for name, value in series.items()],
+                 "promql_expr_test": [{"expr": 'ALERTS{alertstate="firing"}', "eval_time": "15m",
+                                       "exp_samples": [{"labels": labels, "value": 1} for labels in firing_now]}]})
 
 
 def firing(name, samples):

@@ -2,6 +2,8 @@
 """What the documents show is run as it stands there, with the addresses, paths and sizes of a test; what is not run is
 listed, with the reason. Python of users is run by tests/python."""
 import contextlib
+import functools
+import glob
 import json
 import os
 import re
@@ -383,6 +385,68 @@ def test_publishing_when_as_shown_then_rows_are_in_the_log(work, broker, code):
     shell(code, work)
     lengths = {table: len(broker.read(f"hps_et.published.{table}")) for table in ("items", "users")}
     assert lengths["items"] >= 40 + 5 + 40 + 1 + 5 and lengths["users"] >= 40 + 40 + 1
+
+
+# ---- refusals ----------------------------------------------------------------------------------------
+
+LITERAL = r'"(?:\\.|[^"\\\n])*"'
+TEXT = rf"{LITERAL}(?:\s*(?:PRI\w+|{LITERAL}))*"  # adjacent literals are one text
+VALUE = re.compile(r"%[-+ #0]*(?:\*|\d+)?(?:\.(?:\*|\d+))?(?:hh|h|ll|l|z|j|t)?[diouxXcsp]|…")
+ROLE_FILE = {"requests_per_s", "reply_bytes"}  # limits that are no options
+# Refusals that no client gets: a part of the text, and who gets it.
+NO_CLIENT = {"to look a name up": "hpsd, for names in its configuration",
+             "event loop: out of memory": "the start", "thread cannot be started": "the start",
+             "host map not complete": "the log, about a load in the background",
+             "are free above disk_free_min_bytes": "the log, about hints for the next start"}
+
+
+def texts_of_source(begin=""):
+    """The texts of the C sources that refuse calls; only those directly behind `begin`."""
+    names = [name for folder in ("net", "server") for name in glob.glob(f"{ROOT}/{folder}/**/*.c", recursive=True)]
+    found = set()
+    for name in [*names, f"{ROOT}/base/pool.c"]:
+        code = re.sub(r"/\*.*?\*/|'(?:\\.|[^'\\\n])'", "", read(name), flags=re.DOTALL)
+        for text in re.findall(rf"{begin}({TEXT})", code):
+            parts = re.findall(LITERAL, re.sub(r"\bPRI\w+", '"lu"', text))
+            found.add(re.sub(r"\\(.)", r"\1", "".join(part[1:-1] for part in parts)))
+    return found
+
+
+@functools.cache
+def pattern_of(text):
+    """Matches `text` with any values; None if it hardly has fixed words."""
+    pieces = VALUE.split(text)
+    return re.compile("(.*)".join(map(re.escape, pieces)), re.DOTALL) if len("".join(pieces)) > 10 else None
+
+
+def is_made_of(message, text, words):
+    """Whether a message of the document is a text of the source: with values, which are `words`, or shortened."""
+    made, shortened = (pattern and pattern.fullmatch(other) for pattern, other in
+                       ((pattern_of(text), message), (pattern_of(message), text)))
+    return bool(shortened or (made and set(re.findall(r"\w+", " ".join(made.groups()))) <= words))
+
+
+def test_refusals_when_documented_then_they_are_those_of_the_source():
+    texts = texts_of_source()
+    words = set(re.findall(r"\w+", " ".join(texts)))
+    options = set(re.findall(r"^OPTION\(\w+,\s*(\w+),", read(f"{ROOT}/config/options.def"), re.MULTILINE)) | ROLE_FILE
+    metrics = dict(re.findall(r'X\(\w+, \w+, "(\w+)",\s*"([\w,]*)"', read(f"{ROOT}/server/observe/metrics.h")))
+    section = read(f"{ROOT}/docs/security.md").split("## Why was I refused?\n")[1].split("\n## ")[0]
+    head, _, *rows = [[re.findall("`([^`]+)`", cell) or cell.strip() for cell in line.strip("|").split("|")]
+                      for line in section.splitlines() if line.startswith("|")]
+    assert head == ["reason", "limit", "option", "metric", "message"] and len(rows) > 20
+    for row in rows:
+        assert len(row) == len(head) and set(row[2]) <= options, row
+        for name, _, values in (metric.rstrip("}").partition("{") for metric in row[3]):
+            assert name in metrics and (not values or set(values.split(",")) <= texts), row
+        for message in row[4] if isinstance(row[4], list) else []:
+            assert any(is_made_of(message, text, words) for text in texts), message
+    messages = [message for row in rows if isinstance(row[4], list) for message in row[4]]
+    refusals = texts_of_source(r"HPS_EXHAUSTED,\s*") | {text for text in texts if re.match(r"((call|command) )?rejected: ", text)}
+    assert all(any(part in text for text in refusals) for part in NO_CLIENT)
+    missing = [text for text in refusals if pattern_of(text) and not any(part in text for part in NO_CLIENT)
+               and not any(is_made_of(message, text, words) for message in messages)]
+    assert missing == [], "refusals without a row in docs/security.md"
 
 
 # ---- nothing is left out -----------------------------------------------------------------------------
