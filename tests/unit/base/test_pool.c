@@ -20,6 +20,7 @@
 #include "base/hash.h"
 #include "base/heap.h"
 #include "tests/lib/fault_heap.h"
+#include "tests/lib/pause.h"
 
 static atomic_uint n_run;
 
@@ -259,6 +260,39 @@ static void test_quick_when_all_threads_are_busy_then_it_runs(void **state)
     assert_int_equal(hps_pool_depth(held.pool), 1); /* that thread takes no other task */
     held_close(&held);
     assert_string_equal(held.notes, "a");
+}
+
+/* A post wakes one thread. The quick task wakes the thread for any task; this one takes the long
+ * task, because the client of the quick one has used its time of this round. */
+static void test_quick_when_the_woken_thread_takes_a_long_task_then_another_runs_it(void **state)
+{
+    enum { N_ROUNDS = 50 };
+    struct note notes[N_ROUNDS];
+    struct probe quick, slow;
+    struct held held;
+    struct hps_error err;
+
+    (void)state;
+    hps_clock_fake(1000 * 1000);
+    held_open(&held, 1, 0);
+    probe_init(&quick);
+    probe_init(&slow);
+    sem_post(&held.probe.go_on);
+    for (unsigned i = 0; i < N_ROUNDS; i++) {
+        assert_int_equal(post_note(&held, &notes[i], 'A', 100000), HPS_OK);
+        AWAIT(atomic_load(&held.n_notes) == i + 1);
+        brief_pause(); /* until the threads wait; without this the test proves less */
+        sem_post(&quick.go_on);
+        assert_int_equal(hps_pool_post_for(held.pool, &quick.task, client_of('a'), 0, &err),
+                         HPS_OK);
+        assert_int_equal(
+            hps_pool_post_for(held.pool, &slow.task, client_of('b'), HPS_POOL_LONG, &err), HPS_OK);
+        sem_wait(&quick.started); /* would never come while the long task runs */
+        sem_post(&slow.go_on);
+        sem_wait(&slow.started);
+    }
+    hps_pool_free(held.pool);
+    hps_clock_real();
 }
 
 static void test_queue_when_a_client_has_its_share_then_others_have_space(void **state)
@@ -526,6 +560,7 @@ int main(void)
         cmocka_unit_test(test_pool_when_each_allocation_fails_then_no_leak),
         cmocka_unit_test(test_tasks_when_clients_share_a_thread_then_in_turn),
         cmocka_unit_test(test_quick_when_all_threads_are_busy_then_it_runs),
+        cmocka_unit_test(test_quick_when_the_woken_thread_takes_a_long_task_then_another_runs_it),
         cmocka_unit_test(test_queue_when_a_client_has_its_share_then_others_have_space),
         cmocka_unit_test(test_withdraw_when_a_task_waits_then_it_is_the_callers_again),
         cmocka_unit_test(test_withdraw_when_very_many_wait_then_each_in_constant_time),

@@ -312,21 +312,45 @@ static void test_message_when_it_is_bad_then_refused_by_whoever_unpacks_it(void 
     finish(t, 3);
 }
 
+/* zlib with a false checksum of 0. */
+static void make_zlib(struct unpack_test *t)
+{
+    enum { GZIP_HEAD = 10, GZIP_TRAILER = 8 };
+
+    t->size -= GZIP_HEAD + GZIP_TRAILER;
+    memmove(t->body + 2, t->body + GZIP_HEAD, t->size);
+    memcpy(t->body, "\x78\x9c", 2);
+    memset(t->body + 2 + t->size, 0, 4);
+    t->size += 2 + 4;
+}
+
+/* The inflated bytes count in full, also if the trailer says less, or there is none. */
 static void test_message_when_it_inflates_to_more_than_there_is_memory_then_refused(void **state)
 {
+    static const char *const encodings[][3] = {{"grpc-encoding", "gzip"},
+                                               {"grpc-encoding", "gzip"}, /* with a false trailer */
+                                               {"grpc-encoding", "deflate"}};
     struct unpack_test *t = *state;
 
-    make_request(t, VERY_MANY_KEYS);
-    size_t plain = t->size;
-    compress(t);
-    rig_request_bytes_max(&t->rig, plain);
-    hold_up(t);
-    start(t, true);
-    start(t, true); /* none is alone */
-    WIRE_UNTIL(&t->wire, hps_pool_depth(t->workers) == 2);
-    sem_post(&t->holdup.over);
-    WIRE_UNTIL(&t->wire, t->rig.n_ended[8] >= 1 && n_ended(t) == 2);
-    assert_int_equal(rig_request_bytes(&t->rig), 0);
+    for (unsigned i = 0; i < 3; i++) {
+        unsigned before = n_ended(t);
+        unsigned refused = t->rig.n_ended[8];
+        make_request(t, VERY_MANY_KEYS);
+        rig_request_bytes_max(&t->rig, t->size);
+        compress(t);
+        if (i == 1) {
+            memset(t->body + t->size - 4, 0, 4);
+        } else if (i == 2) {
+            make_zlib(t);
+        }
+        hold_up(t);
+        start_with(t, true, encodings[i]);
+        start_with(t, true, encodings[i]); /* none is alone */
+        WIRE_UNTIL(&t->wire, hps_pool_depth(t->workers) == 2);
+        sem_post(&t->holdup.over);
+        WIRE_UNTIL(&t->wire, t->rig.n_ended[8] > refused && n_ended(t) == before + 2);
+        assert_int_equal(rig_request_bytes(&t->rig), 0);
+    }
 }
 
 static void test_message_when_workers_are_busy_then_refused_and_dropped(void **state)
@@ -342,6 +366,41 @@ static void test_message_when_workers_are_busy_then_refused_and_dropped(void **s
     assert_int_equal(rig_request_bytes(&t->rig), QUEUE_MAX * t->size);
     sem_post(&t->holdup.over);
     WIRE_UNTIL(&t->wire, t->rig.n_ended[0] == QUEUE_MAX);
+}
+
+static bool has_held(const struct unpack_test *t)
+{
+    const struct grpc_conn *conn = t->rig.grpc_loop->conns;
+
+    while (conn != NULL && conn->held_head == NULL) {
+        conn = conn->next;
+    }
+    return conn != NULL;
+}
+
+/* The first lookup waits for memory that another connection holds, and counts on its own
+ * connection. So this one is full, and holds the second lookup until the first one gives up. */
+static void test_message_when_the_reply_before_it_gets_no_memory_then_it_continues(void **state)
+{
+    struct unpack_test *t = *state;
+    struct wire other;
+
+    hps_clock_fake(hps_clock_us());
+    t->rig.memory.connection_max[HPS_LIMIT_REPLIES] = 1;
+    rig_reply_bytes_max(&t->rig, 1);
+    wire_open(&other, &t->rig);
+    wire_call(&other, 1, "/t.T/Charge", NULL, "\2\0\0\0", 4);
+    WIRE_UNTIL(&other, t->rig.n_charged == 1);
+    make_request(t, FEW_KEYS);
+    start(t, false);
+    start(t, false);
+    WIRE_UNTIL(&t->wire, has_held(t));
+    hps_clock_advance(251 * 1000);
+    WIRE_UNTIL(&t->wire, t->rig.n_ended[8] == 1);
+    rig_discharge(&t->rig);
+    WIRE_UNTIL(&t->wire, t->rig.n_ended[0] == 1);
+    wire_close(&other);
+    hps_clock_real();
 }
 
 static void test_message_when_its_client_goes_before_a_worker_comes_then_withdrawn(void **state)
@@ -426,6 +485,7 @@ int main(void)
         UNPACK_TEST(test_message_when_it_is_bad_then_refused_by_whoever_unpacks_it),
         UNPACK_TEST(test_message_when_it_inflates_to_more_than_there_is_memory_then_refused),
         UNPACK_TEST(test_message_when_workers_are_busy_then_refused_and_dropped),
+        UNPACK_TEST(test_message_when_the_reply_before_it_gets_no_memory_then_it_continues),
         UNPACK_TEST(test_message_when_its_client_goes_before_a_worker_comes_then_withdrawn),
         UNPACK_TEST(test_message_when_its_deadline_passes_meanwhile_then_no_room_is_asked_for),
         UNPACK_TEST(test_message_when_its_connection_goes_meanwhile_then_nothing_is_left),

@@ -709,6 +709,36 @@ static void test_updater_when_a_version_is_removed_then_its_pin_and_gauges_are_r
     assert_true(hps_version_idle(rig->fx.version));
 }
 
+/* The stream is busy, so the commands wait until it ends. */
+static void test_commands_when_their_version_is_unloaded_then_only_those_for_it_alone_fail(
+    void **state)
+{
+    struct rig *rig = *state;
+    struct hps_error err = {0};
+    static struct operation operations[2];
+    hps_clock_real();
+    assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
+    hps_updater_add(rig->updater, rig->fx.version, 1);
+    hps_fake_gate_shut(rig->fx.disk, HPS_FAKE_APPLY);
+    put(rig, 1, 10);
+    hps_fake_gate_wait(rig->fx.disk, HPS_FAKE_APPLY, 1);
+    for (size_t i = 0; i < 2; i++) {
+        operations[i].work = (struct hps_update_work){.command = {.kind = HPS_UPDATE_PAUSE,
+                                                                  .model = "m",
+                                                                  .version = i == 0 ? 0 : 7,
+                                                                  .topic = "",
+                                                                  .partition = -1},
+                                                      .done = on_operation};
+        hps_updater_command(rig->updater, &operations[i].work);
+        assert_int_equal(atomic_load(&operations[i].n_ends), 0);
+    }
+    hps_updater_remove(rig->updater, rig->fx.version);
+    hps_fake_gate_open(rig->fx.disk, HPS_FAKE_APPLY);
+    AWAIT(atomic_load(&operations[0].n_ends) + atomic_load(&operations[1].n_ends) == 2);
+    assert_int_equal(operations[0].work.error.status, HPS_OK); /* of all versions */
+    assert_int_equal(operations[1].work.error.status, HPS_UNAVAILABLE);
+}
+
 static void test_commands_when_the_updater_stops_then_each_ends_once(void **state)
 {
     struct rig *rig = *state;
@@ -760,6 +790,7 @@ int main(void)
         cmocka_unit_test(test_stream_when_the_log_is_away_then_continues_afterwards),
         cmocka_unit_test(test_times_when_caught_up_then_as_of_now),
         TEST(test_updater_when_a_version_is_removed_then_its_pin_and_gauges_are_released),
+        TEST(test_commands_when_their_version_is_unloaded_then_only_those_for_it_alone_fail),
         TEST(test_commands_when_the_updater_stops_then_each_ends_once),
 #undef TEST
     };
