@@ -161,7 +161,7 @@ static hps_status explain(const struct hps_charge *charge, enum hps_limit limit,
                          "rejected: no memory for %" PRIu64 " bytes of %s%s; %.200s holds %" PRIu64
                          ", the limit is %" PRIu64 " (%s); %s",
                          bytes, limit == HPS_LIMIT_REQUESTS ? "requests" : "replies", waited,
-                         account != NULL ? account->name : "all clients together",
+                         account != NULL ? account->name : "the server",
                          atomic_load(used_of(charge, limit, scope)),
                          quota ? charge->quota : limit_of(charge, limit, scope, bytes),
                          quota ? "reply_bytes of its rule" : texts[limit][scope].option,

@@ -132,7 +132,7 @@ static const struct row {
      HPS_LIMIT_REPLIES,
      {{A, 12 * MIB}, {B, 4 * MIB + 1}},
      HPS_SCOPE_ALL,
-     {"all clients together holds 12582912", "the limit is 16777216", "(reply_bytes_in_flight)"}},
+     {"the server holds 12582912", "the limit is 16777216", "(reply_bytes_in_flight)"}},
     {"one call alone may hold more than that",
      0.25,
      0,
