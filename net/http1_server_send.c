@@ -19,7 +19,8 @@
 enum {
     IOV_MAX_BATCH = 64,
     BATCH_BYTES = 1024 * 1024, /* per writev, as with HTTP/2 */
-    TURN_BYTES = 1024 * 1024,  /* per connection and loop turn, so that small calls get through */
+    BATCH_BYTES_SHARED = 256 * 1024,
+    TURN_BYTES = 1024 * 1024, /* per connection and loop turn, so that small calls get through */
 };
 
 /* ---- the queue ------------------------------------------------------------------------------- */
@@ -75,6 +76,7 @@ void http1_drop_out(struct http1 *http)
 static int gather(const struct http1 *http, struct iovec iov[IOV_MAX_BATCH])
 {
     size_t size = http->out->text.size - http->out->text_at;
+    size_t most = hps_run_is_shared(http->item.run) ? BATCH_BYTES_SHARED : BATCH_BYTES;
     int n = 0;
 
     if (size > 0) {
@@ -83,7 +85,7 @@ static int gather(const struct http1 *http, struct iovec iov[IOV_MAX_BATCH])
     }
     for (unsigned i = http->out->at; i < http->out->n_pieces && n < IOV_MAX_BATCH; i++) {
         const struct http1_piece *piece = &http->out->pieces[i];
-        size_t left = BATCH_BYTES > size ? BATCH_BYTES - size : 0;
+        size_t left = most > size ? most - size : 0;
         size_t take = piece->size < left ? piece->size : left;
         if (take == 0) {
             break;

@@ -108,8 +108,12 @@ static void run_slice(struct hps_run *run, struct hps_run_item *item, uint64_t t
     item->events = 0;
     run->current = item;
     run->in_slice = true;
-    run->shared = run->fair.n_items > flow->n_items;
-    run->limit_us = run->shared || turn_end_us < slice_end_us ? slice_end_us : turn_end_us;
+    if (flow != run->last) {
+        run->last = flow;
+        run->changed_us = from_us;
+    }
+    bool others_wait = run->fair.n_items > flow->n_items;
+    run->limit_us = others_wait || turn_end_us < slice_end_us ? slice_end_us : turn_end_us;
     item->work(item, events);
     run->in_slice = false;
     run->seen_us = hps_clock_us();

@@ -18,9 +18,10 @@
 #include "base/mailbox.h"
 
 enum {
-    HPS_RUN_TURN_US = 1000, /* work of a turn */
-    HPS_RUN_SLICE_US = 64,  /* a slice, while other clients wait */
-    HPS_RUN_CLIENTS = 256,  /* flows: clients are distributed over them by a hash */
+    HPS_RUN_TURN_US = 250,     /* work of a turn */
+    HPS_RUN_SLICE_US = 64,     /* a slice, while other clients wait */
+    HPS_RUN_SHARED_US = 10000, /* the loop is shared this long after a change of client */
+    HPS_RUN_CLIENTS = 256,     /* flows: clients are distributed over them by a hash */
 };
 
 /* Something that has work, embedded in a struct of its user. */
@@ -45,9 +46,10 @@ struct hps_run {
     struct hps_run_client clients[HPS_RUN_CLIENTS];
     struct hps_run_item *current; /* has the slice; NULL: removed, or no slice */
     bool in_slice;
-    bool shared;       /* other flows waited when the slice began */
-    uint64_t seen_us;  /* the time that was read last */
-    uint64_t limit_us; /* when the slice should end */
+    const struct hps_fair_flow *last; /* had the last slice */
+    uint64_t changed_us;              /* when a slice of another flow than `last` began */
+    uint64_t seen_us;                 /* the time that was read last */
+    uint64_t limit_us;                /* when the slice should end */
 };
 
 void hps_run_init(struct hps_run *run);
@@ -77,10 +79,11 @@ static inline void hps_run_see(struct hps_run *run, uint64_t now_us)
     run->seen_us = now_us;
 }
 
-/* Whether other clients wait for this slice to end. Its steps should be short then. */
+/* Whether other clients had slices lately. Steps that cannot be divided, such as large reads and
+ * writes, should be short then. */
 static inline bool hps_run_is_shared(const struct hps_run *run)
 {
-    return run->in_slice && run->shared;
+    return run->seen_us < run->changed_us + HPS_RUN_SHARED_US;
 }
 
 /* For the loop: does the work of a turn. */
