@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How long calls of a healthy client wait while another address sends requests that cost the server much. A wait is the
-CPU time that the busiest event loop of hpsd, or for a large lookup also the busiest worker, uses between request and
-reply; the CPU time of the clients does not count. Each round is a burst on all connections, after closed ones were opened again. The healthy client calls until
-the burst ends; the result of the round is its longest wait.
+"""How long calls of a healthy client wait while another address sends requests that cost the server much. A wait is
+the CPU time that an event loop of hpsd, or for a large lookup also a worker, uses between request and reply (class
+Clock of tests/attack/neighbour.py). As if clients ran on other machines, hostile ones have low priority, and the
+healthy one has real-time priority if permitted. Each round is a burst on all connections, after closed ones were
+opened again. The healthy client calls until the burst ends; the result of the round is its longest wait.
 
 usage: attack.py BIN JSONL [N...]   (BIN has hpsd; JSONL receives the results in the format of ./dev bench;
                                      N: numbers of hostile connections)
@@ -45,6 +46,7 @@ ATTACKS = {  # member of Daemon, bytes with which a connection begins; bytes of 
 
 def attack(pipe, n, address, hello, sends):
     """A process: a burst for each message."""
+    os.nice(19)
     crowd = Crowd(address, ATTACKER, n, hello)
     for burst in range(1 << 20):
         if not pipe.recv():
@@ -55,7 +57,7 @@ def attack(pipe, n, address, hello, sends):
 
 class Healthy:
     def __init__(self, daemon):
-        loops = Clock(daemon.process.pid, ("loop",))
+        loops = Clock(daemon.process.pid, workers=False)
         self.address, self.client, self.stream, self.n_failed = daemon.tcp, None, -1, 0
         self.requests = {"check": (HEALTH, b"", loops)}
         for n, clock in ((64, loops), (16384, Clock(daemon.process.pid))):
@@ -104,6 +106,8 @@ def main():
     os.makedirs(os.path.dirname(path), exist_ok=True)
     files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     report, context = Report(path, "attack"), multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory(prefix="hps-bench-") as work:
         daemon = Daemon(bin_dir, work)

@@ -28,23 +28,26 @@ def contents(path):
 
 
 class Clock:
-    """For how long a call waits for threads of a daemon: the CPU time that the busiest one of its event loops and
-    workers uses during the call. Other programs on the same CPUs change it little."""
+    """Measures for how long a call waits for threads of a daemon: the CPU time of its busiest event loop. With
+    `workers` also the CPU time of its least busy worker, because a quick lookup waits for a worker only while all are
+    busy; the larger time counts. The kernel updates the time of a running thread every 1 to 4 ms. Other programs
+    change the result little."""
 
-    def __init__(self, pid, names=("loop", "worker")):
-        self.files = []
+    def __init__(self, pid, workers=True):
+        self.files = {"loop": [], "worker": []}
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/comm", encoding="ascii") as f:
-                name = f.read()
-            if name.startswith(names):
-                self.files.append(os.open(f"/proc/{pid}/task/{thread}/schedstat", os.O_RDONLY))
+                name = f.read().split("-")[0]
+            if name == "loop" or workers and name == "worker":
+                self.files[name].append(os.open(f"/proc/{pid}/task/{thread}/schedstat", os.O_RDONLY))
 
     def read(self):
-        return [int(os.pread(file, 64, 0).split()[0]) for file in self.files]
+        return [[int(os.pread(file, 64, 0).split()[0]) for file in files] for files in self.files.values()]
 
     def since(self, before):
         """In seconds."""
-        return max(now - then for now, then in zip(self.read(), before)) / 1e9
+        loops, workers = [[now - then for now, then in zip(*times)] for times in zip(self.read(), before)]
+        return max(*loops, min(workers, default=0)) / 1e9
 
 
 class Neighbour:

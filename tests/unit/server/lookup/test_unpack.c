@@ -324,7 +324,7 @@ static void make_zlib(struct unpack_test *t)
     t->size += 2 + 4;
 }
 
-/* The inflated bytes count in full, also if the trailer says less, or there is none. */
+/* The inflated bytes count in full, also with a trailer that says less, or without one. */
 static void test_message_when_it_inflates_to_more_than_there_is_memory_then_refused(void **state)
 {
     static const char *const encodings[][3] = {{"grpc-encoding", "gzip"},
