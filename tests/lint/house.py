@@ -641,10 +641,10 @@ PATH = re.compile(r"(?<![\w/.-])((?:base|net|config|backends|cache|server|client
 
 
 def check_paths(root, files):
-    """Documents name only files of the project."""
+    """Documents, and the list of fuzz targets, name only files of the project."""
     there = {os.path.basename(path) for path in files}
     for path in files:
-        if path.endswith(".md"):
+        if path.endswith((".md", "fuzz/targets.ini")):
             for number, line in enumerate(read(root, path).split("\n"), 1):
                 missing = [name for name in PATH.findall(line) if name not in files]
                 missing += [name for name in re.findall(r"(?<![\w/.-])\w+\.(?:c|cu|cuh)\b", line) if name not in there]
