@@ -325,9 +325,10 @@ void hps_grpc_readers_watch(struct hps_grpc_call *call);
  * reply of `call`. Call it when that reply would otherwise be rejected. Candidates are connections
  * and calls whose client has read less than reply_bytes_per_s_min since hps_grpc_readers_watch
  * recorded it, at least 80 ms ago. A loop ends the candidate that would take longest to read its
- * replies. The memory becomes free soon after this function returns. Calls within 40 ms count as
- * one. Loop thread. */
-void hps_grpc_readers_cut(struct hps_grpc_call *call);
+ * replies. scope: whose memory is short (hps_charge_short_of). If it is that of one client, only
+ * its own connections are candidates; if it is that of one connection, there are none. The memory
+ * becomes free soon after this function returns. Calls within 40 ms count as one. Loop thread. */
+void hps_grpc_readers_cut(struct hps_grpc_call *call, enum hps_limit_scope scope);
 
 /* Queues one message made of slices, and takes their references. If the call has ended, only
  * releases the references. HTTP/1.1: the message is the whole body; call this once, then

@@ -111,9 +111,17 @@ void grpc_call_reset(struct hps_grpc_call *call, uint32_t error)
     }
 }
 
-void grpc_call_answer_failed(struct hps_grpc_call *call)
+void grpc_call_note_sent(struct hps_grpc_call *call, hps_status status)
 {
-    call->reply->code = hps_status_grpc_code(HPS_NO_MEMORY);
+    bool gone = status == HPS_CLOSED; /* the connection */
+
+    if (status == HPS_OK) {
+        return;
+    }
+    call->reply->code = hps_status_grpc_code(gone ? HPS_CANCELLED : HPS_NO_MEMORY);
+    if (gone) {
+        atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
+    }
     grpc_call_reset(call, HPS_HTTP2_INTERNAL_ERROR);
 }
 

@@ -194,15 +194,16 @@ void grpc_call_check_bytes(struct hps_grpc_call *call)
 {
     size_t held = grpc_call_held_bytes(call);
     size_t bytes = grpc_call_charged_bytes(held);
+    size_t more = bytes - call->request->counted;
     struct hps_error err;
 
     if (bytes <= call->request->counted) {
         grpc_call_count_less(call, held);
-    } else if (hps_charge_grow(&call->charge, HPS_LIMIT_REQUESTS, bytes - call->request->counted,
-                               &err) == HPS_OK) {
+    } else if (hps_charge_grow(&call->charge, HPS_LIMIT_REQUESTS, more, &err) == HPS_OK) {
         call->request->counted = bytes;
-    } else {
-        grpc_press(call->grpc_loop, GRPC_CUT_SENDERS); /* for the requests that come next */
+    } else { /* cut senders for the requests that come next */
+        grpc_press(call, GRPC_CUT_SENDERS,
+                   hps_charge_short_of(&call->charge, HPS_LIMIT_REQUESTS, more));
         grpc_call_refuse(call, HPS_EXHAUSTED, "%s", err.text);
     }
 }

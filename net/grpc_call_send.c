@@ -236,10 +236,9 @@ static bool open_answer(struct hps_grpc_call *call)
         grpc_call_reply_set(call, GRPC_REPLY_OPEN);
         call->reply->progress.at_us = hps_clock_us();
         grpc_conn_see(call->conn, call->reply->progress.at_us);
-        if (hps_http_respond(call->stream, fields, n, false) != HPS_OK) {
-            grpc_call_answer_failed(call);
-            return false;
-        }
+        hps_status status = hps_http_respond(call->stream, fields, n, false);
+        grpc_call_note_sent(call, status);
+        return status == HPS_OK;
     }
     return true;
 }
@@ -270,9 +269,7 @@ void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slic
     if (call->stream->queued == 0) {
         call->reply->progress.at_us = hps_loop_now_us(call->loop);
     }
-    if (hps_http_send(call->stream, prefix, sizeof prefix, slices, n_slices) != HPS_OK) {
-        grpc_call_answer_failed(call);
-    }
+    grpc_call_note_sent(call, hps_http_send(call->stream, prefix, sizeof prefix, slices, n_slices));
     end_turn(call);
 }
 
@@ -295,9 +292,7 @@ void hps_grpc_call_send_copy(struct hps_grpc_call *call, const void *data, size_
     if (call->stream->queued == 0) {
         call->reply->progress.at_us = hps_loop_now_us(call->loop);
     }
-    if (hps_http_send_copy(call->stream, prefix, sizeof prefix, data, size) != HPS_OK) {
-        grpc_call_answer_failed(call);
-    }
+    grpc_call_note_sent(call, hps_http_send_copy(call->stream, prefix, sizeof prefix, data, size));
     end_turn(call);
 }
 

@@ -19,29 +19,44 @@ void grpc_loop_tell(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what)
     }
 }
 
-void grpc_press(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what)
+/* client: only its connections; 0: any */
+static void press(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what, uint64_t client)
 {
     struct hps_grpc_server *server = grpc_loop->server;
     uint64_t now_us = hps_loop_now_us(grpc_loop->loop);
+    uint64_t last_us = atomic_load(&server->pressed_us[what]);
 
     HPS_ASSERT(hps_loop_is_mine(grpc_loop->loop));
-    if (now_us < atomic_load_explicit(&server->pressed_us[what], memory_order_relaxed) + PRESS_US) {
+    if (now_us < last_us + PRESS_US ||
+        !atomic_compare_exchange_strong(&server->pressed_us[what], &last_us, now_us)) {
         return;
     }
-    atomic_store_explicit(&server->pressed_us[what], now_us, memory_order_relaxed);
+    atomic_store(&server->pressed_client[what], client);
     for (struct hps_grpc_loop *at = server->loops; at != NULL; at = at->next) {
         grpc_loop_tell(at, what);
     }
 }
 
-void hps_grpc_readers_watch(struct hps_grpc_call *call)
+void grpc_press(struct hps_grpc_call *call, enum grpc_pressure what, enum hps_limit_scope scope)
 {
-    grpc_press(call->grpc_loop, GRPC_NOTE_READERS);
+    HPS_ASSERT(what == GRPC_CUT_READERS || what == GRPC_CUT_SENDERS);
+    if (scope == HPS_SCOPE_ALL) {
+        press(call->grpc_loop, what, 0);
+    } else if (scope == HPS_SCOPE_ADDRESS || scope == HPS_SCOPE_IDENTITY) {
+        press(call->grpc_loop,
+              what == GRPC_CUT_READERS ? GRPC_CUT_OWN_READERS : GRPC_CUT_OWN_SENDERS,
+              call->home->client);
+    }
 }
 
-void hps_grpc_readers_cut(struct hps_grpc_call *call)
+void hps_grpc_readers_watch(struct hps_grpc_call *call)
 {
-    grpc_press(call->grpc_loop, GRPC_CUT_READERS);
+    press(call->grpc_loop, GRPC_NOTE_READERS, 0);
+}
+
+void hps_grpc_readers_cut(struct hps_grpc_call *call, enum hps_limit_scope scope)
+{
+    grpc_press(call, GRPC_CUT_READERS, scope);
 }
 
 /* ---- references ------------------------------------------------------------------------------ */

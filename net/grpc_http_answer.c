@@ -95,11 +95,9 @@ static bool open_answer(struct hps_grpc_call *call, size_t size)
     }
     HPS_ASSERT(call->reply->phase == GRPC_REPLY_NONE); /* the body is sent at once */
     grpc_call_reply_set(call, GRPC_REPLY_OPEN);
-    if (respond(call, size, false) != HPS_OK) {
-        grpc_call_answer_failed(call);
-        return false;
-    }
-    return true;
+    hps_status status = respond(call, size, false);
+    grpc_call_note_sent(call, status);
+    return status == HPS_OK;
 }
 
 void grpc_http_send(struct hps_grpc_call *call, const struct hps_slice *slices, unsigned n_slices)
@@ -113,16 +111,15 @@ void grpc_http_send(struct hps_grpc_call *call, const struct hps_slice *slices, 
         for (unsigned i = 0; i < n_slices; i++) {
             hps_block_unref(slices[i].block);
         }
-    } else if (hps_http_send(call->stream, NULL, 0, slices, n_slices) != HPS_OK) {
-        grpc_call_answer_failed(call);
+    } else {
+        grpc_call_note_sent(call, hps_http_send(call->stream, NULL, 0, slices, n_slices));
     }
 }
 
 void grpc_http_send_copy(struct hps_grpc_call *call, const void *data, size_t size)
 {
-    if (open_answer(call, size) && !call->reply->head && size > 0 &&
-        hps_http_send_copy(call->stream, NULL, 0, data, size) != HPS_OK) {
-        grpc_call_answer_failed(call);
+    if (open_answer(call, size) && !call->reply->head && size > 0) {
+        grpc_call_note_sent(call, hps_http_send_copy(call->stream, NULL, 0, data, size));
     }
 }
 

@@ -121,15 +121,19 @@ static size_t slow_bytes(const struct grpc_conn *conn, int i, uint64_t now_us, b
     return bytes;
 }
 
-void grpc_intakes_cut(struct hps_grpc_loop *grpc_loop)
+void grpc_intakes_cut(struct hps_grpc_loop *grpc_loop, uint64_t client)
 {
     uint64_t now_us = hps_clock_us();
     int i = grpc_notes_usable(grpc_loop->ticked_us, now_us);
     const struct grpc_conn *slowest = NULL;
     size_t most = 0;
 
-    for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL && i >= 0; conn = conn->next) {
-        size_t bytes = slow_bytes(conn, i, now_us, false);
+    if (i < 0 || grpc_loop->limits->request_bytes_per_s_min == 0) {
+        return;
+    }
+    for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
+        bool meant = client == 0 || conn->client == client;
+        size_t bytes = meant ? slow_bytes(conn, i, now_us, false) : 0;
         if (bytes > most) {
             slowest = conn;
             most = bytes;

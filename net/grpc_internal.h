@@ -89,9 +89,11 @@ struct grpc_route {
 
 /* What loops do when memory or places are short. */
 enum grpc_pressure {
-    GRPC_NOTE_READERS, /* how far they are */
-    GRPC_CUT_READERS,  /* the slowest of each loop */
+    GRPC_NOTE_READERS,    /* how far they are */
+    GRPC_CUT_READERS,     /* the slowest of each loop */
+    GRPC_CUT_OWN_READERS, /* the same, of one client */
     GRPC_CUT_SENDERS,
+    GRPC_CUT_OWN_SENDERS,
     GRPC_GIVE_WAY, /* for new connections */
     GRPC_PRESSURES,
 };
@@ -108,7 +110,8 @@ struct hps_grpc_server {
     unsigned n_routes;
     const char *const *kept_names; /* NULL-ended: headers that are stored; NULL: none */
     struct hps_grpc_loop *loops;   /* changed while none of them runs */
-    _Atomic uint64_t pressed_us[GRPC_PRESSURES]; /* when loops were last told to do so */
+    _Atomic uint64_t pressed_us[GRPC_PRESSURES];     /* when loops were last told to do so */
+    _Atomic uint64_t pressed_client[GRPC_PRESSURES]; /* only its connections; 0: any */
 };
 
 /* How fast a client takes what waits for it, on a connection or a stream; or sends a request. */
@@ -418,8 +421,8 @@ static inline void grpc_call_reply_set(struct hps_grpc_call *call, enum grpc_rep
  * unit    error of RFC 9113
  */
 void grpc_call_reset(struct hps_grpc_call *call, uint32_t error);
-/* The answer cannot be sent for want of memory: the call ends. */
-void grpc_call_answer_failed(struct hps_grpc_call *call);
+/* hps_http_send or a like function returned `status` for the answer. The call ends unless OK. */
+void grpc_call_note_sent(struct hps_grpc_call *call, hps_status status);
 /* Assert that phases, timer, queue and byte counts of a call go together: at the end of each turn
  * that touched it, in debug and sanitizer builds. Loop thread. */
 void grpc_call_sane(const struct hps_grpc_call *call);
@@ -430,9 +433,12 @@ void grpc_conn_sane(const struct grpc_conn *conn);
 
 /* Tells a loop to do this. Any thread. */
 void grpc_loop_tell(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what);
-/* Tells all loops of the server to do this, unless they did so less than 40 ms ago. Thread of
- * this loop. */
-void grpc_press(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what);
+/* Tells all loops of the server to cut slow readers or senders, because a call finds no memory. If
+ * the memory of all clients is short, connections of all clients are candidates. If only the share
+ * of the client is used up, only its connections are. `what` is GRPC_CUT_READERS or
+ * GRPC_CUT_SENDERS. Not repeated within 40 ms. Thread of the call's loop.
+ */
+void grpc_press(struct hps_grpc_call *call, enum grpc_pressure what, enum hps_limit_scope scope);
 void grpc_loop_unref(struct hps_grpc_loop *grpc_loop); /* any thread */
 /* The connection is gone, or a call of it is freed: it is freed with the last. Any thread. */
 void grpc_conn_unref(struct grpc_conn *conn);
@@ -614,8 +620,9 @@ int grpc_notes_usable(const uint64_t *noted_us, uint64_t now_us);
 /* Notes how far the readers of a loop are. */
 void grpc_paces_note(struct hps_grpc_loop *grpc_loop);
 /* Of the readers of a loop that took less than the minimum since they were noted, at least 80 ms
- * ago: cuts off the one that would need longest for what is left. */
-void grpc_paces_cut(struct hps_grpc_loop *grpc_loop);
+ * ago: cuts off the one that would need longest for what is left. client: only its connections; 0:
+ * any */
+void grpc_paces_cut(struct hps_grpc_loop *grpc_loop, uint64_t client);
 /* The observer is told. */
 void grpc_slow_count(const struct grpc_conn *conn, enum hps_grpc_slow why);
 /* Nothing waits for the client any more. */
@@ -632,8 +639,8 @@ void grpc_intakes_tick(struct hps_grpc_loop *grpc_loop, uint64_t now_us);
  * enough. */
 void grpc_intakes_check(struct grpc_conn *conn, uint64_t now_us);
 /* Of the connections of a loop: refuses the requests that came at less than the minimum of late, of
- * the one that has most memory in such requests. */
-void grpc_intakes_cut(struct hps_grpc_loop *grpc_loop);
+ * the one that has most memory in such requests. client: as for grpc_paces_cut */
+void grpc_intakes_cut(struct hps_grpc_loop *grpc_loop, uint64_t client);
 
 /* ---- grpc_tick.c ----------------------------------------------------------------------------- */
 

@@ -185,6 +185,9 @@ void grpc_paces_note(struct hps_grpc_loop *grpc_loop)
 {
     uint64_t now_us = hps_clock_us();
 
+    if (grpc_loop->limits->reply_bytes_per_s_min == 0) {
+        return;
+    }
     memmove(grpc_loop->noted_us + 1, grpc_loop->noted_us,
             sizeof grpc_loop->noted_us - sizeof grpc_loop->noted_us[0]);
     grpc_loop->noted_us[0] = now_us;
@@ -261,7 +264,7 @@ static void look_at_conn(struct grpc_conn *conn, int i, uint64_t now_us, struct 
     }
 }
 
-void grpc_paces_cut(struct hps_grpc_loop *grpc_loop)
+void grpc_paces_cut(struct hps_grpc_loop *grpc_loop, uint64_t client)
 {
     uint64_t now_us = hps_clock_us();
     int i = grpc_notes_usable(grpc_loop->noted_us, now_us);
@@ -271,7 +274,7 @@ void grpc_paces_cut(struct hps_grpc_loop *grpc_loop)
         return;
     }
     for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
-        if (hps_http_is_ready(conn->http)) {
+        if (hps_http_is_ready(conn->http) && (client == 0 || conn->client == client)) {
             look_at_conn(conn, i, now_us, &slowest);
         }
     }

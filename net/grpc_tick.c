@@ -156,23 +156,38 @@ void grpc_loop_tick(void *ctx)
                         grpc_loop->tick_next != NULL ? 0 : grpc_tick_us(grpc_loop->limits));
 }
 
+static void relieve(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what)
+{
+    uint64_t client = atomic_load(&grpc_loop->server->pressed_client[what]);
+
+    switch (what) {
+    case GRPC_NOTE_READERS:
+        grpc_paces_note(grpc_loop);
+        break;
+    case GRPC_CUT_READERS:
+    case GRPC_CUT_OWN_READERS:
+        grpc_paces_cut(grpc_loop, client);
+        break;
+    case GRPC_CUT_SENDERS:
+    case GRPC_CUT_OWN_SENDERS:
+        grpc_intakes_cut(grpc_loop, client);
+        break;
+    default:
+        grpc_conns_leave(grpc_loop);
+        break;
+    }
+}
+
 void grpc_loop_pressed(struct hps_task *task)
 {
     struct hps_grpc_loop *grpc_loop = HPS_CONTAINER_OF(task, struct hps_grpc_loop, press);
     unsigned pressed = atomic_exchange(&grpc_loop->pressed, 0);
 
     if (grpc_loop->phase != GRPC_LOOP_FREED) {
-        if ((pressed & 1u << GRPC_CUT_READERS) != 0) {
-            grpc_paces_cut(grpc_loop);
-        }
-        if ((pressed & 1u << GRPC_NOTE_READERS) != 0) {
-            grpc_paces_note(grpc_loop);
-        }
-        if ((pressed & 1u << GRPC_CUT_SENDERS) != 0) {
-            grpc_intakes_cut(grpc_loop);
-        }
-        if ((pressed & 1u << GRPC_GIVE_WAY) != 0) {
-            grpc_conns_leave(grpc_loop);
+        for (enum grpc_pressure what = 0; what < GRPC_PRESSURES; what++) {
+            if ((pressed & 1u << what) != 0) {
+                relieve(grpc_loop, what);
+            }
         }
     }
     grpc_loop_unref(grpc_loop);

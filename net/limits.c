@@ -547,6 +547,20 @@ bool hps_charge_cancel(struct hps_charge *charge, uint64_t wait_us, enum hps_lim
     return true;
 }
 
+enum hps_limit_scope hps_charge_short_of(const struct hps_charge *charge, enum hps_limit limit,
+                                         uint64_t bytes)
+{
+    enum hps_limit_scope from =
+        limit == HPS_LIMIT_REPLIES ? HPS_SCOPE_IDENTITY : HPS_SCOPE_CONNECTION;
+
+    if (charge->connection == NULL) {
+        return HPS_SCOPE_COUNT;
+    }
+    return blocked_by(charge, limit, HPS_SCOPE_ALL, bytes) == HPS_SCOPE_ALL
+               ? HPS_SCOPE_ALL
+               : blocked_by(charge, limit, from, bytes);
+}
+
 bool hps_charge_arena(void *ctx, size_t bytes)
 {
     return hps_charge_grow(ctx, HPS_LIMIT_REQUESTS, bytes, NULL) == HPS_OK;

@@ -172,6 +172,11 @@ hps_status hps_charge_wait(struct hps_charge *charge, uint64_t bytes, struct hps
  * Both may be NULL. */
 bool hps_charge_cancel(struct hps_charge *charge, uint64_t wait_us, enum hps_limit_scope *out_scope,
                        struct hps_error *err);
+/* The account that has too little memory for `bytes` more; COUNT: each has enough. ALL has
+ * precedence, then the order of the enum. The reply memory of the connection is not checked. The
+ * result may change at any time. */
+enum hps_limit_scope hps_charge_short_of(const struct hps_charge *charge, enum hps_limit limit,
+                                         uint64_t bytes);
 /* For hps_arena_on_grow; ctx: the charge. Chunks are request memory until the charge is closed. */
 bool hps_charge_arena(void *ctx, size_t bytes);
 /* Gives everything back. The charge must not wait. No effect on a closed charge. */

@@ -129,6 +129,14 @@ static void wait_on(struct request *request)
                   look_us < room->late_us ? look_us : room->late_us);
 }
 
+static void cut_readers(struct request *request)
+{
+    enum hps_limit_scope scope =
+        hps_charge_short_of(charge_of(request), HPS_LIMIT_REPLIES, request->room.wanted);
+
+    hps_grpc_readers_cut(request->call.grpc, scope);
+}
+
 /* The wait ends without memory, after wait_us. why: there is no memory for the keys; else NULL. */
 static void give_up(struct request *request, uint64_t wait_us, const struct hps_error *why)
 {
@@ -158,7 +166,7 @@ static void begin_wait(struct request *request)
     if (hps_charge_grow(charge_of(request), HPS_LIMIT_REQUESTS, keys, &err) == HPS_OK) {
         room->key_bytes = keys;
     } else {
-        hps_grpc_readers_cut(request->call.grpc); /* for the requests that come next */
+        cut_readers(request); /* for the requests that come next */
         give_up(request, 0, &err);
     }
 }
@@ -209,7 +217,7 @@ void request_room_on_timer(struct request *request)
         return;
     }
     if (!room->at_connection && (left_us <= CUT_US || left_us <= room->wait_us_max / 2)) {
-        hps_grpc_readers_cut(request->call.grpc);
+        cut_readers(request);
     }
     wait_on(request);
 }

@@ -185,10 +185,10 @@ void hps_grpc_readers_watch(struct hps_grpc_call *call)
     call->n_watched++;
 }
 
-void hps_grpc_readers_cut(struct hps_grpc_call *call)
+void hps_grpc_readers_cut(struct hps_grpc_call *call, enum hps_limit_scope scope)
 {
     assert_true(call->n_watched > 0);
-    call->n_cut++;
+    call->n_cut += scope == HPS_SCOPE_ALL;
 }
 
 void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slices,

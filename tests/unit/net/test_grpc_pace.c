@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "net/grpc_internal.h"
 #include "tests/lib/grpc_rig.h"
 
 enum {
@@ -297,7 +298,7 @@ static void test_reader_when_there_is_no_minimum_then_never_cut_off(void **state
     }
     hps_grpc_readers_watch(f->rig.parked);
     pass(f, SECOND_US);
-    hps_grpc_readers_cut(f->rig.parked);
+    hps_grpc_readers_cut(f->rig.parked, HPS_SCOPE_ALL);
     pass(f, 0);
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 0);
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 0);
@@ -311,13 +312,35 @@ static void watch(struct fixture *f)
     pass(f, 0);
 }
 
-static void cut(struct fixture *f)
+static void cut_in(struct fixture *f, enum hps_limit_scope scope)
 {
     pass(f, 40 * 1000); /* since the last one */
-    hps_grpc_readers_cut(f->rig.parked);
+    hps_grpc_readers_cut(f->rig.parked, scope);
     for (unsigned i = 0; i < 4; i++) {
         pass(f, 0);
     }
+}
+
+static void cut(struct fixture *f)
+{
+    cut_in(f, HPS_SCOPE_ALL);
+}
+
+static void test_cut_when_less_than_all_memory_is_short_then_only_the_client_is_affected(
+    void **state)
+{
+    struct fixture *f = *state;
+
+    reader_open(f, &f->readers[0], 0);
+    (void)reader_ask(f, &f->readers[0], REPLY_BYTES);
+    watch(f);
+    pass(f, 150 * 1000);
+    cut_in(f, HPS_SCOPE_CONNECTION); /* of the parked call */
+    grpc_paces_cut(f->rig.grpc_loop, f->rig.parked->home->client + 1);
+    pass(f, 0);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 0);
+    cut_in(f, HPS_SCOPE_ADDRESS); /* the reader has the same address */
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 1);
 }
 
 static void test_cut_when_several_are_slow_then_who_holds_most_goes_first(void **state)
@@ -403,7 +426,7 @@ static void test_cut_when_asked_again_and_again_then_one_in_40_ms(void **state)
     watch(f);
     pass(f, 100 * 1000);
     for (unsigned i = 0; i < 20; i++) {
-        hps_grpc_readers_cut(f->rig.parked);
+        hps_grpc_readers_cut(f->rig.parked, HPS_SCOPE_ALL);
         pass(f, 0);
     }
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 1);
@@ -435,7 +458,7 @@ static void test_cut_when_several_loops_have_slow_ones_then_each_cuts_one(void *
     cut(f);
     assert_int_equal(hps_grpc_loop_bytes_in_flight(second), 0);
     pass(f, 40 * 1000);
-    hps_grpc_readers_cut(f->rig.parked); /* is under way as a loop goes */
+    hps_grpc_readers_cut(f->rig.parked, HPS_SCOPE_ALL); /* is under way as a loop goes */
     hps_grpc_loop_free(second);
 }
 
@@ -452,6 +475,7 @@ int main(void)
         PACE_TEST(test_connection_when_its_window_is_shut_then_closed),
         PACE_TEST(test_calls_when_together_they_take_the_minimum_then_the_slow_one_goes),
         PACE_TEST(test_reader_when_there_is_no_minimum_then_never_cut_off),
+        PACE_TEST(test_cut_when_less_than_all_memory_is_short_then_only_the_client_is_affected),
         PACE_TEST(test_cut_when_several_are_slow_then_who_holds_most_goes_first),
         PACE_TEST(test_cut_when_a_reader_takes_enough_then_it_stays),
         PACE_TEST(test_cut_when_it_was_noted_a_moment_ago_then_nobody_is_judged),

@@ -226,6 +226,11 @@ static void test_charge_when_it_grows_then_each_account_has_its_limit(void **sta
         if ((status == HPS_OK) != (row->scope == HPS_SCOPE_COUNT)) {
             fail_msg("%s: %s", row->name, status == HPS_OK ? "not refused" : err.text);
         }
+        if (status != HPS_OK) {
+            assert_int_equal(hps_charge_short_of(&f.calls[row->grows[n - 1].call], row->limit,
+                                                 row->grows[n - 1].bytes),
+                             row->scope);
+        }
         for (unsigned w = 0; status != HPS_OK && w < 3; w++) {
             if (strstr(err.text, row->words[w]) == NULL) {
                 fail_msg("%s: \"%s\" is not in \"%s\"", row->name, row->words[w], err.text);
