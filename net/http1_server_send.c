@@ -19,7 +19,7 @@
 enum {
     IOV_MAX_BATCH = 64,
     BATCH_BYTES = 1024 * 1024, /* per writev, as with HTTP/2 */
-    BATCH_BYTES_SHARED = 256 * 1024,
+    BATCH_BYTES_BUSY = 256 * 1024,
     TURN_BYTES = 1024 * 1024, /* per connection and loop turn, so that small calls get through */
 };
 
@@ -75,8 +75,9 @@ void http1_drop_out(struct http1 *http)
 
 static int gather(const struct http1 *http, struct iovec iov[IOV_MAX_BATCH])
 {
-    size_t size = http->out->text.size - http->out->text_at;
-    size_t most = hps_run_is_shared(http->item.run) ? BATCH_BYTES_SHARED : BATCH_BYTES;
+    size_t text = http->out->text.size - http->out->text_at;
+    size_t most = hps_run_is_busy(http->item.run) ? BATCH_BYTES_BUSY : BATCH_BYTES;
+    size_t size = text < most ? text : most;
     int n = 0;
 
     if (size > 0) {

@@ -37,7 +37,7 @@ static void run_tasks(struct hps_run_item *item, unsigned events)
 
 void hps_run_init(struct hps_run *run)
 {
-    *run = (struct hps_run){0};
+    *run = (struct hps_run){.limit_us = UINT64_MAX};
     hps_fair_init(&run->fair, (uint64_t)HPS_RUN_SLICE_US * NS_PER_US);
     for (unsigned i = 0; i < HPS_RUN_CLIENTS; i++) {
         struct hps_run_client *client = &run->clients[i];
@@ -107,15 +107,15 @@ static void run_slice(struct hps_run *run, struct hps_run_item *item, uint64_t t
     hps_fair_remove(&run->fair, &item->item);
     item->events = 0;
     run->current = item;
-    run->in_slice = true;
-    if (flow != run->last) {
-        run->last = flow;
+    run->shared = run->fair.n_items > flow->n_items;
+    if (run->shared || flow != run->last) {
         run->changed_us = from_us;
     }
-    bool others_wait = run->fair.n_items > flow->n_items;
-    run->limit_us = others_wait || turn_end_us < slice_end_us ? slice_end_us : turn_end_us;
+    run->last = flow;
+    run->limit_us = run->shared || turn_end_us < slice_end_us ? slice_end_us : turn_end_us;
     item->work(item, events);
-    run->in_slice = false;
+    run->shared = false;
+    run->limit_us = UINT64_MAX;
     run->seen_us = hps_clock_us();
     hps_fair_spend(&run->fair, flow, (run->seen_us - from_us) * NS_PER_US + SLICE_NS_MIN);
     if (run->current != NULL && item->events != 0) {
@@ -128,7 +128,7 @@ void hps_run_turn(struct hps_run *run)
 {
     struct hps_fair_item *first = hps_fair_first(&run->fair, false);
 
-    HPS_ASSERT(!run->in_slice);
+    HPS_ASSERT(run->current == NULL);
     if (first == NULL) {
         return;
     }

@@ -18,10 +18,10 @@
 #include "base/mailbox.h"
 
 enum {
-    HPS_RUN_TURN_US = 250,     /* work of a turn */
-    HPS_RUN_SLICE_US = 64,     /* a slice, while other clients wait */
-    HPS_RUN_SHARED_US = 10000, /* the loop is shared this long after a change of client */
-    HPS_RUN_CLIENTS = 256,     /* flows: clients are distributed over them by a hash */
+    HPS_RUN_TURN_US = 250,   /* work of a turn */
+    HPS_RUN_SLICE_US = 64,   /* a slice, while other clients wait */
+    HPS_RUN_BUSY_US = 10000, /* other clients count as active this long after a slice */
+    HPS_RUN_CLIENTS = 256,   /* flows: clients are distributed over them by a hash */
 };
 
 /* Something that has work, embedded in a struct of its user. */
@@ -45,11 +45,11 @@ struct hps_run {
     struct hps_fair fair;
     struct hps_run_client clients[HPS_RUN_CLIENTS];
     struct hps_run_item *current; /* has the slice; NULL: removed, or no slice */
-    bool in_slice;
+    bool shared; /* other flows waited when the slice began; false between slices */
     const struct hps_fair_flow *last; /* had the last slice */
-    uint64_t changed_us;              /* when a slice of another flow than `last` began */
-    uint64_t seen_us;                 /* the time that was read last */
-    uint64_t limit_us;                /* when the slice should end */
+    uint64_t changed_us; /* when a slice last began after another flow's, or while others waited */
+    uint64_t seen_us;    /* the time that was read last */
+    uint64_t limit_us;   /* when the slice should end; between slices UINT64_MAX */
 };
 
 void hps_run_init(struct hps_run *run);
@@ -70,7 +70,7 @@ bool hps_run_is_added(const struct hps_run_item *item);
  * of slices. */
 static inline bool hps_run_is_spent(const struct hps_run *run)
 {
-    return run->in_slice && run->seen_us > run->limit_us;
+    return run->seen_us > run->limit_us;
 }
 
 /* Sets the time, after the clock was read for another reason. */
@@ -79,11 +79,17 @@ static inline void hps_run_see(struct hps_run *run, uint64_t now_us)
     run->seen_us = now_us;
 }
 
-/* Whether other clients had slices lately. Steps that cannot be divided, such as large reads and
- * writes, should be short then. */
+/* Whether other clients wait for this slice to end. Its steps should be short then. */
 static inline bool hps_run_is_shared(const struct hps_run *run)
 {
-    return run->seen_us < run->changed_us + HPS_RUN_SHARED_US;
+    return run->shared;
+}
+
+/* Whether other clients wait, or had slices lately. Long steps such as large writes should be
+ * divided then, because another client may come at any time. */
+static inline bool hps_run_is_busy(const struct hps_run *run)
+{
+    return run->seen_us < run->changed_us + HPS_RUN_BUSY_US;
 }
 
 /* For the loop: does the work of a turn. */
