@@ -241,8 +241,10 @@ static int64_t append(struct fake_log *log, const char *topic, int32_t number,
                       struct record *record)
 {
     struct partition *partition = must(find_partition(log, topic, number));
-    size_t size = (size_t)(partition->high + 1) * sizeof(partition->records[0]);
-    partition->records = must(hps_realloc(partition->records, size));
+    if ((partition->high & (partition->high - 1)) == 0) { /* full: 0, or a power of two */
+        size_t size = (size_t)(2 * partition->high + 1) * sizeof(partition->records[0]);
+        partition->records = must(hps_realloc(partition->records, size));
+    }
     partition->records[partition->high] = record;
     if (record != NULL) {
         record->next = log->records;
