@@ -57,10 +57,10 @@ def attack(pipe, n, address, hello, sends):
 
 class Healthy:
     def __init__(self, daemon):
-        loops = Clock(daemon.process.pid, workers=False)
+        loops = Clock(daemon.process.pid, workers=None)
         self.address, self.client, self.stream, self.n_failed = daemon.tcp, None, -1, 0
         self.requests = {"check": (HEALTH, b"", loops)}
-        for n, clock in ((64, loops), (16384, Clock(daemon.process.pid))):
+        for n, clock in ((64, loops), (16384, Clock(daemon.process.pid, workers=min))):
             keys = np.random.default_rng(n).integers(0, ROWS, n).astype("<i8").tobytes()
             self.requests[f"{n} keys"] = LOOKUP, wire.lookup("default", wire.query(NAMES[0], keys)), clock
         for kind in self.requests:

@@ -28,17 +28,17 @@ def contents(path):
 
 
 class Clock:
-    """Measures for how long a call waits for threads of a daemon: the CPU time of its busiest event loop. With
-    `workers` also the CPU time of its least busy worker, because a quick lookup waits for a worker only while all are
-    busy; the larger time counts. The kernel updates the time of a running thread every 1 to 4 ms. Other programs
-    change the result little."""
+    """Measures for how long a call waits for threads of a daemon, in CPU time: the largest time of its event loops and,
+    with `workers`, of its workers. `workers` is max, or min if the call is a quick lookup: it waits for a worker only
+    while all of them are busy. The kernel updates the time of a running thread every 1 to 4 ms. Other programs change
+    the result little."""
 
-    def __init__(self, pid, workers=True):
-        self.files = {"loop": [], "worker": []}
+    def __init__(self, pid, workers=max):
+        self.files, self.workers = {"loop": [], "worker": []}, workers
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/comm", encoding="ascii") as f:
                 name = f.read().split("-")[0]
-            if name == "loop" or workers and name == "worker":
+            if name in self.files:
                 self.files[name].append(os.open(f"/proc/{pid}/task/{thread}/schedstat", os.O_RDONLY))
 
     def read(self):
@@ -47,7 +47,7 @@ class Clock:
     def since(self, before):
         """In seconds."""
         loops, workers = [[now - then for now, then in zip(*times)] for times in zip(self.read(), before)]
-        return max(*loops, min(workers, default=0)) / 1e9
+        return max(*loops, self.workers(workers) if self.workers else 0) / 1e9
 
 
 class Neighbour:
