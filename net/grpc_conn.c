@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the other files of the server need of a connection, and of all loops: references, and the
- * pressure when memory is short, which each loop answers by itself (grpc_tick.c). Any loop thread.
+ * References to connections, and their end. Pressure when memory is short: one loop tells all, and
+ * each then acts on its own connections (grpc_tick.c). Any loop thread.
  */
 #include "base/assert.h"
 #include "base/heap.h"

@@ -5,8 +5,9 @@
  * refused
  *
  *   - by its loop's tick, when it came at less than the minimum for 10 s;
- *   - when a request found no memory: of the requests of its loop that came at less than the
- *     minimum of late, those of the connection that has most memory in them.
+ *   - when a request found no memory: each loop refuses requests that came too slowly since the
+ *     last ticks, of the connection that holds most memory in such requests. If only the share of
+ *     one client is used up, only its connections are candidates.
  *
  * Loop thread of the connection.
  */

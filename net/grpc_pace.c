@@ -6,8 +6,9 @@
  * not to blame. It is cut off
  *
  *   - by its loop's tick, when it took less than the minimum for 10 s;
- *   - when the replies of others lack memory: of those of its loop that took less than the minimum
- *     of late, the one that at this pace would be the last to have taken all.
+ *   - when a reply finds no memory: each loop cuts off the reader that took too little since the
+ *     notes, and that would take longest for the rest. If only the share of one client is used up,
+ *     only its connections are candidates.
  *
  * Loop thread of the connection.
  */

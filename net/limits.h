@@ -22,8 +22,8 @@
  *
  *   - A charge with more than 64 KiB of request memory leaves the last eighth of `max` to others.
  *   - Replies may wait for memory. Small ones (max / 64) and large ones wait in separate queues,
- * and accounts take turns in each. While a large one waits for the memory of all clients, the small
- *     ones that pass it may hold an eighth of `max`.
+ *     and accounts take turns in each. While a large one waits for the memory of all clients, the
+ *     small ones that pass it may hold an eighth of `max`.
  *
  * Operators (connections of the admin listener) may use a sixteenth more than `max`, and no share
  * limits them. So they can act while clients hold everything.
