@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tests of catalogs and loads share: files of rows, loads and unloads that are waited for.
- * Used by one thread.
+ * Helpers for tests of catalogs and loads: files of rows, and waiting for loads and unloads. Used
+ * by one thread.
  */
 #ifndef HPS_TESTS_LIB_CATALOG_FIXTURE_H
 #define HPS_TESTS_LIB_CATALOG_FIXTURE_H
@@ -14,7 +14,7 @@
 
 enum { FIXTURE_DIM_MAX = 8 };
 
-/* A .npy file: row i of n has key i, and base + i in all of its places. */
+/* Write a .npy file with n rows. Row i has key i, and all its values are base + i. */
 static inline void fixture_write_rows(const char *path, uint32_t dim, uint32_t n, float base)
 {
     const struct hps_row_writer_options options = {HPS_ROW_FORM_NPY, dim, HPS_DTYPE_FP32};
@@ -31,7 +31,7 @@ static inline void fixture_write_rows(const char *path, uint32_t dim, uint32_t n
     assert_int_equal(hps_row_writer_close(writer, NULL), HPS_OK);
 }
 
-/* takes `load`. */
+/* takes `load`. Wait until it ends. */
 static inline void fixture_load_end(struct hps_load *load, struct hps_load_state *out_state)
 {
     do {
@@ -41,7 +41,7 @@ static inline void fixture_load_end(struct hps_load *load, struct hps_load_state
     hps_load_unref(load);
 }
 
-/* An unload whose end is awaited. */
+/* An unload that a test can wait for. */
 struct fixture_unload {
     struct hps_unload unload; /* first */
     atomic_bool done;

@@ -52,7 +52,7 @@ static void path_of(const struct hps_certs *certs, const char *name, char out[HP
     assert_true(size > 0 && size < HPS_CERTS_PATH_MAX);
 }
 
-/* A self-signed certificate, or one by `ca` whose key is beside it. */
+/* Make a self-signed certificate, or one that `ca` signs with the key in the file next to it. */
 static void make_one(const struct hps_certs *certs, const char *section, const char *subject,
                      const char *ca, const char *cert, const char *key)
 {
@@ -91,7 +91,7 @@ static void make_one(const struct hps_certs *certs, const char *section, const c
     run((char *const *)(uintptr_t)argv);
 }
 
-/* Of the first CA, which then has revoked `revoked` (NULL: nothing more). */
+/* Make a CRL of the first CA that also revokes `revoked` (NULL: no further certificate). */
 static void make_crl(const struct hps_certs *certs, const char *revoked, const char *crl)
 {
     char config[HPS_CERTS_PATH_MAX];

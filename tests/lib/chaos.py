@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log whose every record follows from a seed, what rows it makes, and clients that judge answers by it.
+"""A log that a seed determines, the rows that result from it, and clients that check replies against it.
 
-Every row tells its table, key and record: so of each that is looked up anybody can say between which offsets it was
-right. A daemon that has published offset P before a lookup began answers with a row that was right at P or later,
-and at an offset that was written before the answer came; what is older is stale, and anything else is wrong.
+Every row contains its table, key and record offset, so each returned row shows between which offsets of the log it was
+correct. If a daemon published offset P before a lookup began, the lookup must return a row that was correct at P or at
+a later offset written before the reply. An older row is stale; any other row is wrong.
 
-As a program it is such a client: `chaos.py BOARD NUMBER OUT ADDRESS` looks rows up at one daemon until the board says
-that it is enough, and writes to OUT what it has seen, as JSON.
+As a program, this file is such a client: `chaos.py BOARD NUMBER OUT ADDRESS` looks up rows of one daemon until the
+board says that the test ends. It writes its results to OUT as JSON.
 """
 import bisect
 import json
@@ -25,18 +25,18 @@ import reflected  # noqa: E402
 MODEL = "chaos"
 DIMS = {"a": 4, "b": 33}
 VERSIONS = (1, 2, 3)
-GUEST = 3  # the version that comes and goes; where it is, it is the active one
-ACTIVE = 1  # the one that is active elsewhere
-GONE, COMES, THERE, GOES = range(4)  # the guest, at a daemon
+GUEST = 3  # the version that is loaded and unloaded again and again; a daemon that has it serves it as active version
+ACTIVE = 1  # the active version of a daemon without the guest
+GONE, COMES, THERE, GOES = range(4)  # states of the guest at a daemon: absent, loading, loaded, unloading
 KEYS = 256  # of each table
-FILE_KEYS = 200  # files have those below
+FILE_KEYS = 200  # files have the keys below
 DEFAULT = -1.0
-PLACES = [("a", 0), ("a", 1), ("b", 0), (None, 0), (None, 1)]  # partitions of topics; None: that of the model
+PLACES = [("a", 0), ("a", 1), ("b", 0), (None, 0), (None, 1)]  # topic's table, partition; None: the topic of the model
 N_DAEMONS = 2
 CALL_TIMEOUT_S = 60
 CALLS_KEPT = 1 << 20
 FOUND, DEFAULTED, UNKNOWN = 1, 2, 3
-EXACT, MEMORY_ONLY = 1, 3  # policies of misses
+EXACT, MEMORY_ONLY = 1, 3  # miss policies
 ROW, UNIT = 1, 2  # consistency
 
 
@@ -45,7 +45,8 @@ def topic_of(table):
 
 
 def place_of(key, table):
-    """Even keys change by the topic of their table, odd ones by that of the model: a key has one partition."""
+    """The partition that changes a key: even keys are in the topic of their table, odd keys in the topic of the
+    model."""
     topic = None if key % 2 else table
     n = sum(name == topic for name, _ in PLACES)
     return PLACES.index((topic, key // 2 % n))
@@ -56,7 +57,7 @@ KEYS_OF = {table: [[key for key in range(KEYS) if place_of(key, table) == place]
 
 
 def rows_of(table, keys, offsets):
-    """A row per key, as the record at an offset has it; an offset below 0 stands for a version's files."""
+    """One row per key, as the record at its offset writes it. An offset below 0 means the files of version -offset."""
     number = list(DIMS).index(table)
     keys, offsets = np.asarray(keys, np.int64), np.asarray(offsets, np.int64)
     columns = np.arange(DIMS[table], dtype=np.int64)
@@ -66,7 +67,7 @@ def rows_of(table, keys, offsets):
 
 
 def changes(seed, place, offset):
-    """What a record says: [(table, key, whether it is a delete)], a key once."""
+    """The content of a record: [(table, key, whether it is a delete)]. A key occurs once."""
     rng = random.Random(f"{seed}/{place}/{offset}")
     if PLACES[place][0] is not None:
         table = PLACES[place][0]
@@ -77,24 +78,24 @@ def changes(seed, place, offset):
     return [(table, key, rng.random() < 0.25) for table in DIMS for key in rng.sample(KEYS_OF[table][place], 6)]
 
 
-# ---- what is right -------------------------------------------------------------------------------------
+# ---- expected rows -------------------------------------------------------------------------------------
 
 class Wrong(Exception):
-    """An answer that the log does not allow."""
+    """A reply that contradicts the log."""
 
 
 class History:
-    """Of every key the records that change it, from where the log is applied to files."""
+    """The records that change each key, beginning at the offsets from which the log is applied to the files."""
 
     def __init__(self, seed, begins=None):
         self.seed = seed
         self.begins = list(begins or [0] * len(PLACES))
         self.ends = list(self.begins)
         self.writes = {table: [[] for _ in range(KEYS)] for table in DIMS}  # offsets
-        self.kinds = {table: [[] for _ in range(KEYS)] for table in DIMS}  # whether it is a delete
+        self.kinds = {table: [[] for _ in range(KEYS)] for table in DIMS}  # whether the record is a delete
 
     def extend(self, ends):
-        """Know the log up to these offsets."""
+        """Add the records up to these offsets."""
         for place, end in enumerate(ends):
             for offset in range(self.ends[place], end):
                 for table, key, is_delete in changes(self.seed, place, offset):
@@ -103,17 +104,17 @@ class History:
             self.ends[place] = max(self.ends[place], end)
 
     def state(self, table, key, at):
-        """The offset of the record whose row the key has at a position; -1: its files'; None: it has none."""
+        """The offset of the record that made the key's row at position `at`; -1: the files; None: no row."""
         n = bisect.bisect_left(self.writes[table][key], at)
         if n == 0:
             return -1 if key < FILE_KEYS else None
         return None if self.kinds[table][key][n - 1] else self.writes[table][key][n - 1]
 
     def spans(self, table, key, offset, low, high):
-        """The positions [(first, last)] from low to high at which the key has the row of the record at `offset`
-        (-1: of files), or, if that is None, no row."""
+        """The positions [(first, last)] between `low` and `high` at which the key has the row of the record at `offset`
+        (-1: of the files; None: no row)."""
         writes, kinds = self.writes[table][key], self.kinds[table][key]
-        n = bisect.bisect_left(writes, low)  # of the write that is next at `low`
+        n = bisect.bisect_left(writes, low)  # index of the first write at or after `low`
         found, first = [], low
         while first <= high:
             last = min(writes[n], high) if n < len(writes) else high
@@ -128,13 +129,13 @@ class History:
 
 
 def common(spans, others):
-    """Positions that are in both lists of ranges."""
+    """The intersection of two lists of ranges."""
     found = ((max(a, c), min(b, d)) for a, b in spans for c, d in others)
     return [(first, last) for first, last in found if first <= last]
 
 
 class Judge:
-    """Compares answers with the log."""
+    """Compares replies with the log."""
 
     def __init__(self, seed):
         self.history, self.guest = History(seed), History(seed)
@@ -146,8 +147,9 @@ class Judge:
         return self.guest if version == GUEST else self.history
 
     def check(self, version, low, high, results, unit, begins=None):
-        """results: {table: (keys, statuses, rows)}. low: positions published before the call began; high: what was
-        written before it ended. With `unit`, keys of one partition must be of one position. begins: of the guest."""
+        """Check `results`: {table: (keys, statuses, rows)}. low: positions published before the call began. high:
+        offsets written before it ended. unit: all keys of a partition must be from one position. begins: where the log
+        of the guest begins."""
         history = self.history_of(version, begins)
         history.extend(high)
         at = {}
@@ -167,7 +169,8 @@ class Judge:
                                     f"{PLACES[place]} is not of the unit that the keys before it are of")
 
     def offsets(self, version, table, keys, statuses, rows):
-        """Of each row the record that it is of, -1: of files, None: there is none; all of it must be of that."""
+        """The record offset of each row (-1: files; None: no row). Checks that every value of the row is of that
+        record."""
         told = np.where(statuses == FOUND, rows[:, 1], 0)
         if not (np.isfinite(told).all() and (told == np.floor(told)).all()):
             raise Wrong(f"version {version}, table {table}: rows that no record has, {rows[0][:4]}...")
@@ -199,7 +202,7 @@ class Judge:
 # ---- what all processes see ----------------------------------------------------------------------------
 
 class Board:
-    """Numbers in a file that the test and its clients share; each is read and written whole."""
+    """Integers in a file that the test and its clients share. Each integer is read and written atomically."""
 
     def __init__(self, path, seed=None):
         n_places = len(PLACES)
@@ -210,11 +213,11 @@ class Board:
         self.path = path
         if seed is not None:
             self.map[0] = seed
-        self.lives = self.map[2:2 + N_DAEMONS]  # of each daemon, odd: it is away
-        self.guests = self.map[2 + N_DAEMONS:2 + 2 * N_DAEMONS]  # of each daemon how often the guest's state changed
+        self.lives = self.map[2:2 + N_DAEMONS]  # per daemon; odd: it is not running
+        self.guests = self.map[2 + N_DAEMONS:2 + 2 * N_DAEMONS]  # per daemon, changes of the guest's state
         at = 2 + 2 * N_DAEMONS
-        self.written = self.map[at:at + n_places]  # records that were handed to the client of Kafka
-        self.begins = self.map[at + n_places:at + 2 * n_places]  # of the guest's updates, by its files
+        self.written = self.map[at:at + n_places]  # records that were given to the Kafka client
+        self.begins = self.map[at + n_places:at + 2 * n_places]  # start positions in the files of the guest
         self.published = self.map[at + 2 * n_places:].reshape(N_DAEMONS, len(VERSIONS), n_places)
 
     @property
@@ -232,7 +235,7 @@ class Board:
 # ---- a client ------------------------------------------------------------------------------------------
 
 class Client:
-    """Looks rows up at one daemon and judges them."""
+    """Looks up rows of one daemon and checks them."""
 
     SERVICE = "hps.v1.ParameterServer"
 
@@ -241,13 +244,13 @@ class Client:
         self.rng = np.random.default_rng([board.seed, number, 77])
         self.judge = Judge(board.seed)
         self.channel = self.lookup = self.request = None
-        self.life = 0  # of the daemon, before the channel's last sign of it
-        self.calls = []  # (begun, duration): exact ones, of rows
+        self.life = 0  # of the daemon, when the channel was last known to work
+        self.calls = []  # (start, duration) of exact lookups without consistency unit
         self.n_calls = self.n_away = self.n_gone = self.n_units = 0
         self.tiers = {}
 
     def connect(self):
-        """Until the daemon answers; whether it did."""
+        """Connect until the daemon responds; False if the test ended first."""
         if self.channel is not None:
             self.channel.close()
         gate = threading.Event()
@@ -277,7 +280,7 @@ class Client:
                     raise Wrong(f"a look-up failed: {error.code().name}: {error.details()}") from None
                 self.n_away += 1
                 there = self.connect()
-            gate.wait(0.002)  # the servers have the processors, too
+            gate.wait(0.002)  # leave CPU time to the servers
 
     def call(self):
         rng, board, number = self.rng, self.board, self.number
@@ -310,7 +313,7 @@ class Client:
         if version == GUEST and state != THERE:
             low = begins
             if begins != board.begins.tolist():
-                return  # which of both files it has is not known
+                return  # the guest's files changed: it may have either of them
         self.n_calls += 1
         self.n_units += unit
         if not unit and not memory_only and len(self.calls) < CALLS_KEPT:

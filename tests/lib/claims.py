@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was written to a log of updates, what happened to it, and whether what a reader of it claims is so.
+"""Records the updates written to a log, and checks a reader's claims of freshness against what lookups returned.
 
-Every write has a number, in the order in which they were sent, and its row tells it: so of each row that is looked up
-anybody can say which write it is of, and which later ones it lacks. `History` is what was written: by whom it was
-acknowledged, and when. A claim of freshness says "every update that was logged before this time is here"; `Judge`
-compares it with what lookups saw, and remembers each lie. Nothing here knows how a reader comes to its claims.
+Writes are numbered in the order in which they were sent. A row contains the number of its write, so each row that a
+lookup returns shows which write it is from and which later writes it lacks. `History` records the writes and when they
+were acknowledged. A claim of freshness says "every update logged before this time is visible". `Judge` compares claims
+with the returned rows, and records false claims as lies. It does not depend on how a reader computes its claims.
 
-All times are those of time.time(), and each errs on the reader's side: an update counts as sent before the client had
-it, and as acknowledged when this program had heard of that. From then on it counts, also if its partition or topic is
-new and the reader does not know it yet. A reader may round to milliseconds.
+All times are from time.time(), and measurement errors favour the reader. The time of sending is taken before the client
+gets an update; the time of acknowledgement, after this program has received it. From then on a reader must have the
+update, even if it does not know a new topic or partition yet. A reader may round times to milliseconds.
 """
 import bisect
 import collections
@@ -26,12 +26,12 @@ ROUNDED_S = 0.001
 
 
 def row_of(key, number):
-    """That of a write; of a version's files the number is the version's, negative."""
+    """The row of write `number`; for a row of a version's files, `number` is the negative version."""
     return np.array([key, number, (key * 31 + number * 7) % 65521, -number - key], "<f4")
 
 
 def numbers_in(keys, statuses, rows):
-    """Of each row the number of the write that it is of; None: there is no row. ValueError: no write has such a row."""
+    """The number of the write of each row, or None for no row. Raises ValueError if no write has such a row."""
     found = []
     for key, status, row in zip(keys, statuses, rows):
         if status == UNKNOWN and (row == DEFAULT).all():
@@ -44,18 +44,18 @@ def numbers_in(keys, statuses, rows):
     return found
 
 
-# ---- what was written ----------------------------------------------------------------------------------
+# ---- writes ------------------------------------------------------------------------------------------
 
 @dataclasses.dataclass
 class Life:
-    """A topic of a name, from its making to its end; the next of that name is another one."""
+    """The time from creation to deletion of a topic. A recreated topic gets a new Life."""
     begun: float
     ended: float = math.inf
 
 
 @dataclasses.dataclass
 class Update:
-    """A write of a key. Without a time of `acked` it may be in the log, or not."""
+    """A write of a key. If `acked` is infinite, it is not known whether the log has the write."""
     number: int
     model: str
     table: str
@@ -64,21 +64,21 @@ class Update:
     place: tuple  # topic, partition
     life: Life
     sent: float
-    seen_from: float  # nobody may see it earlier: of a transaction, when its commit began
+    seen_from: float  # lookups may not return it earlier; for transactions, the time at which the commit began
     acked: float = math.inf
     offset: int = -1
 
 
 class History:
-    """The writes of each key, in order, and the lives of topics. `file_keys`: below that, versions' files have rows."""
+    """The writes of each key in order, and the lives of topics. Files of versions have the keys below `file_keys`."""
 
     def __init__(self, file_keys):
         self.file_keys = file_keys
         self.lock = threading.Lock()
-        self.updates = []  # that of number N at N - 1
+        self.updates = []  # write N is at index N - 1
         self.of = collections.defaultdict(list)  # by model, table, key
         self.lives = collections.defaultdict(list)  # by topic
-        self.floors = collections.defaultdict(list)  # by topic, partition: from then on what was before may be missing
+        self.floors = collections.defaultdict(list)  # by place: times of accepted gaps; earlier updates may be missing
 
     def make(self, topic, at):
         self.lives[topic].append(Life(at))
@@ -87,7 +87,7 @@ class History:
         self.lives[topic][-1].ended = at
 
     def accept(self, topic, partition, at):
-        """The reader was told to go on with what it has."""
+        """An operator accepted the gap: the reader may lack earlier updates."""
         self.floors[topic, partition].append(at)
 
     def write(self, model, table, key, is_delete, place, at, is_open=False):
@@ -99,7 +99,7 @@ class History:
         return one
 
     def counts(self, one, ended):
-        """Whether a reader that made a claim until then must have had it, if it was early enough."""
+        """Whether a claim made until `ended` can cover the update: its topic exists, and no later gap was accepted."""
         if one.life.ended <= ended:
             return False
         floors = self.floors.get(one.place)
@@ -107,40 +107,40 @@ class History:
         return n == 0 or one.acked > floors[n - 1]
 
     def newest(self, model, table, key, cutoff, ended):
-        """The last update that everybody must have who has all from before `cutoff`; None: there is none."""
+        """The last update that a reader must have if it claims all updates acknowledged by `cutoff`, or None."""
         for one in reversed(self.of.get((model, table, key), ())):
             if one.acked <= cutoff and self.counts(one, ended):
                 return one
         return None
 
     def last(self, model, table, key):
-        """The last update that the log has, whoever must have it; None: there is none."""
+        """The last acknowledged update that is in a topic which exists now, or None."""
         return next((one for one in reversed(self.of.get((model, table, key), ()))
                      if one.acked < math.inf and one.life.ended == math.inf), None)
 
     def newest_delete(self, model, table, key, ended):
-        """The number of the last one that anybody may have seen by then; 0: none, and no file has the key; None: none,
-        and files have it."""
+        """The number of the last delete that a reader may have seen by `ended`. Without such a delete: None if the
+        files have the key, else 0."""
         for one in reversed(self.of.get((model, table, key), ())):
             if one.is_delete and one.seen_from <= ended:
                 return one.number
         return 0 if key >= self.file_keys else None
 
     def has(self, number, one, ended):
-        """Whether somebody who saw write `number` of a key, None: no row, has write `one` of it, or a later one."""
+        """Whether a reader that saw write `number` of a key (None: no row) has applied update `one` or a later one."""
         if number is not None or one.is_delete:
             return number is None or number >= one.number
         gone = self.newest_delete(one.model, one.table, one.key, ended)
         return gone is not None and gone > one.number
 
 
-# ---- what happened -------------------------------------------------------------------------------------
+# ---- events ------------------------------------------------------------------------------------------
 
 class Reach:
-    """When leaders of partitions could not be reached."""
+    """Records when leaders of partitions were unreachable."""
 
     def __init__(self):
-        self.changes = collections.defaultdict(list)  # by place: (time, whether it can be)
+        self.changes = collections.defaultdict(list)  # by place: (time, whether it is reachable)
 
     def mark(self, place, can_be, at):
         changes = self.changes[place]
@@ -148,7 +148,7 @@ class Reach:
             changes.append((at, can_be))
 
     def lost(self, place, begun, ended):
-        """Whether it was out of reach all that time."""
+        """Whether the place was unreachable during the whole time."""
         changes = self.changes.get(place, [])
         n = bisect.bisect_right(changes, (ended, True))
         return n > 0 and not changes[n - 1][1] and changes[n - 1][0] <= begun
@@ -156,12 +156,13 @@ class Reach:
 
 @dataclasses.dataclass
 class Fact:
-    """While it holds nobody can say of these versions, or of this topic of theirs, what is newer than its beginning."""
+    """While it lasts, a reader cannot know updates of these versions, or of this topic, that are newer than its
+    start."""
     what: str
     model: str
     begun: float
     versions: tuple  # empty: all
-    topic: str  # None: all
+    topic: str  # None: all topics of the model
     ended: float = math.inf
 
 
@@ -175,7 +176,7 @@ class Lie:
 
 @dataclasses.dataclass
 class Sight:
-    """What lookups of one version saw: {table: {key: number of the write}}."""
+    """What lookups of one version returned: {table: {key: number of the write}}."""
     model: str
     version: int
     begun: float
@@ -189,14 +190,15 @@ class Sight:
 # ---- the judge -----------------------------------------------------------------------------------------
 
 class Judge:
-    """Remembers lies, and counts claims, by kind. `bound_s`: for so long a reader may take a leader for reachable, and
-    its end for the last one heard; `margin_s`: of what is exported now and then, and rounded."""
+    """Records lies, and counts claims by kind. `bound_s`: a reader must notice within this time that a leader is
+    unreachable or that the end of a partition has moved. `margin_s`: tolerance for metrics, which are rounded and
+    updated periodically."""
 
     def __init__(self, history, reach, bound_s, margin_s):
         self.history, self.reach = history, reach
         self.bound_s, self.margin_s = bound_s, margin_s
         self.facts, self.lies, self.claims = [], [], collections.Counter()
-        self.pending = []  # of what is judged when all is known of the time
+        self.pending = []  # claims that a source is up, which `settle` judges
         self.lock = threading.Lock()
 
     def lie(self, kind, model, at, text):
@@ -204,21 +206,21 @@ class Judge:
             self.lies.append(Lie(kind, model, at, text))
 
     def fact(self, what, model, at, versions=(), topic=None):
-        """It holds until its `ended` is set."""
+        """A new fact. It lasts until the caller sets `ended`."""
         one = Fact(what, model, at, tuple(versions), topic)
         self.facts.append(one)
         return one
 
     def during(self, model, version, place, begun, ended):
-        """What is so all that time; with a place, of that alone."""
+        """The facts that last during the whole time; with a place, facts of its topic or of all topics."""
         return [fact for fact in self.facts if fact.model == model and fact.begun <= begun and ended <= fact.ended
                 and (not fact.versions or version in fact.versions)
                 and (fact.topic is None or place is None or place[0] == fact.topic)]
 
-    # ---- of rows ----
+    # ---- rows ----
 
     def seen(self, sight):
-        """Each row is one that may be there; others are lies whatever is claimed."""
+        """Record each row that no state of the log allows as a lie."""
         for table, rows in sight.rows.items():
             for key, number in rows.items():
                 why = self.why_not(sight, table, key, number)
@@ -240,7 +242,8 @@ class Judge:
         return None
 
     def lacking(self, sight, cutoff, place=None):
-        """[(table, key, number, what it lacks)] of what was acknowledged before `cutoff`, there or anywhere."""
+        """[(table, key, number, update)] of keys that lack an update acknowledged by `cutoff`; `place`: only its
+        updates."""
         found, history = [], self.history
         for table, rows in sight.rows.items():
             for key, number in rows.items():
@@ -252,7 +255,7 @@ class Judge:
         return found
 
     def told(self, number):
-        """Words for a write."""
+        """Describes a write in words."""
         if number is None or number < 0:
             return "without a row" if number is None else f"as of the files of version {-number}"
         one = self.history.updates[number - 1]
@@ -260,7 +263,8 @@ class Judge:
                 f"acknowledged at {one.acked:.3f})")
 
     def complete(self, kind, sight, cutoff, at, what, place=None):
-        """A claim, made at `at` in words `what`: all from before `cutoff`, there or anywhere, came before the sight."""
+        """Judge the claim `what`, made at `at`: lookups return all updates acknowledged by `cutoff` (`place`: only of
+        it)."""
         self.claims[kind] += 1
         lacking = self.lacking(sight, cutoff, place)
         if lacking:
@@ -271,8 +275,8 @@ class Judge:
         return not lacking
 
     def known(self, kind, sight, cutoff, at, what, place=None):
-        """The same, where nothing can be known of what is newer than a fact, either. A reader may act on a fact a bit
-        later than it began, a partition even later; until then it applies updates."""
+        """As `complete`. Also, `cutoff` must not be later than the beginning of a fact. A reader may notice a fact some
+        time after it began; until then it applies updates."""
         late_s = self.margin_s if place is None else self.bound_s
         if self.complete(kind, sight, cutoff, at, what, place):
             for fact in self.during(sight.model, sight.version, place, at, sight.ended):
@@ -283,14 +287,14 @@ class Judge:
     # ---- claims ----
 
     def looked_up(self, sight, staleness_ms):
-        """An OK answer."""
+        """Judge a reply with status OK."""
         self.seen(sight)
         if staleness_ms:
             self.known("max_staleness_ms", sight, sight.begun - staleness_ms / 1000 - ROUNDED_S, sight.begun,
                        f"OK with max_staleness_ms {staleness_ms}")
 
     def staleness(self, sight, seconds, begun):
-        """hpsd_update_staleness_seconds, asked for at `begun`, and what lookups saw later; None: it was not there."""
+        """Judge hpsd_update_staleness_seconds, read at `begun` before the lookups; None: the metric is missing."""
         if seconds is None:
             self.lie("staleness", sight.model, begun, f"update_staleness_seconds of {sight.model} is not told")
         elif math.isfinite(seconds):
@@ -298,7 +302,7 @@ class Judge:
                        f"update_staleness_seconds {seconds:.3f}")
 
     def lag(self, sight, place, records, seconds, begun, where):
-        """Of a partition, `records` or `seconds` None: it says nothing of that."""
+        """Judge the lag of a partition. None: the reader reports no `records` or `seconds`."""
         what = f"{where}: {place[0]}:{place[1]} has a lag of"
         if records == 0:
             self.complete("lag", sight, begun - self.bound_s, begun, f"{what} 0 records", place)
@@ -306,12 +310,14 @@ class Judge:
             self.known("lag_seconds", sight, begun - seconds - self.margin_s, begun, f"{what} {seconds:.3f} s", place)
 
     def as_of(self, sight, at, begun, place=None, more=""):
-        """`hpsctl updates`: of the version, or a partition of it, of which it says `more`."""
+        """Judge the time `as of` in `hpsctl updates`, of a version or of one partition. `more` describes the
+        partition."""
         whose = "" if place is None else f"{place[0]}:{place[1]} {more} "
         self.known("as_of", sight, at - ROUNDED_S, begun, f"updates: {whose}as of {begun - at:.3f} s ago", place)
 
     def state(self, model, version, place, state, begun, ended, where):
-        """That of a partition. A topic that was made anew may still pass for the old one where it cannot be asked."""
+        """Judge the state of a partition. Facts of one topic do not count: hpsd may be unable to query a recreated
+        topic."""
         self.claims["state"] += 1
         for fact in self.during(model, version, place, begun, ended):
             if state == "running" and fact.topic is None:
@@ -319,16 +325,16 @@ class Judge:
                          f"though it is {fact.what} for {begun - fact.begun:.3f} s")
 
     def up(self, model, places, begun, ended, where):
-        """The source of a model is up, that is the leaders of all its partitions answer."""
+        """Judge later the claim that the source of a model is up: that the leaders of all its partitions respond."""
         self.claims["up"] += 1
         with self.lock:
             self.pending.append((model, list(places), begun, ended, where))
 
     def settle(self, now, after_s):
-        """Judge what was told longer than `after_s` ago: by then it is known what could be reached."""
+        """Judge claims older than `after_s`: by then it is known which leaders were reachable."""
         with self.lock:
             old = list(itertools.takewhile(lambda one: one[3] + after_s < now, self.pending))
-            self.pending = self.pending[len(old):]  # which are the first
+            self.pending = self.pending[len(old):]  # old claims are at the front
         for model, places, begun, ended, where in old:
             lost = [place for place in places if self.reach.lost(place, begun - self.bound_s, ended + after_s / 2)]
             if lost:
@@ -336,11 +342,11 @@ class Judge:
                          f"{lost[0][0]}:{lost[0][1]} has been out of reach for more than {self.bound_s:.1f} s")
 
     def waited(self, sight, begun):
-        """`wait-for now`, begun at `begun`, ended well before the lookups of the sight."""
+        """Judge a `wait-for now` that began at `begun` and succeeded before the lookups."""
         self.known("wait-for", sight, begun - ROUNDED_S, begun, "wait-for now: visible")
 
     def published(self, sight, updates, begun, ended):
-        """`hps-publish --wait` of these ended well, and the sight is of later."""
+        """Judge a `hps-publish --wait` of these updates that succeeded before the lookups."""
         self.claims["publish"] += 1
         lost = [(one, number) for one in updates for number in [sight.rows[one.table][one.key]]
                 if not self.history.has(number, one, sight.ended)]
@@ -351,7 +357,8 @@ class Judge:
                      f"{self.told(number)} and lacks {self.told(one.number)}")
 
     def activated(self, sight, other, lag_max_s, begun):
-        """A version took over. It may not lack what is older than `lag_max_s`, unless `other`, the one before, does."""
+        """Judge an activation. The version may lack updates older than `lag_max_s` only if version `other`, which was
+        active before, lacks them too."""
         self.claims["activate"] += 1
         lost = [(table, key, number, one)
                 for table, key, number, one in self.lacking(sight, begun - lag_max_s - self.margin_s)

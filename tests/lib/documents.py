@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code of the documents, block by block, for the tests that run it: tests/python what is Python of users,
-tests/e2e/test_documents.py the rest, and that nothing is left out."""
+"""The code blocks of the documents. tests/python runs the Python code of users; tests/e2e/test_documents.py runs the
+other blocks, and checks that none is left out."""
 import glob
 import os
 import re
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ADDRESS = "127.0.0.1:8601"
-# Goes before the code of a section that does not import hpsd itself.
+# Prepended to code of a section that does not import hpsd itself.
 SETUP = f'import hpsd\nimport numpy as np\n\nclient = hpsd.connect("{ADDRESS}")\n'
-PAGES = ("README.md", "clients/python/README.md", "docs/python.md")  # whose Python is run by tests/python
+PAGES = ("README.md", "clients/python/README.md", "docs/python.md")  # tests/python runs their Python code
 
 
 @dataclass(frozen=True)
 class Block:
-    """`language` is what its fence says; "" if it is indented."""
+    """`language` is the language of the fence; "" if the block is indented."""
 
     file: str
     section: str
@@ -42,7 +42,7 @@ def files():
 
 
 def _of_file(file):
-    """Blocks are fenced, or indented by four spaces behind an empty line; such may have empty lines within."""
+    """Blocks are fenced, or indented by four spaces after an empty line. An indented block may contain empty lines."""
     lines = read(file).split("\n")
     section, at = "", 0
     while at < len(lines):
@@ -64,14 +64,14 @@ def blocks():
 
 
 def block(file, begins):
-    """The one of a file that begins so."""
+    """The only block of a file that begins with this text."""
     found, = [one for one in _of_file(file) if one.code.startswith(begins)]
     return found
 
 
 def python_pages():
-    """{page: its blocks}. README, the client's README and each section of docs/python.md are one page, and so one program.
-    Names of pages that need torch contain "torch"."""
+    """{page: its blocks}. README.md, the client's README.md and each section of docs/python.md are one page, and a page
+    is one program. Names of pages that need torch contain "torch"."""
     pages = {}
     for file in PAGES:
         for one in _of_file(file):
@@ -84,12 +84,12 @@ def python_pages():
 
 
 def at(code, address):
-    """The same with a server that listens there."""
+    """The code with the address of the test's server."""
     return code.replace(ADDRESS, address)
 
 
 def run_page(name, address, work, edit=lambda code: code):
-    """The program of a page, a file in `work`."""
+    """Run the program of a page in `work`."""
     with open(os.path.join(work, "page.py"), "w", encoding="utf-8") as f:
         f.write(edit(at("\n".join(python_pages()[name]), address)))
     path = os.path.join(ROOT, "clients", "python")

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A lookup that was done, to be encoded; and messages as protobuf-c reads them. Used by one
- * thread.
+ * A completed lookup to be encoded, and replies parsed by protobuf-c. Used by one thread.
  */
 #ifndef HPS_TESTS_LIB_ENCODE_FIXTURE_H
 #define HPS_TESTS_LIB_ENCODE_FIXTURE_H
@@ -31,7 +30,7 @@ struct encode_test {
     struct hps_error err;
 };
 
-/* What is asked of each part. */
+/* The request of each part. */
 struct encode_ask {
     uint32_t n_parts;
     uint32_t n_keys;
@@ -60,7 +59,7 @@ static inline int encode_teardown(void **state)
 
     hps_lookup_release(&t->lookup);
     hps_block_unref(t->rows);
-    assert_int_equal(hps_block_pool_bytes(t->pool), 0); /* every reference was given back */
+    assert_int_equal(hps_block_pool_bytes(t->pool), 0); /* every reference was released */
     hps_block_pool_free(t->pool);
     hps_arena_free(t->arena);
     fixture_close(&t->fx);
@@ -68,7 +67,7 @@ static inline int encode_teardown(void **state)
     return 0;
 }
 
-/* The same bags for every part. */
+/* All parts get the same bags. */
 static inline void encode_make_bags(struct encode_test *t, uint32_t n_keys)
 {
     t->n_bags = 0;
@@ -78,7 +77,7 @@ static inline void encode_make_bags(struct encode_test *t, uint32_t n_keys)
     }
 }
 
-/* Keys of the first 300: even ones are in the host, other multiples of 3 on disk. */
+/* Which of the keys below 300 exist: even keys in the host map, other multiples of 3 on disk. */
 static inline bool encode_knows(hps_key key)
 {
     return key < 300 && (key % 2 == 0 || key % 3 == 0);
@@ -129,7 +128,7 @@ static inline void encode_lookup(struct encode_test *t, const struct encode_ask 
     }
 }
 
-/* The message that the slices make, parsed; the slices are given back. */
+/* Parse the message in the slices, and release the slices. */
 static inline Hps__V1__LookupResponse *encode_parse(struct hps_encoded *encoded)
 {
     uint8_t *bytes = hps_alloc(encoded->size);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A disk that fails under RocksDB's write-ahead log: what is written to files whose names end in
- * ".log", and their sync, ends as the kernel would report an error. The functions here take the
- * place of the C library's, for RocksDB too, in the test program that includes them. Any thread.
+ * A disk that fails under RocksDB's write-ahead log (WAL): writes to files named *.log, and their
+ * syncs, return errors as the kernel would. These functions replace the C library's in the test
+ * program that includes them, also for RocksDB. Any thread.
  */
 #ifndef HPS_TESTS_LIB_FAILING_DISK_H
 #define HPS_TESTS_LIB_FAILING_DISK_H
@@ -16,13 +16,13 @@
 #include <unistd.h>
 
 static struct {
-    atomic_int wal_write_errno; /* 0: what the kernel says */
+    atomic_int wal_write_errno; /* 0: the kernel's result */
     atomic_int wal_sync_errno;
-    atomic_uint n_wal_syncs; /* that were asked for */
-    atomic_uint n_new_wals;  /* the first write of the one that makes it 0 meets a full disk */
+    atomic_uint n_wal_syncs; /* number of syncs */
+    atomic_uint n_new_wals;  /* n: the n-th new WAL finds a full disk; 0: none */
 } failing_disk;
 
-/* As if it had never failed. */
+/* From now on, nothing fails. */
 static inline void failing_disk_repair(void)
 {
     atomic_store(&failing_disk.n_new_wals, 0);
@@ -39,8 +39,7 @@ static bool fd_is_wal(int fd)
     return n > 4 && memcmp(name + n - 4, ".log", 4) == 0;
 }
 
-/* Straight to the kernel: ThreadSanitizer would take the library's own order of its calls for none.
- */
+/* Calls the kernel: ThreadSanitizer does not know in which order the C library makes its calls. */
 int fdatasync(int fd)
 {
     if (fd_is_wal(fd)) {

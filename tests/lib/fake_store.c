@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The scriptable store. One mutex guards everything; a call waits at its gate before it takes part.
+ * The scripted store. One mutex protects all data. A call waits at its gate before it begins.
  */
 #include "tests/lib/fake_store.h"
 
@@ -27,7 +27,7 @@ struct script {
     uint64_t n_keys_seen;
 };
 
-/* One table: rows in order of key. */
+/* The rows of one table, sorted by key. */
 struct fake_table {
     uint32_t row_bytes;
     size_t n;
@@ -84,7 +84,8 @@ struct hps_store_load {
 
 /* ---- script ---------------------------------------------------------------------------------- */
 
-/* Take the lock, play the script of `op`. out_n_keys: keys to do before the status is returned. */
+/* Take the lock and run the script of `op`. out_n_keys: keys to process before the status is
+ * returned. */
 static hps_status play(struct fake *store, enum hps_fake_op op, uint32_t n, uint32_t *out_n_keys)
 {
     struct script *script = &store->scripts[op];
@@ -170,7 +171,7 @@ void hps_fake_gate_wait(struct hps_store *base, enum hps_fake_op op, uint32_t n_
     pthread_mutex_unlock(&store->lock);
 }
 
-/* One number of the store, under its lock. */
+/* Set one number of the store under its lock. */
 static void number_set(struct hps_store *base, uint64_t *number, uint64_t value)
 {
     pthread_mutex_lock(&((struct fake *)base)->lock);
@@ -217,7 +218,7 @@ void hps_fake_later(struct hps_store *base, bool later)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Index of `key`, or of the first one above it. */
+/* The index of `key`, or of the first larger key. */
 static size_t table_find(const struct fake_table *table, hps_key key, bool *out_found)
 {
     size_t lo = 0;
@@ -234,7 +235,7 @@ static size_t table_find(const struct fake_table *table, hps_key key, bool *out_
     return lo;
 }
 
-/* Make room for n_more rows. */
+/* Allocate memory for n_more rows. */
 static hps_status table_grow(struct fake_table *table, size_t n_more)
 {
     if (table->n + n_more <= table->capacity) {
@@ -326,7 +327,7 @@ static struct fake_table *table_of(struct hps_space *space, const struct hps_tab
 
 /* ---- lists of records ------------------------------------------------------------------------ */
 
-/* The link to the first record not below `key`. */
+/* The link to the first record that is not less than `key`. */
 static struct record **record_find(struct record **link, const void *key, size_t size,
                                    bool *out_found)
 {
@@ -378,7 +379,7 @@ static struct record *record_new(const void *key, size_t key_size, const void *v
     return record;
 }
 
-/* takes `record`, which replaces one of its key. */
+/* takes `record`. It replaces a record with the same key. */
 static void record_insert(struct record **list, struct record *record)
 {
     bool found;
@@ -424,7 +425,7 @@ static hps_status space_new(struct fake *store, const struct hps_space_id *id,
         hps_free(data);
         return HPS_NO_MEMORY;
     }
-    for (uint32_t i = 0; i < id->n_tables; i++) { /* those behind are hidden beside the first */
+    for (uint32_t i = 0; i < id->n_tables; i++) { /* and one hidden table for each */
         data->tables[i].row_bytes = id->tables[i].row_bytes;
         data->tables[id->n_tables + i].row_bytes = sizeof(uint64_t);
     }
@@ -504,7 +505,7 @@ static void fake_space_usage(struct hps_space *base, struct hps_store_usage *out
 
 /* ---- rows, as operations --------------------------------------------------------------------- */
 
-/* Answer at most n_keys_max keys. Lock held. */
+/* Return the rows of at most n_keys_max keys. The caller holds the lock. */
 static void answer(struct hps_space *space, const struct hps_call *call,
                    const struct hps_table *table, struct hps_batch *batch, uint32_t n_keys_max)
 {
@@ -629,13 +630,13 @@ static hps_status fake_erase(struct hps_space *space, const struct hps_call *cal
     return unlock(store, status);
 }
 
-/* Everything that can fail, before anything is done. */
+/* Do everything that can fail before anything changes. */
 static hps_status apply_prepare(struct hps_space *space, const struct hps_write *writes,
                                 uint32_t n_writes)
 {
     struct fake *store = (struct fake *)space->store;
     uint64_t bytes = 0;
-    size_t n_new = 0; /* of all tables: too much room does no harm */
+    size_t n_new = 0; /* of all tables: too much memory does no harm */
     for (uint32_t w = 0; w < n_writes; w++) {
         struct fake_table *table = table_of(space, writes[w].table);
         size_t n_before = n_new;
@@ -664,12 +665,12 @@ static void apply_write(struct hps_space *space, const struct hps_write *write)
         } else {
             hps_status put =
                 table_put(store, table, write->keys[i], write->rows + (size_t)i * table->row_bytes);
-            HPS_ASSERT(put == HPS_OK); /* there is room: apply_prepare */
+            HPS_ASSERT(put == HPS_OK); /* apply_prepare has allocated the memory */
         }
     }
 }
 
-/* New records, in the order given. */
+/* New records in the given order. */
 static hps_status records_new(const struct hps_record *records, uint32_t n, struct record **out_new)
 {
     struct record *list = NULL;
@@ -741,7 +742,7 @@ static hps_status fake_space_record_scan(struct hps_space *base, hps_record_fn f
     return status;
 }
 
-/* Rows are copied out by batches, so that `fn` runs without the lock. */
+/* Rows are copied in batches, so that `fn` runs without the lock. */
 static hps_status fake_scan(struct hps_space *space, const struct hps_table *table,
                             hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
                                              uint32_t n),
@@ -936,7 +937,7 @@ static hps_status fake_space_list(struct hps_store *base, hps_space_fn fn, void 
     hps_status status = HPS_OK;
     struct fake_space *next = NULL;
     for (struct fake_space *s = store->spaces; s != NULL && status == HPS_OK; s = next) {
-        next = s->next; /* `fn` may drop the space it is told */
+        next = s->next; /* `fn` may drop the space that it gets */
         status = fn(ctx, s->model, s->version);
     }
     return status;
@@ -974,7 +975,7 @@ static hps_status fake_checkpoint(struct hps_store *base, const char *dir, struc
 
 /* ---- the log of a shared store --------------------------------------------------------------- */
 
-/* That it takes updates is all that a walk wants to know: fake_shared.h has one that does. */
+/* Tests of walks only need a store that takes updates. fake_shared.h stores positions. */
 static hps_status fake_log_positions_set(struct hps_space *space,
                                          const struct hps_log_position *positions, uint32_t n)
 {

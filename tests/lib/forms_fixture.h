@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A version with a table of each type of row, over any tiers that a test puts together; lookups of
- * it that are drawn at random, in every form that an answer can have; and what they must be
- * answered with: the bytes, by one value after the other in fp32, which double precision agrees
- * with. Used by one thread.
+ * A version with one table of each row type, over any tiers that a test combines. Random lookups
+ * request every form of reply. The expected bytes are computed value by value in fp32, and checked
+ * against double precision. Used by one thread.
  */
 #ifndef HPS_TESTS_LIB_FORMS_FIXTURE_H
 #define HPS_TESTS_LIB_FORMS_FIXTURE_H
@@ -22,17 +21,17 @@ enum {
     FORMS_TABLES = 5, /* table i has rows of type i + 1 */
     FORMS_DIM_MAX = 40,
     FORMS_ROW_MAX = FORMS_DIM_MAX * 4,
-    FORMS_KEYS = 1000, /* that may be there */
+    FORMS_KEYS = 1000, /* keys are below this */
     FORMS_PARTS_MAX = 6,
     FORMS_SENT_MAX = 120 * 1000, /* keys of a part */
     FORMS_BAGS_MAX = 300
 };
 
-/* What the tiers are, top to bottom; a gpu goes above them. */
+/* The possible tiers, from top to bottom. A gpu tier goes above them. */
 enum forms_tier { FORMS_HOST_MAP, FORMS_FAKE_HOST, FORMS_REDIS, FORMS_DISK };
 
 struct forms_part {
-    uint8_t keys[FORMS_SENT_MAX * 8 + 1]; /* from an odd address on, as weights */
+    uint8_t keys[FORMS_SENT_MAX * 8 + 1]; /* keys and weights begin at odd addresses */
     uint8_t weights[FORMS_SENT_MAX * 4 + 1];
     uint32_t offsets[FORMS_BAGS_MAX + 1];
 };
@@ -42,7 +41,7 @@ struct forms_fixture {
     struct hps_table tables[FORMS_TABLES];
     uint8_t default_rows[FORMS_TABLES][FORMS_ROW_MAX];
     struct hps_store *stores[HPS_TIERS_MAX];
-    uint8_t generation[FORMS_TABLES][FORMS_KEYS]; /* of the rows */
+    uint8_t generation[FORMS_TABLES][FORMS_KEYS]; /* of each row */
     struct forms_part sent[FORMS_PARTS_MAX];
     struct hps_lookup_part parts[FORMS_PARTS_MAX];
     struct hps_arena *arena;
@@ -90,7 +89,7 @@ static inline void forms_put(struct forms_fixture *fx, uint32_t tier, uint32_t t
     HPS_ASSERT(status == HPS_OK);
 }
 
-/* All keys are in the last tier, and every other one, by another hash each time, above it. */
+/* The last tier gets all keys. Each higher tier gets half of the keys, by its own hash. */
 static inline void forms_fill(struct forms_fixture *fx)
 {
     for (uint32_t tier = 0; tier < fx->version.n_tiers; tier++) {
@@ -182,9 +181,9 @@ static inline void forms_close(struct forms_fixture *fx)
     hps_arena_free(fx->scratch);
 }
 
-/* ---- what is asked --------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
-/* Part i of a lookup: n keys, of which many are sent more than once, in so many bags (0: none). */
+/* Draw part i of a lookup: n_rows keys or, if pooled, n_rows bags. Many keys are duplicates. */
 static inline void forms_draw_part(struct forms_fixture *fx, uint32_t i, uint32_t n_rows,
                                    enum hps_pooling pooling)
 {
@@ -215,7 +214,7 @@ static inline void forms_draw_part(struct forms_fixture *fx, uint32_t i, uint32_
                                             .weights = weighted ? sent->weights + 1 : NULL};
 }
 
-/* A lookup of some tables, in a form that is legal. */
+/* Draw a lookup of some tables, in a valid form. */
 static inline void forms_draw_lookup(struct forms_fixture *fx, uint64_t seed,
                                      struct hps_lookup *out_lookup)
 {
@@ -246,7 +245,7 @@ static inline void forms_draw_lookup(struct forms_fixture *fx, uint64_t seed,
         .layout = concat ? HPS_LAYOUT_CONCAT : (enum hps_row_layout)forms_draw(fx, 2)};
 }
 
-/* ---- what it must be answered with ----------------------------------------------------------- */
+/* ---- expected replies ------------------------------------------------------------------------ */
 
 static inline hps_key forms_key(const struct hps_lookup_part *part, uint32_t i)
 {
@@ -266,7 +265,7 @@ static inline float forms_weight(const struct hps_lookup_part *part, uint32_t i)
     return weight;
 }
 
-/* The row of key i, as it is stored, by the status that the answer gives it. */
+/* The stored row of key i, or the substitute row that its status in the reply requires. */
 static inline void forms_stored(const struct forms_fixture *fx, const struct hps_lookup *lookup,
                                 const struct hps_lookup_part *part, uint32_t i, uint8_t *out_row)
 {
@@ -281,7 +280,7 @@ static inline void forms_stored(const struct forms_fixture *fx, const struct hps
     }
 }
 
-/* By how much a bag's value may be off: that of `sum` in fp32, then of what it is rounded to. */
+/* The allowed error of a bag's value: of the fp32 sum, plus the rounding to the output type. */
 static inline double forms_tolerance(enum hps_dtype out, double value, double size, uint32_t n)
 {
     double rounding =
@@ -290,7 +289,7 @@ static inline double forms_tolerance(enum hps_dtype out, double value, double si
     return size * (n + 4) / (1 << 23) + fabs(value) * rounding + 1e-7;
 }
 
-/* Bag b, of `values` [dim]: in fp32 as it must be, and asserted to be near what double says. */
+/* The values of bag b [dim] in fp32, as they must be. Asserts that double precision agrees. */
 static inline void forms_bag(const struct forms_fixture *fx, const struct hps_lookup *lookup,
                              const struct hps_lookup_part *part, uint32_t b, float *out_values)
 {
@@ -311,7 +310,7 @@ static inline void forms_bag(const struct forms_fixture *fx, const struct hps_lo
         forms_stored(fx, lookup, part, i, stored);
         hps_row_convert(row, HPS_DTYPE_FP32, stored, part->table->dtype, dim);
         for (uint32_t d = 0; d < dim; d++) {
-            volatile float product = weight * row[d]; /* rounded by itself */
+            volatile float product = weight * row[d]; /* its own rounding, no fused multiply-add */
             out_values[d] += product;
             sums[d] += (double)weight * row[d];
             sizes[d] += fabs((double)weight * row[d]);
@@ -341,7 +340,7 @@ static inline void forms_bag(const struct forms_fixture *fx, const struct hps_lo
     }
 }
 
-/* Row r of the answer. */
+/* Row r of the reply. */
 static inline void forms_expected(const struct forms_fixture *fx, const struct hps_lookup *lookup,
                                   const struct hps_lookup_part *part, uint32_t r, uint8_t *out_row)
 {

@@ -126,7 +126,7 @@ static void on_count_end(struct hps_grpc_call *call)
     hps_grpc_call_finish(call, 0, NULL);
 }
 
-/* Its client has sent all, and the answer is for later. */
+/* The client has sent everything, and the reply follows later. */
 static void on_linger(struct hps_grpc_call *call, const struct hps_grpc_packed *packed)
 {
     rig_of(call)->bytes += packed->size;
@@ -388,7 +388,7 @@ static const struct hps_http_route routes[] = {
     ROUTE("GET", "/late", .on_message = on_late, .on_close = on_close),
 };
 
-/* ---- who may call ---------------------------------------------------------------------------- */
+/* ---- authorization --------------------------------------------------------------------------- */
 
 static void *visitor_new(void *ctx, const struct hps_conn *conn, uint32_t listener_mask)
 {
@@ -774,7 +774,7 @@ bool wire_frame(struct wire *wire, uint8_t type, uint8_t flags, uint32_t stream,
     return wire_send(wire, head, sizeof head) && (size == 0 || wire_send(wire, payload, size));
 }
 
-/* A literal field, never indexed, no Huffman code. */
+/* A literal field without indexing and Huffman code. */
 static size_t put_field(uint8_t *to, const char *name, const char *value)
 {
     size_t n = 0;
@@ -853,7 +853,7 @@ void wire_pump(struct wire *wire)
                 wire->closed = true;
             }
             if (n == 0 || errno != ECONNRESET) {
-                return; /* after a reset of a Unix socket what had been sent can still be read */
+                return; /* a Unix socket may still have data after a reset */
             }
         }
     }

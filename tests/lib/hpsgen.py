@@ -12,7 +12,7 @@ import sys
 import numpy as np
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-BLOCK_VALUES = 32768  # so many at a time: what is computed stays in the processor's cache
+BLOCK_VALUES = 32768  # so that a block stays in the CPU's cache
 
 
 def mix64(x):
@@ -47,8 +47,8 @@ DTYPES = ("fp32", "fp16", "bf16", "int8_rowwise_f32", "int8_rowwise_f16")
 
 
 def quantised(values, dtype):
-    """INT8 rows of values (float32): (uint8 [n, dim], scales and biases [n, 2]). FBGEMM's rule for scales of float32,
-    that of NVE's exporters for those of float16; all in float32."""
+    """Quantise values (float32) to INT8 rows: (uint8 [n, dim], scales and biases [n, 2]). float32 scales follow
+    FBGEMM's rule, float16 scales that of NVE's exporters. All arithmetic is float32."""
     low = values.min(axis=1, keepdims=True) + np.float32(0)  # -0 becomes 0
     high = values.max(axis=1, keepdims=True)
     if dtype == "int8_rowwise_f32":
@@ -69,7 +69,7 @@ def bf16_bits(values):
 
 
 def stored(values, dtype):
-    """Rows of values (float32) as the files have them: (T.npy, T.scale_bias.npy or None)."""
+    """Values (float32) in the encoding of the files: (T.npy, T.scale_bias.npy or None)."""
     if dtype.startswith("int8"):
         return quantised(values, dtype)
     if dtype == "bf16":
@@ -78,7 +78,7 @@ def stored(values, dtype):
 
 
 def served(values, dtype):
-    """What a lookup answers in float32 of rows of values (float32) that are stored as `dtype`."""
+    """The float32 values that a lookup returns for rows (float32) that are stored as `dtype`."""
     codes, scale_bias = stored(values, dtype)
     if dtype == "bf16":
         return (codes.astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -95,7 +95,7 @@ def hashed_keys(n):
 
 
 def read_table(path, name, dim):
-    """(keys, rows, scales and biases or None) of one table, whichever form it has."""
+    """(keys, rows, scales and biases or None) of one table, in any format."""
     base = os.path.join(path, name)
     scale_bias = np.load(base + ".scale_bias.npy") if os.path.exists(base + ".scale_bias.npy") else None
     if os.path.isdir(base):

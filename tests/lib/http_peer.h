@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A client of HTTP/1.1 whose bytes a test writes by hand, against the server of
- * tests/lib/grpc_rig.h, whose loop it turns. Test thread.
+ * An HTTP/1.1 client that sends bytes chosen by the test to the server of tests/lib/grpc_rig.h, and
+ * runs the server's loop. Test thread.
  */
 #ifndef HPS_TESTS_LIB_HTTP_PEER_H
 #define HPS_TESTS_LIB_HTTP_PEER_H
@@ -12,19 +12,19 @@
 struct peer {
     struct rig *rig;
     int fd;
-    struct hps_buf in; /* what has come and is not yet looked at */
+    struct hps_buf in; /* received bytes that are not parsed yet */
     bool closed;       /* the server has ended its side, or reset the connection */
 };
 
-/* Over TCP; connections of the rig speak HTTP/1.1 from now on. */
+/* Connect by TCP. From now on, connections of the rig speak HTTP/1.1. */
 void peer_open(struct peer *peer, struct rig *rig);
-void peer_open_unix(struct peer *peer, struct rig *rig); /* the same over a socket pair */
+void peer_open_unix(struct peer *peer, struct rig *rig); /* the same with a socket pair */
 void peer_close(struct peer *peer);
-void peer_read(struct peer *peer); /* what is there now */
-/* False: the server takes no more. */
+void peer_read(struct peer *peer); /* receive without waiting */
+/* False: the server accepts no more bytes. */
 bool peer_write(struct peer *peer, const void *data, size_t size);
 void peer_say(struct peer *peer, const char *text);
-void peer_say_in_bytes(struct peer *peer, const char *text); /* one after the other */
+void peer_say_in_bytes(struct peer *peer, const char *text); /* one byte per write */
 
 #define PEER_UNTIL(peer, condition)             \
     do {                                        \
@@ -43,13 +43,13 @@ struct answer {
     size_t size;
 };
 
-/* The next answer; HEAD: without a body, whatever its length says. */
+/* Wait for the next reply. `with_body`: false for replies to HEAD. */
 void peer_answer(struct peer *peer, bool with_body, struct answer *out_answer);
-/* It has this status, and this body (NULL: any). */
+/* The next reply must have this status and this body (NULL: any). */
 void expect_answer(struct peer *peer, unsigned status, const char *body);
-/* It has this status, and this in its head. */
+/* The next reply must have this status, and contain `part` in its head. */
 void expect_head(struct peer *peer, unsigned status, const char *part);
-/* The connection ends, and nothing more comes. */
+/* The server must close the connection without sending more bytes. */
 void expect_end(struct peer *peer);
 
 #define GET(path)        "GET " path " HTTP/1.1\r\nHost: a\r\n\r\n"

@@ -5,15 +5,14 @@
         broker.create("topic", 3)
         broker.bootstrap  # "127.0.0.1:39123"
 
-stop, kill and start keep port and data. What the broker holds is read and written by Debian's
-python3-confluent-kafka and by Kafka's own Java classes, never by our code.
+stop, kill and start keep port and data. Topics and records are read and written by Debian's python3-confluent-kafka and
+by Kafka's own Java classes, without hpsd's code.
 
-As a program: `kafka.py fetch` gets the broker's jars (tests/kafka/pom.xml) from Maven Central's client,
-once; `kafka.py missing` says what is missing to run one, if anything; `kafka.py run [TOPIC...]` starts a
-broker, makes these topics, of one partition each, prints `ready bootstrap=ADDR pid=N` and obeys lines of
-its standard input until that ends, each answered by `ok` or `error TEXT`: create TOPIC PARTITIONS
-[NAME=VALUE...], grow TOPIC PARTITIONS, delete TOPIC, drop TOPIC PARTITION OFFSET (records before it),
-stop, kill, start.
+As a program: `kafka.py fetch` downloads the broker's jars (tests/kafka/pom.xml) once, with Maven. `kafka.py missing`
+prints what is missing to run a broker. `kafka.py run [TOPIC...]` starts a broker, creates these topics with one
+partition each and prints `ready bootstrap=ADDR pid=N`. Then it runs commands from the lines of its standard input until
+the input ends, and replies to each with `ok` or `error TEXT`: create TOPIC PARTITIONS [NAME=VALUE...], grow TOPIC
+PARTITIONS, delete TOPIC, drop TOPIC PARTITION OFFSET (the records before this offset), stop, kill, start.
 """
 import base64
 import fcntl
@@ -37,7 +36,7 @@ ARCHIVE = os.path.join(JARS, "broker.jsa")
 PATIENCE_S = 120
 FETCH_S = 600
 
-# One that is its own controller.
+# A broker that is its own controller.
 ALONE = """\
 process.roles=broker,controller
 node.id=1
@@ -49,7 +48,7 @@ offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 """
 
-# Of any. A short session: a broker that was killed comes back only when its last one has run out.
+# For every broker. The session is short, because a killed broker can restart only after its last session has expired.
 PROPERTIES = """\
 controller.listener.names=CONTROLLER
 log.dirs={work}/log
@@ -69,7 +68,7 @@ transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
 {more}"""
 
-# A second listener: TLS, and passwords by PLAIN or SCRAM.
+# A second listener with TLS and passwords (PLAIN or SCRAM).
 SECURE = """\
 ssl.keystore.type=PEM
 ssl.keystore.location={keystore}
@@ -82,7 +81,7 @@ org.apache.kafka.common.security.scram.ScramLoginModule required;
 
 
 def missing():
-    """Why no broker can run here, or None."""
+    """The reason why no broker can run here, or None."""
     if shutil.which("java") is None:
         return "Java is missing: apt-get install default-jdk-headless"
     if importlib.util.find_spec("confluent_kafka") is None:
@@ -93,7 +92,7 @@ def missing():
 
 
 def fetch():
-    """Get the jars unless they are there; returns why that failed, or None. One process at a time gets them."""
+    """Download the jars if they are missing; the reason of a failure, or None. Only one process downloads at a time."""
     if glob.glob(os.path.join(JARS, "kafka_*.jar")):
         return None
     if shutil.which("mvn") is None:
@@ -114,7 +113,7 @@ def fetch_alone():
         shutil.copy(POM, os.path.join(work, "pom.xml"))
         command = ["mvn", "-q", "-B", "-f", os.path.join(work, "pom.xml"), "dependency:copy-dependencies",
                    "-DincludeScope=runtime", f"-DoutputDirectory={work}/jars"]
-        for flags in (["-o"], []):  # what maven has already needs no network
+        for flags in (["-o"], []):  # -o: jars that Maven has cached need no network
             done = subprocess.run(command + flags, capture_output=True, text=True, timeout=FETCH_S)
             if done.returncode == 0:
                 shutil.rmtree(JARS, ignore_errors=True)
@@ -127,8 +126,8 @@ def fetch_alone():
 
 
 def archive():
-    """Keep the classes of a broker that runs as the JVM has them (class data sharing): the starts of others take a third
-    less processor time. Without it, for whatever reason, they only take longer."""
+    """Store the classes of a running broker as the JVM has them (class data sharing). Brokers then need a third less
+    CPU time to start. If this fails, they only start more slowly."""
     try:
         with tempfile.TemporaryDirectory(prefix="hps-kafka-") as work:
             FirstBroker(work).stop()
@@ -148,9 +147,8 @@ def until(condition, what, patience_s=PATIENCE_S):
 
 
 def ending_with_parent(args):
-    """A test run that is killed leaves no broker behind; nor does a thread that has started one, and ends. Not by a
-    preexec_fn: that makes Popen fork, and gRPC's handlers of forks wait for ever where another thread has a call under
-    way."""
+    """End the process when the thread that starts it ends, for example when a test run is killed. A preexec_fn could do
+    the same, but then Popen forks, and gRPC's fork handlers hang while another thread is in a call."""
     return ["setpriv", "--pdeathsig", "KILL", *args]
 
 
@@ -162,7 +160,7 @@ def java(*args, heap="-Xmx512m", more=()):
 
 
 class Log:
-    """What clients make of one or more brokers at `bootstrap`: topics and records."""
+    """Requests of clients to one or more brokers at `bootstrap`."""
 
     bootstrap = None  # "host:port", or several with commas
     brokers = 1
@@ -177,36 +175,36 @@ class Log:
         return self.kafka().admin.AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
     def settle(self, verb, things):
-        admin = self.admin()  # its calls end with it
+        admin = self.admin()  # must live as long as its calls
         for future in getattr(admin, verb)(things, operation_timeout=PATIENCE_S).values():
             future.result(PATIENCE_S)
 
     def partitions(self, topic):
-        """How many it has; 0: there is no such topic."""
+        """The number of partitions; 0: the topic does not exist."""
         found = self.admin().list_topics(timeout=PATIENCE_S).topics.get(topic)
         return 0 if found is None or found.error is not None else len(found.partitions)
 
     def create(self, topic, partitions=1, replicas=1, **config):
-        """Names in `config` have "_" for "."; back when clients see the topic."""
+        """Create a topic, and wait until clients see it. Names in `config` have "_" for "."."""
         self.make(topic, partitions, replicas, **config)
         until(lambda: self.partitions(topic) == partitions and self.led(topic),
               f"{topic} with {partitions} partitions")
         return topic
 
     def make(self, topic, partitions, replicas, **config):
-        """Back when it is decided, and no client may see the topic yet."""
+        """Create a topic. Clients may not see it yet."""
         config = {name.replace("_", "."): str(value) for name, value in config.items()}
         self.settle("create_topics", [self.kafka().admin.NewTopic(topic, partitions, replicas, config=config)])
 
     def answers(self):
-        """Whether all brokers are there."""
+        """Whether all brokers respond."""
         try:
             return len(self.admin().list_topics(timeout=2).brokers) == self.brokers
         except self.kafka().KafkaException:
             return False
 
     def led(self, topic):
-        """Whether each partition answers; of a new topic one may not know yet that it leads."""
+        """Whether all partitions respond. The leader of a new topic may not know yet that it leads."""
         try:
             return len(self.offsets(topic)) > 0
         except self.kafka().KafkaException:
@@ -222,7 +220,7 @@ class Log:
         until(lambda: self.partitions(topic) == 0, f"{topic} to be gone")
 
     def recreate(self, topic, partitions=1, **config):
-        """Another topic of the same name."""
+        """Delete the topic, and create another one with the same name."""
         self.delete(topic)
         self.create(topic, partitions, **config)
 
@@ -250,7 +248,7 @@ class Log:
     # ---- records ----
 
     def read(self, topic):
-        """Every record of the topic as confluent_kafka.Message, partition by partition in order."""
+        """All records of the topic as confluent_kafka.Message, in order by partition."""
         kafka, found = self.kafka(), []
         left = {i for i, (low, high) in self.offsets(topic).items() if high > low}
         consumer = self.consumer()
@@ -270,7 +268,7 @@ class Log:
         return sorted(found, key=lambda m: (m.partition(), m.offset()))
 
     def write(self, topic, records, **config):
-        """Send (key, value) or dicts of Producer.produce's arguments; back when all are stored."""
+        """Send records, as (key, value) or as dicts of arguments of Producer.produce, and wait until all are stored."""
         producer = self.kafka().Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, **config})
         errors = []
 
@@ -291,7 +289,7 @@ class Log:
 
 
 class Node:
-    """One process of a broker, with its files below `work`."""
+    """One broker process with its files in `work`."""
 
     heap = "-Xmx512m"
     jvm = ()  # flags
@@ -303,7 +301,7 @@ class Node:
         self.file = os.path.join(self.work, "server.properties")
 
     def set_up(self, cluster, properties, *flags):
-        """Make what it keeps, for a cluster of this id."""
+        """Write the configuration, and format the storage for a cluster with this id."""
         os.makedirs(self.work, exist_ok=True)
         shutil.rmtree(os.path.join(self.work, "log"), ignore_errors=True)
         with open(self.file, "w", encoding="utf-8") as f:
@@ -329,7 +327,7 @@ class Node:
         assert code is None, f"the broker ended with {code}\n{self.log()[-4000:]}"
 
     def end(self, number):
-        process, self.process = self.process, None  # nobody takes it for one that ended by itself
+        process, self.process = self.process, None  # so that `check` does not report it as ended
         if process is not None:
             process.send_signal(number)
             process.wait(PATIENCE_S)
@@ -342,12 +340,12 @@ class Node:
 
 
 def cluster_id():
-    """The leading letter: a name that begins with "-" would be read as an option."""
+    """A random id. It begins with a letter, because a leading "-" would be parsed as an option."""
     return "h" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
 
 
 def on_free_ports(begin, end, log):
-    """`begin()`, again if a program that is none of ours took a port between the look and the start."""
+    """Call `begin()`. Try again if another program has taken a port between the check and the start."""
     for attempt in range(3):
         try:
             return begin()
@@ -358,8 +356,8 @@ def on_free_ports(begin, end, log):
 
 
 class Broker(Log, Node):
-    """One broker with its data below `work`; `more` are properties that it gets besides. With `secure`,
-    (file of key and certificate, user, password), it listens at `secure_bootstrap` too."""
+    """One broker with its data in `work`. `more`: additional properties. With `secure`, which is (file with key and
+    certificate, user, password), the broker also listens at `secure_bootstrap`."""
 
     def __init__(self, work, secure=None, **more):
         super().__init__(work)
@@ -392,7 +390,7 @@ class Broker(Log, Node):
         return f"127.0.0.1:{self.secure_port}"
 
     def start(self):
-        """Start on the same port and data; back when it answers."""
+        """Start on the same port and data, and wait until the broker responds."""
         self.launch()
 
         def answers():
@@ -417,7 +415,7 @@ class Broker(Log, Node):
 
 
 class FirstBroker(Broker):
-    """When it stops, its classes are there for the next ones."""
+    """A broker that writes the class archive when it stops."""
 
     jvm = (f"-XX:ArchiveClassesAtExit={ARCHIVE}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
@@ -453,7 +451,7 @@ def run(topics):
                     try:
                         obey(broker, line.split())
                         print("ok", flush=True)
-                    except Exception as error:  # whatever it is, the other side is told
+                    except Exception as error:  # reported to the other side
                         print("error", " ".join(str(error).split()) or repr(error), flush=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)

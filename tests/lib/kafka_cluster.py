@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Apache Kafka cluster for tests, with a relay before each broker and rights that can be taken away.
+"""A real Apache Kafka cluster for tests, with a relay in front of each broker, and permissions that tests can change.
 
     with Cluster(directory) as cluster:
         cluster.create("topic", 6, replicas=3)
         cluster.allow("topic", "topic", "Read", "Describe")
         cluster.relays[2].set(relay.HANG)
 
-Tests reach the brokers at `bootstrap`, where everybody may do everything. The program under test is to use `fronts`,
-the relays', with `properties`: it is a user who may do nothing until he is allowed to, and learns from the brokers of
-their relays alone.
+Tests connect to `bootstrap`, where everything is allowed. The program under test connects to the relays at `fronts`
+with `properties`. These name a user without permissions, until `allow` adds some. The brokers advertise only their
+relays to it.
 """
 import collections
 import concurrent.futures
@@ -22,10 +22,10 @@ import ports
 import relay
 
 USER, PASSWORD = "hpsd", "correct-horse"
-CONTROLLER = 0  # the node that is the controller, too, and is never to be killed: without it nothing happens
+CONTROLLER = 0  # the node that is also the controller; tests never stop it, because the cluster cannot work without it
 DIRECT, FRONT = "DIRECT", "FRONT"
 
-# Processes, but not their data, share one machine: heaps and threads are few.
+# All brokers run on one machine, so heaps and threads are small.
 MEMBER = """\
 process.roles={roles}
 node.id={id}
@@ -48,7 +48,7 @@ controlled.shutdown.max.retries=1
 
 
 class Member(kafka.Node):
-    """One broker of a cluster; a number from 1 on is its id."""
+    """One broker of a cluster. `number` is its id, from 1."""
 
     heap = "-Xmx256m"
 
@@ -71,7 +71,7 @@ class Member(kafka.Node):
 
 
 class Operator:
-    """tests/kafka/Operator.java: what Debian's client cannot ask of a cluster."""
+    """tests/kafka/Operator.java: requests that Debian's Kafka client cannot send."""
 
     def __init__(self, bootstrap):
         self.lock = threading.Lock()
@@ -92,21 +92,21 @@ class Operator:
         self.process.communicate()
 
 
-Leader = collections.namedtuple("Leader", "topic partition node")  # node: None, it has none
+Leader = collections.namedtuple("Leader", "topic partition node")  # node: None without leader
 
 
 class Cluster(kafka.Log):
-    """So many brokers with their data below `work`; `more` are properties that each gets besides."""
+    """A cluster of `brokers` brokers with their data in `work`; `more`: additional properties of each."""
 
     def __init__(self, work, brokers=3, **more):
         self.brokers = brokers
         self.nodes = [Member(os.path.join(work, f"broker{i + 1}"), i + 1) for i in range(brokers)]
         self.more = "".join(f"{name.replace('_', '.')}={value}\n" for name, value in more.items())
         self.lines = self.relays = self.operator = None
-        self.launcher = concurrent.futures.ThreadPoolExecutor(1)  # with whose thread the brokers end
+        self.launcher = concurrent.futures.ThreadPoolExecutor(1)  # brokers end with the thread that starts them
         kafka.on_free_ports(self.begin, self.kill, self.log)
 
-    # ---- its life ----
+    # ---- processes ----
 
     def begin(self):
         name, controller = kafka.cluster_id(), ports.take()
@@ -121,13 +121,13 @@ class Cluster(kafka.Log):
         self.operator = Operator(self.bootstrap)
 
     def each(self, what):
-        """For all nodes at once; the first error is raised."""
+        """Call `what` for all nodes concurrently, and raise the first error."""
         errors = []
 
         def one(node):
             try:
                 what(node)
-            except Exception as error:  # it is raised below
+            except Exception as error:  # raised below
                 errors.append(error)
 
         threads = [threading.Thread(target=one, args=(node,)) for node in self.nodes]
@@ -144,7 +144,7 @@ class Cluster(kafka.Log):
 
     @property
     def fronts(self):
-        """Where the program under test is to begin."""
+        """The bootstrap addresses for the program under test."""
         return ";".join(f"127.0.0.1:{node.front_port}" for node in self.nodes)
 
     @property
@@ -156,7 +156,7 @@ class Cluster(kafka.Log):
         return "\n".join(node.log() for node in self.nodes if os.path.exists(node.log_file))
 
     def check(self):
-        """No broker has ended by itself."""
+        """Assert that no broker has ended."""
         for node in self.nodes:
             node.check()
 
@@ -165,12 +165,12 @@ class Cluster(kafka.Log):
         return self.answers()
 
     def start(self, node):
-        """Start one that was killed or stopped; back when it has heard of all others and they of it."""
+        """Start a stopped node, and wait until it sees all brokers and they see it."""
         self.launcher.submit(node.launch).result()
         admin = self.kafka().admin.AdminClient({"bootstrap.servers": f"127.0.0.1:{node.port}", "log_level": 0})
 
         def answers():
-            with contextlib.suppress(self.kafka().KafkaException):  # not the others: they may not miss it yet
+            with contextlib.suppress(self.kafka().KafkaException):  # ask this node: others may not miss it yet
                 return self.is_whole() and len(admin.list_topics(timeout=2).brokers) == self.brokers
 
         kafka.until(answers, f"broker {node.id}")
@@ -191,28 +191,29 @@ class Cluster(kafka.Log):
         self.kill()
         self.launcher.shutdown()
 
-    # ---- rights and leaders ----
+    # ---- permissions and leaders ----
 
     def allow(self, kind, name, *operations):
-        """The program under test may do this to a "topic", a "group" or the "cluster" of a name."""
+        """Allow the program under test these operations on a resource: kind "topic", "group" or "cluster", and its
+        name."""
         self.operator.ask("allow", USER, kind, name, *operations)
 
     def deny(self, kind, name):
         self.operator.ask("deny", USER, kind, name)
 
     def leaders(self, topics, admin):
-        """Of each partition of those that are there."""
+        """The leader of each partition of the topics that exist."""
         found = admin.list_topics(timeout=kafka.PATIENCE_S).topics
         return [Leader(topic, number, self.nodes[one.leader - 1] if one.leader > 0 else None)
                 for topic in topics if topic in found and found[topic].error is None
                 for number, one in found[topic].partitions.items()]
 
     def move(self, topic, partition, *nodes):
-        """Have these nodes hold a partition, the first one lead it."""
+        """Reassign a partition to these nodes. The first one becomes its leader."""
         self.operator.ask("move", topic, partition, ",".join(str(node.id) for node in nodes))
 
     def balance(self, topics):
-        """Have each partition be led by the first of its replicas again."""
+        """Make the first replica of each partition its leader again."""
         def others():
             found = self.admin().list_topics(timeout=kafka.PATIENCE_S).topics
             return [(topic, number) for topic in topics if topic in found
@@ -220,7 +221,7 @@ class Cluster(kafka.Log):
 
         def is_so():
             for topic, number in others():
-                with contextlib.suppress(AssertionError):  # its broker has only just come back
+                with contextlib.suppress(AssertionError):  # the broker has just restarted
                     self.operator.ask("lead", topic, number)
             return not others()
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies of infer requests of KServe v2 over HTTP, written and read with numpy and json alone, so that hpsd's own code
-cannot share our misreadings."""
+"""Bodies of KServe v2 inference requests over HTTP, written and parsed with only numpy and json. So hpsd's code cannot
+share mistakes with them."""
 import json
 
 import numpy as np
@@ -11,14 +11,14 @@ NUMPY = {"INT64": "<i8", "INT32": "<i4", "FP32": "<f4", "UINT8": "u1", "FP16": "
 
 
 def hps_inputs(groups):
-    """KEYS and NUMKEYS of keys by table."""
+    """The inputs KEYS and NUMKEYS for the keys of each table."""
     keys = np.concatenate([np.zeros(0, "<i8"), *(np.asarray(keys, "<i8") for keys in groups)])
     return [("KEYS", keys), ("NUMKEYS", np.array([len(keys) for keys in groups], "<i4"))]
 
 
 def compose(inputs, outputs=(), binary=True, binary_output=None, ident=None, **parameters):
-    """(bytes of the body, headers). inputs: [(name, array)]; outputs: names, or (name, whether binary). `binary`: how
-    the inputs go, or the names of those that go behind the JSON."""
+    """(body, headers). inputs: [(name, array)]. outputs: names, or (name, whether binary). binary: whether inputs are
+    sent as binary data after the JSON, or the names of the inputs for which this is done."""
     behind, listed = [], []
     for name, values in inputs:
         one = {"name": name, "shape": list(values.shape), "datatype": WIRE[values.dtype.str]}
@@ -43,7 +43,7 @@ def compose(inputs, outputs=(), binary=True, binary_output=None, ident=None, **p
 
 
 class Answer:
-    """What a body says: `about` is its JSON, `values` has the array of each output."""
+    """A parsed reply: `about` is its JSON, `values` has the array of each output."""
 
     def __init__(self, body, headers):
         length = headers.get(LENGTH)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * librdkafka's mock cluster, as tests want it. One thread.
+ * librdkafka's mock cluster for tests. One thread.
  */
 #include "tests/lib/mock_kafka.h"
 
@@ -29,7 +29,7 @@ struct hps_mock_kafka {
 
 static void on_log(const rd_kafka_t *rk, int level, const char *facility, const char *line)
 {
-    (void)rk, (void)level, (void)facility, (void)line; /* outages are on purpose */
+    (void)rk, (void)level, (void)facility, (void)line; /* tests cause outages on purpose */
 }
 
 static void on_delivery(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque)
@@ -58,12 +58,12 @@ struct hps_mock_kafka *hps_mock_kafka_new(int n_brokers)
     rd_kafka_conf_set_opaque(conf, mock);
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
     set(conf, "linger.ms", "0");
-    set(conf, "max.in.flight", "1"); /* in order, also after an outage */
+    set(conf, "max.in.flight", "1"); /* in order, even after an outage */
     mock->producer = rd_kafka_new(RD_KAFKA_PRODUCER, conf, NULL, 0);
     HPS_ASSERT(mock->producer != NULL);
     mock->cluster = rd_kafka_mock_cluster_new(mock->producer, n_brokers);
     HPS_ASSERT(mock->cluster != NULL);
-    /* From version 4 on, requests for metadata say that topics must not be created. */
+    /* Metadata requests from version 4 on disable the automatic creation of topics. */
     HPS_ASSERT(rd_kafka_mock_set_apiversion(mock->cluster, METADATA, 0, 4) ==
                RD_KAFKA_RESP_ERR_NO_ERROR);
     HPS_ASSERT(
@@ -141,9 +141,9 @@ void hps_mock_kafka_append_many(struct hps_mock_kafka *mock, const char *topic, 
     hps_free(value);
 }
 
-/* ---- what no producer makes ------------------------------------------------------------------ */
+/* ---- damaged batches ------------------------------------------------------------------------- */
 
-/* Bytes of Kafka's protocol: big-endian. */
+/* A buffer of Kafka's protocol: numbers are big-endian. */
 struct bytes {
     uint8_t data[1024];
     size_t size;
@@ -164,7 +164,7 @@ static void put_all(struct bytes *bytes, const void *data, size_t size)
     bytes->size += size;
 }
 
-/* A batch of version 2, whose records are no records. */
+/* A batch of version 2 with garbage in place of records. */
 static void put_damaged(struct bytes *out, uint32_t n, enum hps_mock_damage damage)
 {
     static const char garbage[] = "these are no records, however they are looked at";
@@ -179,7 +179,7 @@ static void put_damaged(struct bytes *out, uint32_t n, enum hps_mock_damage dama
     put(&checked, n, 4);
     put_all(&checked, garbage, sizeof(garbage));
     uint32_t crc = hps_crc32c(0, checked.data, checked.size);
-    put(out, 0, 8); /* the base offset is the broker's to say */
+    put(out, 0, 8); /* the broker chooses the base offset */
     put(out, (int64_t)checked.size + 4 + 1 + 4, 4);
     put(out, 0, 4); /* epoch of the leader */
     put(out, 2, 1);
@@ -210,7 +210,7 @@ void hps_mock_kafka_append_damaged(struct hps_mock_kafka *mock, const char *topi
     put(&request, 3, 2);
     put(&request, 7, 4);
     put(&request, -1, 2);
-    put(&request, -1, 2); /* no transaction; all replicas; in time */
+    put(&request, -1, 2); /* no transaction; all replicas; timeout */
     put(&request, -1, 2);
     put(&request, ANSWER_MS, 4);
     put(&request, 1, 4);
@@ -225,7 +225,7 @@ void hps_mock_kafka_append_damaged(struct hps_mock_kafka *mock, const char *topi
     hps_mock_kafka_leader(mock, topic, partition, 1);
     int fd = connect_broker(mock);
     HPS_ASSERT(send(fd, sized.data, sized.size, 0) == (ssize_t)sized.size);
-    /* Size, number, one topic, one partition: its error is what is wanted. */
+    /* Size, id, one topic, one partition; the error code is at the end. */
     uint8_t answer[256];
     size_t wanted = 4 + 4 + 4 + 2 + length + 4 + 4 + 2;
     HPS_ASSERT(wanted <= sizeof(answer) &&
@@ -234,7 +234,7 @@ void hps_mock_kafka_append_damaged(struct hps_mock_kafka *mock, const char *topi
     close(fd);
 }
 
-/* ---- what happens to it ---------------------------------------------------------------------- */
+/* ---- failures -------------------------------------------------------------------------------- */
 
 void hps_mock_kafka_broker_down(struct hps_mock_kafka *mock, int32_t broker, bool down)
 {

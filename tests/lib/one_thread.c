@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the tests of tests/one_thread.txt are linked with in place of pthread_create: whoever needs
- * a second thread is to be taken off that list, so that ThreadSanitizer sees it.
+ * Replaces pthread_create in the tests of tests/one_thread.txt, and fails. A test that needs a
+ * second thread must be removed from that list, so that ThreadSanitizer tests it.
  */
 #include <pthread.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports for servers of tests that stay theirs while they are down.
+"""Ports for test servers that stay reserved while the server is down.
 
-A port that the kernel chose belongs to nobody once its server is gone: it may choose it again, for whoever asks. These
-are none that it chooses, and no two processes that take them here have one of them in common.
+The kernel may give a port that it chose for a server to another program after the server has ended. The ports from
+`take` are outside the range from which the kernel chooses, and no two processes get the same one.
 """
 import contextlib
 import fcntl
@@ -13,14 +13,14 @@ import socket
 import tempfile
 
 FIRST, LAST = 10_000, 65_535
-EPHEMERAL = 32_768, 60_999  # where Linux does not tell otherwise
+EPHEMERAL = 32_768, 60_999  # used if Linux does not report its range
 FEW = 1_000
 LOCKS = os.path.join(tempfile.gettempdir(), f"hps-test-ports-{os.getuid()}")
-taken = {}  # by process, which a fork may be; of each the file that it locks and its ports
+taken = {}  # by process, because of forks: (locked file, reserved ports)
 
 
 def ephemeral():
-    """The first and the last port that the kernel chooses."""
+    """The first and the last port of the range from which the kernel chooses."""
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as f:
             first, last = map(int, f.read().split())
@@ -30,7 +30,8 @@ def ephemeral():
 
 
 def candidates():
-    """All ports where the kernel leaves but a few alone: to be nobody else's here is better than nothing."""
+    """Ports outside the kernel's range. If almost none are left, all ports; then only other tests respect a
+    reservation."""
     first, last = ephemeral()
     found = [port for port in range(FIRST, LAST + 1) if not first <= port <= last]
     return found if len(found) >= FEW else list(range(FIRST, LAST + 1))
@@ -46,7 +47,7 @@ def is_free(port):
 
 
 def claim(lock, port):
-    """Byte N of a file stands for port N. A process loses its locks when it ends, however it does."""
+    """Lock byte N of a file to reserve port N. The lock ends with the process."""
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
     except OSError:
@@ -55,7 +56,7 @@ def claim(lock, port):
 
 
 def take(*above):
-    """A port that this process has, and nobody else, until it ends; as are those so far above it."""
+    """Reserve a port until this process ends, and the ports that are `above` it by these distances."""
     lock, mine = taken.get(os.getpid()) or taken.setdefault(os.getpid(), (
         os.open(LOCKS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), set()))
     ports = candidates()
@@ -70,7 +71,7 @@ def take(*above):
 
 @contextlib.contextmanager
 def refusing():
-    """An address at which nobody answers: its port is taken, and not listened on."""
+    """An address that refuses connections: its port is bound, but no socket listens."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{held.getsockname()[1]}"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What races of lookups against updates share: random numbers, the first thing that was wrong,
- * lookups driven as the service drives them, a gpu on the simulated device, and the threads.
+ * Helpers for tests of races between lookups and updates: random numbers, the first error, lookups
+ * that run as in the service, a gpu tier on the simulated device, and threads.
  */
 #ifndef HPS_TESTS_LIB_RACE_FIXTURE_H
 #define HPS_TESTS_LIB_RACE_FIXTURE_H
@@ -26,11 +26,11 @@ static inline uint64_t race_draw(uint64_t *seed)
     return hps_mix64(*seed);
 }
 
-/* What was wrong, of which the first is kept. Any thread. */
+/* Counts errors and keeps the text of the first one. Any thread. */
 struct race_wrong {
     pthread_mutex_t lock;
     atomic_uint n;
-    char text[600]; /* lock; read at rest */
+    char text[600]; /* read it after the threads have ended */
 };
 
 static inline void race_report(struct race_wrong *wrong, const char *format, ...)
@@ -56,7 +56,7 @@ struct race_lookup {
 
 static inline void race_on_answered(struct hps_lookup *lookup)
 {
-    atomic_store(&((struct race_lookup *)lookup)->answered, true); /* it is the first */
+    atomic_store(&((struct race_lookup *)lookup)->answered, true); /* `lookup` is the first field */
 }
 
 static inline void race_ask_gpu(struct race_lookup *race)
@@ -69,7 +69,7 @@ static inline void race_ask_gpu(struct race_lookup *race)
     }
 }
 
-/* From plan to the last tier. The caller unrefs the block. */
+/* Run a lookup from its plan to the last tier. The caller unrefs the block. */
 static inline hps_status race_lookup_run(struct race_lookup *race, struct hps_error *err)
 {
     struct hps_lookup *lookup = &race->lookup;
@@ -93,7 +93,7 @@ static inline hps_status race_lookup_run(struct race_lookup *race, struct hps_er
 
 /* ---- the gpu --------------------------------------------------------------------------------- */
 
-/* Above the tiers of the version, with room for half of n_rows of each table. */
+/* A gpu tier above the version's tiers, with memory for half of n_rows of each table. */
 static inline struct hps_gpu_tier *race_gpu_open(struct hps_version *version,
                                                  struct hps_block_pool *blocks, uint64_t n_rows,
                                                  uint64_t queue_bytes_max)
@@ -141,7 +141,7 @@ struct race_thread {
     void *arg;
 };
 
-/* All at once, until each has ended. */
+/* Start all threads, and wait until they end. */
 static inline void race_run(const struct race_thread *threads, unsigned n)
 {
     pthread_t ids[RACE_THREADS_MAX];

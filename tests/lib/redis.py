@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real redis-server processes for tests, on random loopback ports; they end with the test program.
+"""Real redis-server processes for tests, on random loopback ports. They end with the test program.
 
     with Redis(directory) as redis:                       # one server
         redis.address                                     # "127.0.0.1:39123"
@@ -8,16 +8,16 @@
         cluster.addresses                                 # "127.0.0.1:39123,127.0.0.1:…"
         cluster.nodes[0].pause()
     with Redis(directory, tls_cert_file=…, tls_key_file=…, tls_ca_cert_file=…) as redis:
-        redis.address                                     # that of TLS, which replicas and nodes speak, too
-    with Redis(directory) as redis, Gate(redis) as gate:  # answers of one server can be kept waiting
+        redis.address                                     # the TLS port; replicas and nodes use TLS, too
+    with Redis(directory) as redis, Gate(redis) as gate:  # can hold back replies of one server
         gate.address
 
-What servers hold is read and written by a few lines of RESP here, never by our code. Further options
-of the servers are given as `name="value"` (`_` for `-`). tests/lib/redis_rig.h is the same for C.
+Tests query servers with a few lines of RESP in this file, without hpsd's client. Other options of a server are given as
+`name="value"` (`_` for `-`). tests/lib/redis_rig.h is the same for C.
 
-As a program: `redis.py missing` says what is missing to run one, if anything; `redis.py run MASTERS REPLICAS`
-starts a cluster with so many replicas of each master, prints `ready addresses=ADDR,… pids=N,…` and ends with its standard
-input.
+As a program: `redis.py missing` prints what is missing to run a server. `redis.py run MASTERS REPLICAS` starts a
+cluster with this many replicas of each master, and prints `ready addresses=ADDR,… pids=N,…`. It ends when its standard
+input ends.
 """
 import os
 import shutil
@@ -36,17 +36,17 @@ PATIENCE_S = 60
 
 
 def missing():
-    """Why no server can run here, or None."""
+    """The reason why no server can run here, or None."""
     return None if shutil.which("redis-server") else "apt-get install redis-server"
 
 
 def ending_with_parent(args):
-    """Not by a preexec_fn: see kafka.py."""
+    """End the process with this one. See kafka.py for why this is no preexec_fn."""
     return ["setpriv", "--pdeathsig", "KILL", *args]
 
 
 def until(what, why):
-    """Call `what` until it returns something true; that is returned."""
+    """Call `what` until it returns a true value, and return this value."""
     end = time.monotonic() + PATIENCE_S
     while True:
         found = what()
@@ -57,11 +57,11 @@ def until(what, why):
 
 
 class ServerError(Exception):
-    """An error that the server answered."""
+    """An error reply of the server."""
 
 
 class Redis:
-    """One server with its files in `work`; `more` are options that it gets besides."""
+    """One server with its files in `work`; `more`: additional options."""
 
     def __init__(self, work, **more):
         self.work = os.path.abspath(work)
@@ -69,7 +69,7 @@ class Redis:
         self.more = {name.replace("_", "-"): str(value) for name, value in more.items()}
         self.process = None
         self.connection = None
-        for attempt in range(3):  # a program that is none of ours may take a port between the look and the start
+        for attempt in range(3):  # another program may take a port between the check and the start
             self.port, self.bus_port = ports.take(), ports.take()
             self.tls_port = ports.take() if "tls-cert-file" in self.more else None
             try:
@@ -79,7 +79,7 @@ class Redis:
                 if attempt == 2 or "bind" not in self.log().lower():
                     raise
 
-    # ---- its life ----
+    # ---- process ----
 
     @property
     def address(self):
@@ -87,7 +87,7 @@ class Redis:
 
     @property
     def peer_port(self):
-        """Where others than this program reach it."""
+        """The port that replicas and nodes use."""
         return self.tls_port or self.port
 
     @property
@@ -99,7 +99,7 @@ class Redis:
             return f.read()
 
     def start(self):
-        """Start on its port; what it had in memory is gone unless its options make it persist."""
+        """Start on the same port. Data is lost unless the options make Redis store it."""
         assert self.process is None
         options = {"bind": "127.0.0.1", "dir": self.work, "port": str(self.port), "save": "", "appendonly": "no",
                    "logfile": "log", "enable-debug-command": "yes", "repl-diskless-sync-delay": "0",
@@ -121,10 +121,10 @@ class Redis:
             except OSError:
                 return False
             except ServerError:
-                return True  # it loads, or wants a password: it is there
+                return True  # the server is loading, or requires a password
             if f"process_id:{self.pid}\r\n" in told:
                 return True
-            self.hang_up()  # another has the port: ours will end, and say so
+            self.hang_up()  # another server has the port; this one will end with an error
             return False
 
         until(answers, "redis-server")
@@ -160,7 +160,7 @@ class Redis:
     def __exit__(self, *_):
         self.kill()
 
-    # ---- asking it ----
+    # ---- commands ----
 
     def hang_up(self):
         if self.connection is not None:
@@ -168,7 +168,7 @@ class Redis:
             self.connection = None
 
     def ask(self, *words):
-        """The answer to a command: str (bytes where that is no text), int, None or list of them."""
+        """Send a command; its reply as str (bytes if it is not valid text), int, None or a list of these."""
         parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
         data = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
         try:
@@ -205,13 +205,13 @@ class Redis:
             return rest
 
     def await_in(self, wanted, *words):
-        """Ask until `wanted` is in the answer, which is text."""
+        """Repeat a command until its reply, a text, contains `wanted`."""
         return until(lambda: wanted in self.ask(*words), f"{wanted!r} in {' '.join(words)}")
 
 
 class Gate:
-    """A way to a server, by `address`, on which its answer to a command can be kept waiting: what comes between the
-    moment at which the server gave it and that at which it is read is then up to the test."""
+    """A proxy of a server, at `address`, that can hold back the reply to a command. So a test can act after the server
+    has sent a reply, and before the client reads it."""
 
     def __init__(self, server):
         self.server = server
@@ -275,12 +275,13 @@ class Gate:
             waits.clear()
 
     def shut(self, word):
-        """The answer to the next command with these bytes in it waits, with all that come by its connection."""
+        """Hold back the reply to the next command that contains these bytes, and all later replies of its
+        connection."""
         with self.lock:
             self.word, self.kept = word, 0
 
     def wait_kept(self):
-        """Until the server has answered it."""
+        """Wait until the server has sent the reply."""
         with self.lock:
             assert self.lock.wait_for(lambda: self.kept > 0, PATIENCE_S), f"nobody has asked {self.word!r}"
 
@@ -308,7 +309,8 @@ class Gate:
 
 
 class Cluster:
-    """nodes[0 … masters - 1] are masters with equal shares of the slots; then come their replicas in turn."""
+    """nodes[0 … masters - 1] are masters with equal shares of the slots. The replicas follow, one per master in
+    turn."""
 
     def __init__(self, work, masters=3, replicas=1, **more):
         options = {"cluster_enabled": "yes", "cluster_node_timeout": 1500, "cluster_config_file": "nodes.conf",
@@ -349,15 +351,15 @@ class Cluster:
             node.await_in("master_link_status:up", "INFO", "replication")
 
     def owner(self, slot, seen_by=None):
-        """The node that has the slot, in the eyes of another; None: nobody."""
+        """The node that owns the slot, as node `seen_by` sees it, or None."""
         for first, last, master, *_ in (seen_by or self.nodes[0]).ask("CLUSTER", "SLOTS"):
             if first <= slot <= last:
                 return next(node for node in self.nodes if node.port == master[1])
         return None
 
     def move(self, slot, to):
-        """Give a slot and its keys to another master, as redis-cli does; back when all have heard of it. What the other
-        has of old in it goes."""
+        """Move a slot and its keys to another master as redis-cli does, and wait until all nodes know. Moved keys
+        replace keys of the same name."""
         source = self.owner(slot, to)
         if source is to:
             return
@@ -372,7 +374,7 @@ class Cluster:
                 until(lambda node=node: self.owner(slot, node) is to, "all nodes to hear of a moved slot")
 
     def take_over(self, replica):
-        """Have a replica take its master's place without asking anybody."""
+        """Make a replica the master without an election."""
         replica.ask("CLUSTER", "FAILOVER", "TAKEOVER")
         replica.await_in("role:master", "INFO", "replication")
 

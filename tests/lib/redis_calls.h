@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Commands of words for tests, and waiting for what a cluster comes to. One thread per struct.
+ * Commands as lists of words for tests, and waiting for results of a cluster. One thread per
+ * struct.
  */
 #ifndef HPS_TESTS_LIB_REDIS_CALLS_H
 #define HPS_TESTS_LIB_REDIS_CALLS_H
@@ -28,19 +29,19 @@ struct redis_calls {
     uint32_t n;
 };
 
-/* Far later than anything should take. */
+/* A deadline that even a slow machine meets. */
 static inline uint64_t redis_soon_us(void)
 {
     return hps_clock_us() + REDIS_PATIENCE_US;
 }
 
-/* The slots of three masters as `redis-cli --cluster create` deals them out. */
+/* The master of a slot if three masters share the slots as in `redis-cli --cluster create`. */
 static inline uint32_t redis_master_of(uint16_t slot)
 {
     return slot < 5461 ? 0 : slot < 10922 ? 1 : 2;
 }
 
-/* A key of one of three masters, that begins with `prefix`. */
+/* A key of one of three masters that begins with `prefix`. */
 static inline const char *redis_key_at(uint32_t master, const char *prefix, char key[64])
 {
     unsigned i = 0;
@@ -82,7 +83,7 @@ static inline void redis_calls_addv(struct redis_calls *calls, const char *key, 
     calls->commands[i].reply.values = &calls->values[i];
 }
 
-/* The words end with NULL; `key` is for the slot. */
+/* Add a command. Its words end with NULL; `key` determines the slot. */
 static inline void redis_calls_add(struct redis_calls *calls, const char *key, ...)
 {
     va_list words;
@@ -97,8 +98,8 @@ static inline hps_status redis_calls_run(struct redis_calls *calls,
     return hps_redis_cluster_run(cluster, calls->commands, calls->n, deadline_us);
 }
 
-/* The answer of one command: text, "(nil)", a number, or an error behind a '-'. Valid until the
- * next call. */
+/* The reply to one command: text, "(nil)", a number, or '-' and an error. Valid until the next
+ * call. */
 static inline const char *redis_text(struct hps_redis_cluster *cluster, const char *key, ...)
 {
     static char text[4096];
@@ -121,7 +122,7 @@ static inline const char *redis_text(struct hps_redis_cluster *cluster, const ch
     return text;
 }
 
-/* What one command comes to within the time that commands have. */
+/* The status of one command with the cluster's command timeout. */
 static inline hps_status redis_status(struct hps_redis_cluster *cluster, const char *key, ...)
 {
     static struct redis_calls calls;
@@ -135,7 +136,7 @@ static inline hps_status redis_status(struct hps_redis_cluster *cluster, const c
     return status;
 }
 
-/* GET the key until that is what it comes to. */
+/* Repeat GET of the key until the status is `wanted`. */
 static inline void redis_await_status(struct hps_redis_cluster *cluster, const char *key,
                                       hps_status wanted)
 {
@@ -159,7 +160,7 @@ static inline struct hps_redis_cluster *redis_open_with(const struct hps_redis_o
     return cluster;
 }
 
-/* For tests of which none is about being too late: however slow the machine, nothing is. */
+/* Open a cluster with long timeouts, for tests that do not test timeouts. */
 static inline struct hps_redis_cluster *redis_open(const char *addresses)
 {
     struct hps_redis_options options = HPS_REDIS_OPTIONS_DEFAULT;

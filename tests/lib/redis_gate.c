@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One thread carries bytes between clients and the server; the rest is what it is told, under the
- * lock. A command is in one piece as it is sent at once, and read before the next one comes.
+ * One thread forwards bytes between clients and the server. Other threads control it through fields
+ * under the lock. A command arrives in one piece, because it is sent at once and read before the
+ * next command is sent.
  */
 #include "tests/lib/redis_gate.h"
 
@@ -30,8 +31,8 @@ enum { PAIRS_MAX = 64, PIECE_BYTES = 64 * 1024, PATIENCE_S = 60 };
 struct pair {
     int client;
     int server;
-    bool waits; /* its answers do */
-    char *kept; /* [n_kept] of them */
+    bool waits; /* replies are held back */
+    char *kept; /* held replies [n_kept] */
     size_t n_kept;
 };
 
@@ -41,14 +42,14 @@ struct hps_redis_gate {
     char address[32];
     pthread_t thread;
     int wake_fd;
-    struct pair pairs[PAIRS_MAX]; /* the thread's own, as the next one */
+    struct pair pairs[PAIRS_MAX]; /* used only by the thread, like n_pairs */
     uint32_t n_pairs;
-    pthread_mutex_t lock; /* all that follows */
+    pthread_mutex_t lock; /* protects the fields below */
     pthread_cond_t changed;
     const char *word; /* NULL: the gate is open */
-    uint32_t n_left;  /* connections that are to wait still */
-    uint32_t n_kept;  /* of which there are answers */
-    bool opening;     /* what waited has not gone on yet */
+    uint32_t n_left;  /* connections still to be held back */
+    uint32_t n_kept;  /* connections with held replies */
+    bool opening;     /* held replies have not been sent yet */
     bool stops;
 };
 
@@ -134,7 +135,7 @@ static bool keep(struct hps_redis_gate *gate, struct pair *pair, const char *dat
     return true;
 }
 
-/* False: one of both has hung up. */
+/* False: the client or the server has closed its connection. */
 static bool carry(struct hps_redis_gate *gate, struct pair *pair, bool answer)
 {
     static _Thread_local char data[PIECE_BYTES];
@@ -150,7 +151,7 @@ static bool carry(struct hps_redis_gate *gate, struct pair *pair, bool answer)
                        : send_all(pair->client, data, (size_t)n);
 }
 
-/* What waits goes on, if the gate is open. False: the end. */
+/* Send held replies if the gate is open. False: the thread must end. */
 static bool look(struct hps_redis_gate *gate)
 {
     eventfd_t value;
@@ -207,7 +208,7 @@ static void *serve(void *ctx)
     }
 }
 
-/* ---- what a test does ------------------------------------------------------------------------ */
+/* ---- control by the test --------------------------------------------------------------------- */
 
 static void wake(struct hps_redis_gate *gate)
 {

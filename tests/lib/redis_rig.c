@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Starts, stops and asks redis-server processes.
+ * Starts and stops redis-server processes, and sends commands to them.
  */
 #include "tests/lib/redis_rig.h"
 
@@ -33,13 +33,13 @@
 #define ANSWER_BYTES (1024 * 1024)
 #define PAUSE_MS     5
 #define PROGRAM      "redis-server"
-/* Nodes tell the others the news at least twice in this time, and take who is silent for it to be
- * down: short while they get to know each other, then longer than what a busy machine stalls. */
+/* Nodes exchange news at least twice in this time, and consider a silent node down. The timeout is
+ * short while the nodes find each other, then longer than the pauses of a busy machine. */
 #define NODE_TIMEOUT_MS_FIRST "1500"
 #define NODE_TIMEOUT_MS       "15000"
 
 struct server {
-    pid_t pid;          /* 0: it does not run */
+    pid_t pid;          /* 0: it is not running */
     redisContext *asks; /* NULL: not connected */
     uint16_t port;
     uint16_t bus_port;
@@ -47,7 +47,7 @@ struct server {
     int bus_port_fd;
     char address[32];
     char dir[HPS_TMPDIR_PATH_MAX];
-    char id[64]; /* of the cluster */
+    char id[64]; /* node id in the cluster */
 };
 
 struct hps_redis_rig {
@@ -55,7 +55,7 @@ struct hps_redis_rig {
     struct server servers[HPS_REDIS_RIG_NODES_MAX];
     uint32_t n_servers;
     bool cluster;
-    bool whole; /* the cluster has been of one mind */
+    bool whole; /* the nodes have once agreed on the cluster */
     const char *args[ARGS_MAX];
     char addresses[HPS_REDIS_RIG_NODES_MAX * 32];
     char answer[ANSWER_BYTES];
@@ -78,8 +78,9 @@ bool hps_redis_rig_present(void)
     return false;
 }
 
-/* A port that the kernel gives nobody else while the socket, which never listens, is open: not even
- * while the server that has it is down. Servers set SO_REUSEADDR, and so may listen there. */
+/* Reserve a port. As long as the socket, which never listens, is open, the kernel gives the port to
+ * no other program, even while its server is down. Servers set SO_REUSEADDR, so they can still
+ * listen there. */
 static int port_hold(uint16_t *out_port)
 {
     struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
@@ -101,7 +102,7 @@ uint16_t hps_redis_rig_free_port(void)
     return port;
 }
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- commands -------------------------------------------------------------------------------- */
 
 static void hang_up(struct server *server)
 {
@@ -118,7 +119,7 @@ static bool connect_to(struct server *server)
             hang_up(server);
             return false;
         }
-        (void)fcntl(server->asks->fd, F_SETFD, FD_CLOEXEC); /* not for servers started later */
+        (void)fcntl(server->asks->fd, F_SETFD, FD_CLOEXEC); /* not for later servers */
     }
     return true;
 }
@@ -132,7 +133,7 @@ static void answer_add(struct hps_redis_rig *rig, const char *mark, const char *
     rig->answer_size += (size_t)n;
 }
 
-/* A value of an answer, and all within it. */
+/* Append a value of a reply, and all values in it. */
 static void add_reply(struct hps_redis_rig *rig, const redisReply *reply)
 {
     char number[24];
@@ -182,7 +183,7 @@ const char *hps_redis_rig_ask(struct hps_redis_rig *rig, uint32_t node, const ch
     int size = vsnprintf(command, sizeof(command), format, args);
     va_end(args);
     assert_true(size > 0 && (size_t)size < sizeof(command));
-    /* A connection may be that of a process that was killed since. */
+    /* The connection may be to a process that was killed since. */
     if (!ask(rig, node, command) && !ask(rig, node, command)) {
         fail_msg("node %u does not answer: %s", node, command);
     }
@@ -379,7 +380,7 @@ struct hps_redis_rig *hps_redis_rig_cluster(uint32_t n_masters, uint32_t n_repli
         if (i >= n_masters) {
             hps_redis_rig_await(rig, i, "master_link_status:up", "INFO replication");
         }
-        for (uint32_t k = n_masters; k < n; k++) { /* everybody knows every replica */
+        for (uint32_t k = n_masters; k < n; k++) { /* all nodes know all replicas */
             char slots[16];
             snprintf(slots, sizeof(slots), "\n%u\n", rig->servers[k].port);
             hps_redis_rig_await(rig, i, slots, "CLUSTER SLOTS");
@@ -478,8 +479,8 @@ struct range {
     unsigned port; /* of the master */
 };
 
-/* The next range of what CLUSTER SLOTS has answered, which comes as lines: first, last, and per
- * node address, port and id. False: there are no more. */
+/* Parse the next range of a reply to CLUSTER SLOTS. Its lines are: first, last, and for each node
+ * address, port and id. False: there are no more ranges. */
 static bool range_next(const char **line, struct range *out_range)
 {
     while (*line) {
@@ -494,7 +495,7 @@ static bool range_next(const char **line, struct range *out_range)
     return false;
 }
 
-/* Who has the slot, in the eyes of a node. 0: nobody. */
+/* The port of the slot's owner as a node sees it; 0: no owner. */
 static uint16_t owner_seen_by(struct hps_redis_rig *rig, uint32_t node, uint16_t slot)
 {
     const char *line = hps_redis_rig_ask(rig, node, "CLUSTER SLOTS");
@@ -507,7 +508,8 @@ static uint16_t owner_seen_by(struct hps_redis_rig *rig, uint32_t node, uint16_t
     return 0;
 }
 
-/* Who has not heard of it yet could tell the others what was before. */
+/* Wait until all nodes know the new owner. A node that does not know it could spread the old owner
+ * to other nodes. */
 static void await_owner(struct hps_redis_rig *rig, uint16_t slot, uint32_t owner)
 {
     uint64_t until_us = hps_clock_us() + PATIENCE_US;
@@ -541,5 +543,5 @@ void hps_redis_rig_takeover(struct hps_redis_rig *rig, uint32_t replica)
     while (range.port != rig->servers[replica].port && range_next(&line, &range)) {
     }
     assert_int_equal(range.port, rig->servers[replica].port);
-    await_owner(rig, (uint16_t)range.first, replica); /* all of them come at once */
+    await_owner(rig, (uint16_t)range.first, replica); /* all ranges change at once */
 }

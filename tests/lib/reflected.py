@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Message classes and methods of a gRPC server, learned from its reflection service alone.
+"""Message classes and methods of a gRPC server, from its reflection service.
 
-Stock grpcio and protobuf, no generated module: the few messages of the reflection protocol that are
-needed here are described below.
+Needs only stock grpcio and protobuf, no generated modules. The few messages of the reflection protocol that are needed
+are described below.
 """
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -10,14 +10,14 @@ PATIENCE_S = 30
 
 
 def message_class(pool, descriptor):
-    """The class of a message of a pool; protobuf before 4.22 has it from a factory."""
+    """The class of a message in a pool. protobuf before 4.22 needs a factory for this."""
     if hasattr(message_factory, "GetMessageClass"):
         return message_factory.GetMessageClass(descriptor)
     return message_factory.MessageFactory(pool).GetPrototype(descriptor)
 
 
 def add_message(file, name, *fields):
-    """`fields`: (name, number, type), with the name of a message in place of a scalar type."""
+    """`fields`: (name, number, type). The type is a scalar type or the name of a message."""
     message = file.message_type.add(name=name)
     kinds = descriptor_pb2.FieldDescriptorProto
     for field_name, number, kind, *repeated in fields:
@@ -30,7 +30,7 @@ def add_message(file, name, *fields):
 
 
 def reflection_classes(version):
-    """(request, response) of grpc.reflection.<version>; a field that is not here is ignored."""
+    """(request, response) of grpc.reflection.<version>, with only the fields that are needed."""
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name=f"reflection_{version}.proto", syntax="proto3",
                                               package=f"grpc.reflection.{version}")
@@ -49,7 +49,7 @@ def reflection_classes(version):
 
 
 def files_with(channel, symbol, version):
-    """The files that define a symbol, as the server describes them."""
+    """The files that define a symbol, from the server."""
     request, response = reflection_classes(version)
     call = channel.stream_stream(f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
                                  request.SerializeToString, response.FromString)
@@ -61,14 +61,14 @@ def files_with(channel, symbol, version):
 
 
 class Service:
-    """A service of the server behind `channel`: its methods, and the messages and enums beside it."""
+    """A service of the server at `channel`: its methods, and the messages and enums of its package."""
 
     def __init__(self, channel, name, version="v1"):
         self.channel, self.name = channel, name
         self.package = name.rpartition(".")[0]
         self.pool = descriptor_pool.DescriptorPool()
         waiting = {file.name: file for file in files_with(channel, name, version)}
-        while waiting:  # a file after those that it imports
+        while waiting:  # a file must be added after its imports
             file = next(f for f in waiting.values() if not waiting.keys() & set(f.dependency))
             self.pool.AddSerializedFile(waiting.pop(file.name).SerializeToString())
         self.descriptor = self.pool.FindServiceByName(name)
@@ -82,7 +82,7 @@ class Service:
         return {value.name: value.number for value in values}
 
     def method(self, name, streams=False):
-        """A callable with one request; `streams`: it answers with any number of messages."""
+        """A callable that takes one request; with `streams` it returns a stream of replies."""
         described = self.descriptor.FindMethodByName(name)
         make = self.channel.unary_stream if streams else self.channel.unary_unary
         return make(f"/{self.name}/{name}",

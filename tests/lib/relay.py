@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TCP relays that stand before servers and can be made as bad as a network.
+"""TCP relays in front of servers, which simulate network failures.
 
     with Relays() as relays:
         front = relays.add(port, to=server_port)   # 127.0.0.1:port leads to 127.0.0.1:server_port
         front.set(CUT)
 
-All run on one thread of their own. What a state does holds for connections that are there and for those that come:
+All relays run on one thread. A state applies to existing and to new connections:
 
-    PASS         bytes go through
-    CUT          connections are reset, and nobody answers at the port
-    HANG         connections are kept and taken, nothing goes through; what was held arrives late, when that ends
-    DEAF         what clients send goes through, what servers answer is lost
-    MUTE         what servers send goes through, what clients send is lost
-    SLOW         both ways, late and little at a time
+    PASS         bytes are forwarded
+    CUT          connections are reset, and the port refuses new ones
+    HANG         connections stay open and are accepted; bytes are held back until the state ends
+    DEAF         bytes from clients are forwarded, bytes from servers are lost
+    MUTE         bytes from servers are forwarded, bytes from clients are lost
+    SLOW         bytes are forwarded in small chunks with a delay
 
-Of a connection that lost bytes nothing more goes through: it is reset when its state ends, as its ends no longer
-agree where they are.
+A connection that has lost bytes forwards nothing more, because its ends no longer agree on their position in the
+stream. It is reset when the relay leaves DEAF and MUTE.
 """
 import asyncio
 import contextlib
@@ -27,12 +27,12 @@ PASS, CUT, HANG, DEAF, MUTE, SLOW = STATES = "pass", "cut", "hang", "deaf", "mut
 TO_SERVER, TO_CLIENT = range(2)
 LOST = {DEAF: TO_CLIENT, MUTE: TO_SERVER}
 CHUNK = 16384
-SLOW_CHUNK, SLOW_S = 8192, 0.1  # so much at a time, so late
+SLOW_CHUNK, SLOW_S = 8192, 0.1  # bytes per chunk, and the delay of each
 PATIENCE_S = 30
 
 
 class Connection:
-    """One of a client, and the one to the server that belongs to it."""
+    """A connection from a client, and the relay's own connection to the server."""
 
     def __init__(self, relay, reader, writer):
         self.relay, self.client = relay, (reader, writer)
@@ -41,7 +41,7 @@ class Connection:
 
     async def run(self):
         try:
-            await self.relay.opened.wait()  # a server that hangs does not hear of it either
+            await self.relay.opened.wait()  # while the relay hangs, the server must not see the connection
             self.server = await asyncio.open_connection("127.0.0.1", self.relay.to)
             await asyncio.gather(self.pump(TO_SERVER, self.client[0], self.server[1]),
                                  self.pump(TO_CLIENT, self.server[0], self.client[1]))
@@ -64,7 +64,7 @@ class Connection:
         raise EOFError
 
     def close(self):
-        """At once, with a reset: what is under way is not delivered."""
+        """Reset both sides at once. Bytes in flight are lost."""
         for _, writer in filter(None, (self.client, self.server)):
             with contextlib.suppress(OSError):
                 writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -72,17 +72,17 @@ class Connection:
 
 
 class Relay:
-    """One port. Its methods may be called on any thread but that of the relays."""
+    """One port. Its methods may be called on any thread except the thread of the relays."""
 
     def __init__(self, relays, port, to):
         self.relays, self.port, self.to = relays, port, to
         self.state = PASS
         self.listener = None
-        self.opened = None  # not while it hangs
-        self.connections = {}  # and their tasks
+        self.opened = None  # cleared while the relay hangs
+        self.connections = {}  # {connection: its task}
 
     def set(self, state):
-        """Back when the state is so."""
+        """Change the state, and wait until it is in effect."""
         assert state in STATES, state
         self.relays.call(self.change(state))
 
@@ -122,7 +122,7 @@ class Relay:
 
 
 class Relays:
-    """The thread that all of them run on."""
+    """The thread of all relays."""
 
     def __init__(self):
         self.loop = asyncio.new_event_loop()

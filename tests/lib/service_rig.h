@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lookup service over calls that the test plays itself, on a real loop with real workers.
- * Tests run on one thread.
+ * The lookup service with simulated calls, on a real loop with real workers. Tests run on one
+ * thread.
  */
 #ifndef HPS_TESTS_LIB_SERVICE_RIG_H
 #define HPS_TESTS_LIB_SERVICE_RIG_H
@@ -33,16 +33,16 @@ struct hps_grpc_call {
     void *user;
     atomic_int refs;
     atomic_bool cancelled;
-    atomic_uint n_looks; /* whether it is */
+    atomic_uint n_looks; /* calls of hps_grpc_call_cancelled */
     uint64_t deadline_us;
-    uint64_t received_us;        /* so long did its message take */
-    struct hps_version *updated; /* a batch comes while it is looked up; NULL: none does */
-    bool unheld;                 /* the batch waits for nobody */
-    bool paused;                 /* no message comes */
+    uint64_t received_us;        /* time that receiving the message took */
+    struct hps_version *updated; /* a batch updates this version during the lookup; NULL: none */
+    bool unheld;                 /* the batch does not wait for lookups that delay updates */
+    bool paused;                 /* no message may be delivered */
     struct hps_charge charge;
-    unsigned n_watched; /* slow readers: watched, and cut off */
+    unsigned n_watched; /* slow readers: number of calls that are watched, and cut off */
     unsigned n_cut;
-    bool open; /* started, and not closed yet */
+    bool open; /* started and not closed yet */
     Hps__V1__LookupResponse *messages[MESSAGES_MAX];
     unsigned n_messages;
     size_t queued;
@@ -117,7 +117,7 @@ void hps_grpc_call_set_user(struct hps_grpc_call *call, void *user)
     call->user = user;
 }
 
-/* Messages are decoded where they come; test_unpack.c has those that are not. */
+/* Messages are decoded on the loop; test_unpack.c tests messages that are not. */
 void hps_grpc_call_keep_message(struct hps_grpc_call *call)
 {
     (void)call;
@@ -135,7 +135,7 @@ void hps_grpc_call_pause(struct hps_grpc_call *call, bool paused)
     call->paused = paused;
 }
 
-/* Requests here have no deadline but the call's. */
+/* Requests in these tests have no deadline except the call's deadline. */
 void hps_grpc_call_deadline_limit(struct hps_grpc_call *call, uint64_t at_us)
 {
     assert_int_equal(at_us, hps_grpc_call_deadline_us(call));
@@ -151,10 +151,10 @@ void hps_grpc_call_unref(struct hps_grpc_call *call)
     atomic_fetch_sub(&call->refs, 1);
 }
 
-/* A batch comes while a call with `updated` is looked up. */
+/* Applies a batch while a call with `updated` is looked up. */
 static void (*service_come_between)(const struct hps_grpc_call *call);
 
-/* Asked by whoever asks a store. */
+/* Called before each query of a store. */
 bool hps_grpc_call_cancelled(const struct hps_grpc_call *call)
 {
     atomic_fetch_add(&((struct hps_grpc_call *)(uintptr_t)call)->n_looks, 1);
@@ -174,7 +174,7 @@ void hps_grpc_call_discharge(struct hps_grpc_call *call, uint64_t bytes)
     hps_charge_shrink(&call->charge, HPS_LIMIT_REPLIES, bytes);
 }
 
-/* Reply memory of a call. */
+/* Reply memory that is charged to a call. */
 static uint64_t charged(const struct hps_grpc_call *call)
 {
     return call->charge.held[HPS_LIMIT_REPLIES];
@@ -265,10 +265,10 @@ struct service_test {
     struct hps_lookup_service *service;
     const struct hps_grpc_service *grpc;
     struct hps_grpc_call calls[CALLS];
-    uint32_t max_wait_us;   /* of requests to come; 0: exact */
+    uint32_t max_wait_us;   /* of later requests; 0: exact */
     bool unit;              /* likewise */
     bool pooled;            /* likewise: all keys are one bag */
-    struct gpu_fixture gpu; /* zeroed: none */
+    struct gpu_fixture gpu; /* zeroed: no gpu */
     enum hps_lookup_path path;
     hps_key keys[MANY_KEYS];
 };
@@ -305,7 +305,7 @@ static void open_service(struct service_test *t, uint64_t bytes_max, uint64_t re
     t->grpc = hps_lookup_service_grpc(t->service);
 }
 
-/* Of all calls. */
+/* Reply memory of all calls. */
 static uint64_t reply_bytes(const struct service_test *t)
 {
     return t->limits != NULL ? hps_limits_used(t->limits, HPS_LIMIT_REPLIES) : 0;
@@ -341,8 +341,8 @@ static int setup(void **state)
     return 0;
 }
 
-/* Whatever a test did: times with a name are the whole time. What was under way when its client
- * went goes on. */
+/* After every test: the times of the stages must add up to the total time. If the client cancelled,
+ * running work continues, so the sum may be larger. */
 static void check_times(struct service_test *t)
 {
     static struct hps_slow_request slow[HPS_SLOWLOG_SIZE];
@@ -360,7 +360,7 @@ static void check_times(struct service_test *t)
     }
 }
 
-/* The client has read its answer, or gives up. */
+/* The client has read the reply, or gives up. */
 static void close_call(struct service_test *t, unsigned i)
 {
     t->calls[i].open = false;
@@ -372,7 +372,7 @@ static int teardown(void **state)
 {
     struct service_test *t = *state;
 
-    hps_fake_gate_open(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET); /* of a test that failed */
+    hps_fake_gate_open(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET); /* if a test failed */
     for (unsigned i = 0; i < CALLS; i++) {
         if (t->calls[i].open) {
             close_call(t, i);
@@ -386,7 +386,7 @@ static int teardown(void **state)
     assert_int_equal(hps_block_pool_bytes(t->blocks), 0);
     assert_true(hps_version_idle(&t->fx.version));
     check_times(t);
-    hps_updates_free(t->fx.version.updates); /* nobody holds them back */
+    hps_updates_free(t->fx.version.updates); /* no lookup delays updates any more */
     hps_stamps_free(t->fx.version.stamps);
     t->fx.version.stamps = NULL;
     if (t->gpu.tier != NULL) {
@@ -415,7 +415,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Send a request for keys[0 .. n) of `table`; the message dies with the callback. */
+/* Send a request for keys[0 .. n) of `table`. The message is freed after the callback. */
 static void start(struct service_test *t, unsigned i, unsigned method, const char *model,
                   const char *table, uint32_t n)
 {
@@ -477,14 +477,14 @@ static void check_row(const struct hps_grpc_call *call, const struct service_tes
     assert_memory_equal(call->messages[0]->results[0]->rows.data, row, 16);
 }
 
-/* A service with room for many, and key 5 in a tier. */
+/* A service with large limits, and key 5 in a tier. */
 static void open_with_key(struct service_test *t, uint32_t tier)
 {
     open_service(t, 1 << 20, 1 << 20);
     use_key(t, tier, 5);
 }
 
-/* The only I/O thread asks a store that hangs, for call 0. */
+/* Call 0 blocks the only I/O thread in a store that hangs. */
 static void open_blocked(struct service_test *t)
 {
     open_with_key(t, FIXTURE_DISK);
@@ -498,7 +498,7 @@ static void open_gate(struct service_test *t)
     hps_fake_gate_open(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET);
 }
 
-/* It waits for the thread as long as it takes. */
+/* Start a call that waits for the I/O thread without a time limit. */
 static void start_in_queue(struct service_test *t, unsigned i)
 {
     uint32_t max_wait_us = t->max_wait_us;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For test programs each of whose tests has a directory of its own, `dir`. Fixtures for
- * cmocka_unit_test_setup_teardown.
+ * Fixtures for cmocka_unit_test_setup_teardown that give each test a temporary directory, `dir`.
  */
 #ifndef HPS_TESTS_LIB_TMPDIR_FIXTURE_H
 #define HPS_TESTS_LIB_TMPDIR_FIXTURE_H

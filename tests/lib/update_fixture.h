@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A version of the model "m" over a host tier and a durable one, both scripted, that takes updates
- * from a scripted log; with a shared tier between them, or in the place of the durable one, if a
- * test puts one there. Tables "items" (fp32) and "users" (fp16), of two values a row. One thread.
+ * A version of the model "m" over scripted host and durable tiers, which takes updates from a
+ * scripted log. Tests may add a shared tier between them, or replace the durable tier by it. Tables
+ * "items" (fp32) and "users" (fp16) have rows of two values. One thread.
  */
 #ifndef HPS_TESTS_LIB_UPDATE_FIXTURE_H
 #define HPS_TESTS_LIB_UPDATE_FIXTURE_H
@@ -19,9 +19,9 @@ enum { FIXTURE_DIM = 2, FIXTURE_TABLES = 2, FIXTURE_ITEMS = 0, FIXTURE_USERS = 1
 
 struct update_fixture {
     struct hps_store *host, *disk;
-    struct hps_store *shared; /* NULL: there is none */
+    struct hps_store *shared; /* NULL: no shared tier */
     struct hps_version *version;
-    bool row_versions; /* of versions that are opened from now on */
+    bool row_versions; /* of versions opened from now on */
 };
 
 static inline void fixture_stores(struct update_fixture *fx)
@@ -66,7 +66,7 @@ static inline void fixture_version(struct update_fixture *fx, int64_t number, co
     fx->version = version;
 }
 
-/* What is in the durable tier stays. */
+/* The durable tier keeps its rows. */
 static inline void fixture_version_close(struct update_fixture *fx)
 {
     assert_true(hps_version_idle(fx->version));
@@ -88,7 +88,7 @@ static inline void fixture_stores_close(struct update_fixture *fx)
     }
 }
 
-/* cmocka's: of a fixture of its own, with a version that the test has pinned. */
+/* For cmocka: frees an allocated fixture with a version that the test has pinned. */
 static inline int fixture_teardown(void **state)
 {
     struct update_fixture *fx = *state;
@@ -99,7 +99,7 @@ static inline int fixture_teardown(void **state)
     return 0;
 }
 
-/* The first value of the row of a key in a tier, by its place; -1: there is none. */
+/* The first value of a key's row in the tier with this index; -1: no row. */
 static inline float fixture_tier_value(struct update_fixture *fx, uint32_t tier, uint32_t table,
                                        hps_key key)
 {
@@ -118,7 +118,7 @@ static inline float fixture_tier_value(struct update_fixture *fx, uint32_t tier,
     return values[0];
 }
 
-/* The same, of the first two tiers, which must agree. */
+/* The same of the first two tiers, which must agree. */
 static inline float fixture_value(struct update_fixture *fx, uint32_t table, hps_key key)
 {
     float host = fixture_tier_value(fx, 0, table, key);

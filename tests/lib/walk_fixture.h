@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Walkers: each walks the tiers of a fixture for keys from .. to of table t0, on the caller's
- * thread or on one of its own.
+ * Walkers: each walks the tiers of a fixture for keys from .. to of table t0, on the caller's or
+ * its own thread.
  */
 #ifndef HPS_TESTS_LIB_WALK_FIXTURE_H
 #define HPS_TESTS_LIB_WALK_FIXTURE_H
@@ -24,7 +24,7 @@ struct walker {
     struct hps_error err;
     hps_status status;
     atomic_bool cancel;
-    _Atomic(unsigned) n_looks; /* at the cancel flag */
+    _Atomic(unsigned) n_looks; /* calls of walker_cancelled */
     hps_key keys[WALKER_KEYS_MAX];
     uint32_t slots[WALKER_KEYS_MAX];
     uint8_t rows[WALKER_KEYS_MAX * WALKER_ROW_BYTES];
@@ -77,7 +77,8 @@ static inline void walker_start(struct walker *walker, hps_key from, hps_key to)
     assert_int_equal(pthread_create(&walker->thread, NULL, walker_run, walker), 0);
 }
 
-/* It looks once for the host, and then each time that it has waited a while for the others. */
+/* A walk checks once before it queries the host, then each time that it has waited a while for
+ * another walk. */
 static inline void walker_until_it_waits(const struct walker *walker)
 {
     while (walker->n_looks < 2) {
