@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of rows of each type, served from every combination of tiers, and what lookups of them, pooled or not, must
-answer, bit for bit: by NumPy, which adds in float32 in the order of the keys."""
+"""Tables of every row type, served from every combination of tiers, and the expected replies of pooled and unpooled
+lookups. Expected rows are computed by NumPy, which adds float32 in the order of the keys; replies must have the same
+bits."""
 import numpy as np
 
 import dtypes
@@ -14,7 +15,7 @@ HOST = {"type": "parallel_hash_map", "memory_bytes": "1GiB"}
 SMALL_HOST = {"type": "parallel_hash_map", "memory_bytes": "4MiB"}
 NO_HOST = {"type": "disabled"}
 CACHED = {"gpucache": True, "gpucacheper": 0.5}
-# name: volatile_db, what models[] says of an embedding cache, lookup_path
+# name: volatile_db, options of the embedding cache in models[], lookup_path
 TIERS = {"host map": (HOST, {}, "auto"),
          "small host map over RocksDB": (SMALL_HOST, {}, "auto"),
          "RocksDB": (NO_HOST, {}, "auto"),
@@ -25,8 +26,8 @@ TIERS = {"host map": (HOST, {}, "auto"),
 
 
 class Stored:
-    """A table whose rows are stored as some type, its default row, too. narrow: a key is the low 32 bits of the int64 of
-    a file or a request (`supportlonglong: false`)."""
+    """A table with rows and default row stored as some type. narrow: with `supportlonglong: false`, a key is the low 32
+    bits of the int64 in a file or request."""
 
     def __init__(self, name, dtype, dim, n_rows, number, default=DEFAULT, narrow=False):
         self.name, self.dtype, self.dim, self.default, self.narrow = name, dtype, dim, default, narrow
@@ -40,18 +41,19 @@ class Stored:
         self.default_row = dtypes.values(self.default_bytes, dtype, dim)[0]
 
     def meant(self, keys):
-        """Keys of a file or a request as the table has them."""
+        """The table's keys for the int64 keys of a file or request."""
         return np.asarray(keys, "<i8") & (2**32 - 1 if self.narrow else -1)
 
     def index(self, key):
-        """Index of the row of a key; None: the key is unknown."""
+        """The row's index, or None for an unknown key."""
         return self.at.get(int(self.meant(key)))
 
     def save(self, directory):
         return dtypes.save(directory, self.name, self.keys, self.bytes, self.dtype, self.dim)
 
     def rows(self, keys, states, unknown=None):
-        """Values of the rows that keys of these states were answered with; unknown: other ones than the default row's."""
+        """The row values of a reply in which the keys have these states; unknown: replaces the default row of unknown
+        keys."""
         out = np.empty((len(keys), self.dim), np.float32)
         for i, (key, state) in enumerate(zip(keys, states, strict=True)):
             if state == FOUND:
@@ -95,12 +97,12 @@ def query(table, keys, offsets=None, pooling=0, weights=None):
 
 
 def added(values):
-    """Of float32, one after the other (numpy's sum adds in another order)."""
+    """The sum of float32 rows in their order; numpy's sum adds in another order."""
     return np.add.accumulate(values, axis=0, dtype=np.float32)[-1] + np.float32(0)
 
 
 def pooled(rows, offsets, pooling, weights=None):
-    """One row for each bag: every product, sum and quotient is rounded to float32 by itself."""
+    """One row for each bag. Every product, sum and quotient is rounded to float32 separately."""
     out = np.zeros((len(offsets) - 1, rows.shape[1]), np.float32)
     weights = np.ones(len(rows), np.float32) if weights is None else weights
     for bag, (begin, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):

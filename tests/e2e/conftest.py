@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of the end-to-end tests; what they are made of is in rig.py."""
+"""Fixtures of the end-to-end tests. rig.py has the classes that they use."""
 import os
 
 import pytest
@@ -14,15 +14,15 @@ def pytest_configure(config):
                                        "for how long")
 
 
-SHARED_BROKERS = 2  # one would be busy from beginning to end, and all the rest done before
+SHARED_BROKERS = 2  # with one broker, its tests would still run after all other tests have ended
 
 
-@pytest.hookimpl(tryfirst=True)  # before the groups are looked at
+@pytest.hookimpl(tryfirst=True)  # before xdist forms its groups
 def pytest_collection_modifyitems(items):
-    """Under ThreadSanitizer those marked one_thread are left out, under any sanitizer those marked chaos. Tests that
-    share a broker go to one of the processes that run tests, and those of a file to the same: there are then no more
-    brokers than SHARED_BROKERS. So do those that share one of several daemons of their file. What takes long begins
-    first, so that nothing waits for it at the end."""
+    """Skip tests marked one_thread under ThreadSanitizer, and tests marked chaos under any sanitizer. Tests of one file
+    that share a broker run in the same test process, so that there are at most SHARED_BROKERS brokers. The same holds
+    for tests that share a daemon of their file. Long tests begin first, so that they do not delay the end of the
+    run."""
     if SANITIZER == "thread" and not os.environ.get("HPS_TSAN_ALL"):
         items[:] = [item for item in items if item.get_closest_marker("one_thread") is None]
     if SANITIZER and not os.environ.get("HPS_CHAOS_S"):
@@ -48,14 +48,14 @@ def work_directory():
 
 @pytest.fixture(name="broker", scope="session")
 def shared_broker():
-    """A Kafka broker for all tests, which name their own topics and leave it running."""
+    """A Kafka broker for all tests. Tests use their own topics and do not stop the broker."""
     with scratch() as path, started_broker(path) as broker:
         yield broker
 
 
 @pytest.fixture(name="own_broker")
 def broker_of_one_test():
-    """One that the test may stop, kill and start."""
+    """A broker that the test may stop, kill and start."""
     with scratch() as path, started_broker(path) as broker:
         yield broker
 
@@ -69,7 +69,7 @@ def started_broker(path):
 
 @pytest.fixture(name="daemon")
 def daemon_maker(work):
-    """daemon(config) starts an hpsd; those that still run at the end are drained and checked."""
+    """daemon(config) starts an hpsd. At the end of the test, running daemons are drained and checked."""
     started = []
 
     def make(config=None, **how):

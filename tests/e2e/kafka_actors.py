@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who takes part in the chaos test of Kafka, each on a thread of its own: those who write updates, those who ask hpsd
-for rows and hand what it claims of them to the judge (tests/lib/claims.py), and one who knows what can be reached.
+"""The threads of the chaos test of Kafka. Some write updates. Others query hpsd and give its claims to the judge
+(tests/lib/claims.py). One records which leaders hpsd can reach.
 
-Models: `wide` has many partitions on all brokers, transactions and several versions; `dense` has compacted topics;
-`anew` has topics that are recreated; those of `grown` get more partitions; the tables of `late` get their topics one
-after the other; `bare` has none.
+Models: `wide` has many partitions on all brokers, transactions and several versions; `dense` has compacted topics; the
+topics of `anew` are recreated; the topics of `grown` get more partitions; the topics of `late` are created one after
+the other; `bare` has no topics.
 """
 import collections
 import contextlib
@@ -26,11 +26,11 @@ import relay
 from claims import DEFAULT, DIM, FOUND, Sight, numbers_in, row_of
 from rig import BIN, PATIENCE_S, REPORT, SANITIZER, SLOW, key_bytes, pb, pb_grpc, records
 
-KEYS, FILE_KEYS = 48, 32  # of each table; files have those below
-MORTAL = KEYS - 3  # keys from here on are written by the test alone, where topics are compacted
+KEYS, FILE_KEYS = 48, 32  # of each table; files have the keys below FILE_KEYS
+MORTAL = KEYS - 3  # in compacted topics, only the test itself writes the keys from here on
 RATE = 40 if SANITIZER else 120  # records a second
-UNSENT_MAX = 300  # of a topic, while its leaders are away
-TRANSACTIONAL = "hps_et.wide.b"  # where some keys are only written in transactions
+UNSENT_MAX = 300  # of a topic, while its leaders are unreachable
+TRANSACTIONAL = "hps_et.wide.b"  # some of its keys are written only in transactions
 OUT_OF_REACH = (relay.CUT, relay.HANG, relay.DEAF, relay.MUTE)
 UNREACHABLE, DEADLINE, NEGATIVE = 3, 4, 5  # exit codes
 VERBS = ("updates", "--refresh", "wait-for", "now", "activate", "seek", "accept-gap", "pause",
@@ -45,10 +45,10 @@ class Topic:
     table: str
     first: int  # partitions when it is created
     replicas: int
-    weight: float  # of writes
+    weight: float  # relative number of writes
     config: tuple = ()
-    most: int = 0  # partitions that it may grow to
-    partitions: int = 0  # that it has now; 0: there is no such topic
+    most: int = 0  # maximum number of partitions
+    partitions: int = 0  # current number; 0: the topic does not exist
 
     @property
     def name(self):
@@ -59,7 +59,7 @@ class Topic:
         return [(self.name, number) for number in range(self.partitions)]
 
     def keys(self, partition):
-        """Those that are anybody's to write."""
+        """The keys of a partition that are written outside transactions."""
         return [key for key in range(partition, MORTAL if self.config else KEYS, self.most or self.first)
                 if not self.is_transactional(key)]
 
@@ -67,7 +67,7 @@ class Topic:
         return self.name == TRANSACTIONAL and key // self.first % 4 == 0
 
 
-# Segments are closed, cleaned and their tombstones removed while a leader is away.
+# Segments are closed and cleaned, and their tombstones removed, while a leader is unreachable.
 COMPACTED = (("cleanup_policy", "compact"), ("segment_ms", 1000), ("delete_retention_ms", 5000),
              ("min_cleanable_dirty_ratio", 0.01), ("max_compaction_lag_ms", 500))
 TOPICS = (Topic("wide", "a", 6, 1, 4), Topic("wide", "b", 3, 3, 3), Topic("wide", "p", 1, 3, 0),
@@ -77,7 +77,7 @@ TOPICS = (Topic("wide", "a", 6, 1, 4), Topic("wide", "b", 3, 3, 3), Topic("wide"
 BY_NAME = {topic.name: topic for topic in TOPICS}
 MODELS = ("wide", "dense", "anew", "grown", "late", "bare")
 TABLES = {model: tuple(topic.table for topic in TOPICS if topic.model == model) or ("f",) for model in MODELS}
-PUBLISHED = BY_NAME["hps_et.wide.p"]  # by hps-publish alone
+PUBLISHED = BY_NAME["hps_et.wide.p"]  # written only by hps-publish
 
 
 def topics_of(model):
@@ -89,17 +89,17 @@ def places_of(model):
 
 
 class Stage:
-    """What all of them share."""
+    """State that all actors share."""
 
     def __init__(self, seed, cluster, daemon, history, judge, lookup_address):
         self.seed, self.cluster, self.daemon, self.history, self.judge = seed, cluster, daemon, history, judge
         self.lookup_address = lookup_address
         self.ends = threading.Event()
         self.failures = []
-        self.lives = 0  # of the daemon; odd: it is away
-        self.switches = 0  # of wide's active version; odd: one is under way
+        self.lives = 0  # of the daemon; odd: it is not running
+        self.switches = 0  # of wide's active version; odd: a switch is running
         self.counts, self.said = collections.Counter(), collections.Counter()
-        self.longest = collections.defaultdict(float)  # s, of a tool
+        self.longest = collections.defaultdict(float)  # per tool, seconds
 
     def fail(self, text):
         self.failures.append(text)
@@ -113,7 +113,7 @@ class Stage:
             self.switches += 1
 
     def tool(self, name, *args, lines=None, patience_s=PATIENCE_S * 4):
-        """Run one of the tools: (exit code, stdout, stderr)."""
+        """Run a tool: (exit code, stdout, stderr)."""
         begun, words = time.monotonic(), list(map(str, args))
         done = subprocess.run([os.path.join(BIN, name), *words], input=lines, capture_output=True, text=True,
                               timeout=patience_s, check=False)
@@ -127,20 +127,20 @@ class Stage:
 
     @staticmethod
     def shape(text):
-        """What is said, without whom it is said of."""
+        """The message without names, addresses and numbers."""
         return re.sub(r"hps_et\S+|unix:\S+|127\S+|\d+", "#", " ".join(text.split()))[:140]
 
     def ctl(self, *args, **how):
         return self.tool("hpsctl", "--addr", self.daemon.admin, *args, **how)
 
     def updates(self, *args):
-        """[versions] as `hpsctl updates` tells them; None: the daemon is away."""
+        """The versions that `hpsctl updates` reports; None: the daemon is not running."""
         code, out, _ = self.ctl("--timeout", PATIENCE_S, "updates", *args, "-o", "json")
         return json.loads(out)["versions"] if code == 0 else None
 
 
 class Actor(threading.Thread):
-    """Takes turns until the stage ends; what goes wrong in one ends the test."""
+    """Repeats `turn` until the stage ends. An exception in `turn` fails the test."""
 
     pause_s = 0.02
 
@@ -157,10 +157,10 @@ class Actor(threading.Thread):
             self.stage.fail(f"{self.name}: {traceback.format_exc()}")
 
 
-# ---- who writes ----------------------------------------------------------------------------------------
+# ---- writers -------------------------------------------------------------------------------------------
 
 class Writer(Actor):
-    """Keyed rows and deletes, of a key in order, and when they were acknowledged."""
+    """Writes rows and deletes, for each key in order, and records when they were acknowledged."""
 
     def __init__(self, stage):
         super().__init__(stage)
@@ -172,7 +172,7 @@ class Writer(Actor):
                 self.renew(topic)
 
     def renew(self, topic):
-        """For a topic that was created, or has more partitions: the last producer does not know it."""
+        """Create a producer for a topic that is new or has more partitions, which the last producer does not know."""
         config = {"bootstrap.servers": self.stage.cluster.bootstrap, "enable.idempotence": True, "linger.ms": 2,
                   "topic.metadata.refresh.interval.ms": 1000, "log_level": 0}
         self.producers[topic.name] = self.stage.cluster.kafka().Producer(config)
@@ -205,7 +205,7 @@ class Writer(Actor):
                 self.send(topic, self.rng.randrange(topic.partitions))
 
     def send(self, topic, partition, key=None, is_delete=None, headers=()):
-        """Its lock is held."""
+        """The caller holds the lock of the topic."""
         if key is None:
             key = self.rng.choice(topic.keys(partition))
         is_delete = self.rng.random() < 0.25 if is_delete is None else is_delete
@@ -226,7 +226,7 @@ class Writer(Actor):
 
     @contextlib.contextmanager
     def hold(self, *topics):
-        """What was written to these is acknowledged, and no more is written but by `fill`."""
+        """Flush the writes to these topics. Inside the block only `fill` and `sent` write to them."""
         for topic in topics:
             with self.locks[topic.name]:
                 self.held[topic.name] += 1
@@ -243,8 +243,8 @@ class Writer(Actor):
         assert producer is None or producer.flush(PATIENCE_S * 4) == 0, f"{topic.name} takes no records"
 
     def fill(self, topic, ends=(), padding=0, first=0):
-        """Write every key of the partitions from `first` on, in records longer by `padding`, and more records until the
-        partitions have these ends; back when all are acknowledged."""
+        """Write every key of the partitions from `first` on, with `padding` bytes in a header, and more records up to these
+        ends. Returns when all are acknowledged."""
         with self.locks[topic.name]:
             for partition in range(first, topic.partitions):
                 keys = topic.keys(partition)
@@ -255,7 +255,7 @@ class Writer(Actor):
             self.flush(topic)
 
     def sent(self, topic, partition, key, is_delete):
-        """Write one, though the topic may be held; back when it is acknowledged."""
+        """Write one key, even to a held topic, and wait until it is acknowledged."""
         with self.locks[topic.name]:
             one = self.send(topic, partition, key, is_delete)
             self.flush(topic)
@@ -263,18 +263,18 @@ class Writer(Actor):
 
 
 class Transactor(Actor):
-    """Writes in transactions: some last, some are aborted."""
+    """Writes in transactions: some are long, some are aborted."""
 
     pause_s = 0.4
     topic = BY_NAME[TRANSACTIONAL]
 
     def __init__(self, stage):
         super().__init__(stage)
-        self.resting = threading.Lock()  # who has it, and calls `settle`, finds no transaction open
+        self.resting = threading.Lock()  # while it is held, after `settle`, no transaction is open
         self.producer = None
 
     def settle(self):
-        """Have a producer; what the last one has left open is aborted."""
+        """Create a producer if necessary. This aborts the transaction that the last producer left open."""
         if self.producer is None:
             producer = self.stage.cluster.kafka().Producer({
                 "bootstrap.servers": self.stage.cluster.bootstrap, "transactional.id": "chaos",
@@ -287,7 +287,7 @@ class Transactor(Actor):
             try:
                 self.settle()
                 self.transact()
-            except self.stage.cluster.kafka().KafkaException:  # its writes may be there, or not
+            except self.stage.cluster.kafka().KafkaException:  # the broker may have committed the transaction or not
                 self.stage.counts["transactions in doubt"] += 1
                 self.producer = None
 
@@ -319,18 +319,18 @@ class Transactor(Actor):
         self.stage.counts["transactions"] += 1
 
 
-# ---- who asks ------------------------------------------------------------------------------------------
+# ---- readers -------------------------------------------------------------------------------------------
 
 class Away(Exception):
-    """The daemon is, or was a moment ago."""
+    """The daemon is not running, or was not a moment ago."""
 
 
 class Refused(Exception):
-    """It does not claim to be so fresh."""
+    """hpsd refuses the lookup because it is not fresh enough."""
 
 
 class Eyes:
-    """Lookups by a stock client."""
+    """Looks up rows with a stock client."""
 
     OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 50),
                ("grpc.max_reconnect_backoff_ms", 200)]
@@ -339,10 +339,10 @@ class Eyes:
         self.stage = stage
         self.channel = grpc.insecure_channel(stage.lookup_address, options=self.OPTIONS)
         self.stub = pb_grpc.ParameterServerStub(self.channel)
-        self.life = 0  # of the daemon, at the last sign of it
+        self.life = 0  # of the daemon, at its last reply
 
     def see(self, model, version=0, staleness_ms=0, keys=None):
-        """Sight of all keys of a model, or of these of each table."""
+        """Look up all keys of each table of a model, or these keys."""
         keys = {table: range(KEYS) if keys is None else keys for table in TABLES[model]}
         queries = [pb.TableQuery(table=table, keys=key_bytes(list(asked))) for table, asked in keys.items()]
         request = pb.LookupRequest(model=model, version=version, queries=queries, max_staleness_ms=staleness_ms,
@@ -365,7 +365,7 @@ class Eyes:
         is_unavailable = error.code() == grpc.StatusCode.UNAVAILABLE
         if is_unavailable and staleness_ms and "max_staleness_ms" in error.details():
             raise Refused from None
-        if error.code() == grpc.StatusCode.NOT_FOUND:  # a version that has gone meanwhile
+        if error.code() == grpc.StatusCode.NOT_FOUND:  # the version was unloaded
             raise Away from None
         if is_unavailable and (self.stage.lives % 2 or self.life != self.stage.lives):
             raise Away from None
@@ -373,7 +373,7 @@ class Eyes:
 
 
 class Looker(Actor):
-    """Asks for rows that are as fresh as it wants them, or for any."""
+    """Looks up rows with and without a limit of staleness."""
 
     WANTED_MS = (0, 200, 1000, 1000, 3000, 10000)
 
@@ -396,7 +396,7 @@ class Looker(Actor):
 
 
 class Claimant(Actor):
-    """Hears a claim, then sees what there is."""
+    """Reads a claim, then looks up rows to check it."""
 
     def __init__(self, stage, number=0):
         super().__init__(stage, number)
@@ -408,7 +408,7 @@ class Claimant(Actor):
             self.hear(lambda *what: self.sight(switches, *what))
 
     def sight(self, switches, model, version=0):
-        """Of the version that was active all the time since the claim, else Away."""
+        """Look up rows. Raises Away if the active version has changed since the claim."""
         found = self.eyes.see(model, version)
         if version == 0 and model == "wide" and (switches % 2 or switches != self.stage.switches):
             raise Away
@@ -416,7 +416,7 @@ class Claimant(Actor):
 
 
 class Scraper(Claimant):
-    """/metrics."""
+    """Checks /metrics."""
 
     pause_s = 0.15
 
@@ -453,7 +453,7 @@ class Scraper(Claimant):
                 self.judge.lie("metric", "", begun, f"there is no hpsd_{name}")
 
     def states(self, sight, place, found, begun, ended):
-        """Of all that a partition can be it is one."""
+        """A partition must be in exactly one state."""
         labels, what = (place[0], str(place[1])), f"metrics: {place[0]}:{place[1]} is"
         states = {key[2]: value for key, value in found["update_partition_state"].items() if key[:2] == labels}
         is_so = [state for state, value in states.items() if value == 1]
@@ -467,8 +467,8 @@ class Scraper(Claimant):
 
 
 def samples(text):
-    """{family: {values of its labels: value}} of what there is of updates; labels are in the order of their names,
-    those of a partition topic, partition, state."""
+    """The metrics of updates: {family: {label values: value}}. The values are in the order topic, partition, state, or
+    sorted by label."""
     found = collections.defaultdict(dict)
     for line in text.splitlines():
         if line.startswith("hpsd_update_"):
@@ -482,7 +482,7 @@ def samples(text):
 
 
 class Teller(Claimant):
-    """`hpsctl updates`."""
+    """Checks `hpsctl updates`."""
 
     pause_s = 0.5
 
@@ -509,7 +509,7 @@ class Teller(Claimant):
 
 
 class Waiter(Claimant):
-    """`hpsctl wait-for now`."""
+    """Checks `hpsctl wait-for now`."""
 
     pause_s = 0.4
 
@@ -525,13 +525,13 @@ class Waiter(Claimant):
 
 
 class Publisher(Claimant):
-    """`hps-publish --wait`, of lines."""
+    """Checks `hps-publish --wait` with lines as input."""
 
     pause_s = 0.6
 
     def __init__(self, stage):
         super().__init__(stage)
-        self.resting = threading.Lock()  # who has it finds nothing under way
+        self.resting = threading.Lock()  # while it is held, no hps-publish runs
 
     def turn(self):
         with self.resting:
@@ -560,10 +560,10 @@ class Publisher(Claimant):
 
 
 class Watcher(Actor):
-    """Knows which leaders hpsd can reach, as far as that can be known."""
+    """Records which leaders hpsd can reach."""
 
     pause_s = 0.15
-    settled_s = 1  # after which it is known what could be reached
+    settled_s = 1  # after this time it is known which leaders were reachable
 
     def __init__(self, stage):
         super().__init__(stage)
@@ -572,7 +572,7 @@ class Watcher(Actor):
     def turn(self):
         cluster, now = self.stage.cluster, time.time()
         found = {}
-        with contextlib.suppress(cluster.kafka().KafkaException):  # else nothing is known
+        with contextlib.suppress(cluster.kafka().KafkaException):  # else no leader is known
             found = {(one.topic, one.partition): one.node for one in cluster.leaders(BY_NAME, self.admin)}
         for topic in TOPICS:
             for place in topic.places:
@@ -585,7 +585,7 @@ class Watcher(Actor):
             cluster.relays[cluster.nodes.index(node)].state not in OUT_OF_REACH)
 
     def all_may_be_reached(self):
-        """Something is about to be mended."""
+        """Called just before a failure ends."""
         now = time.time()
         for topic in TOPICS:
             for place in topic.places:

@@ -1,27 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A consumer of an update log that does what lines of its standard input say, for tests with a real
- * broker (test_kafka_log.py). One thread.
+ * A consumer of an update log that runs commands from lines of its standard input, for tests with a
+ * real broker (test_kafka_log.py). One thread.
  *
  *     log_reader BROKERS TOPIC[,TOPIC…] GROUP [PROPERTY=VALUE…]
  *
- * Every command is answered by lines, of which the last is "ok" or "failed STATUS TEXT":
+ * The reply to a command is one or more lines. The last one is "ok" or "failed STATUS TEXT":
  *
  * - topics [MS]: "topic NAME PARTITIONS COMPACTION DELETE_RETENTION_MS TIME_OF ID" each, "cluster
  * ID"
  * - listing: "listing CHANGED AGE_MS", AGE_MS since the request was sent, -1: no list yet; "topic"
- * as above
+ *   as above
  * - offsets TOPIC PARTITION TIME: "offsets STATUS LOW HIGH AT_TIME"
  * - assign TOPIC PARTITION OFFSET TAG
  * - unassign TOPIC PARTITION
- * - heard TOPIC PARTITION: "heard STATUS HIGH AGE_MS TEXT", AGE_MS since it was asked, -1: never
+ * - heard TOPIC PARTITION: "heard STATUS HIGH AGE_MS TEXT", AGE_MS since the query, -1: no response
  * - recall TOPIC PARTITION OFFSET, then recalled TOPIC PARTITION: "recalled STATUS ASKED LOW OFFSET
  *   TIME HASH", or nothing yet
- * - poll: "record TAG PARTITION OFFSET TIME KIND KEY VALUE" each (hex; "-": null; of large
- *   ones "#" and the size), "event KIND TAG
- *   OFFSET LOW HIGH STATUS TEXT" each
+ * - poll: "record TAG PARTITION OFFSET TIME KIND KEY VALUE" each (hex; "-": null; "#" and the size
+ *   if the value is large), "event KIND TAG OFFSET LOW HIGH STATUS TEXT" each
  * - commit TOPIC PARTITION OFFSET
- * - letters TOPIC: copies of the records of the last poll, flushed
+ * - letters TOPIC: write copies of the records of the last poll, and flush
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that says of its updates what a test makes it say: for what the tools make of that."""
+"""A fake server that reports the update states that a test chooses, for tests of the tools."""
 import time
 from concurrent import futures
 
@@ -13,7 +13,7 @@ def now_ms():
 
 
 def partition(topic, number=0, offset=10, state="running", **fields):
-    """One that has read all there is, as its leader has said just now."""
+    """A partition that has read all records, as its leader has just confirmed."""
     return admin_pb.PartitionUpdates(**{
         "topic": topic, "partition": number, "state": state, "offset": offset, "end_offset": max(offset, 0),
         "as_of_unix_ms": -1, "end_unix_ms": -1, "passed_over_offset": -1,
@@ -21,7 +21,7 @@ def partition(topic, number=0, offset=10, state="running", **fields):
 
 
 def version(partitions, model="m", number=1, **fields):
-    """An active one, connected, that has proved all."""
+    """An active, connected version that has applied everything."""
     return admin_pb.VersionUpdates(**{
         "model": model, "version": number, "lineage": "l", "active": True, "listed": True, "connected": True,
         "as_of_unix_ms": -1, "partitions": partitions, **fields})
@@ -33,9 +33,9 @@ def refusal(topic, offset, number=0, age_s=0.0, message="rows of 20 bytes, expec
 
 
 class Admin(admin_grpc.AdminServicer, health_grpc.HealthServicer, pb_grpc.ParameterServerServicer):
-    """Says of its versions what the lists of `says` hold, one after the other; the last one stays. An element is a list
-    of versions, or a gRPC code with which the call fails. Times of -1 are those of the call.
-    waits(request): the outcome of a wait and its text, or a gRPC code; tables: (name, dim, type)."""
+    """Reports the elements of `says` one after the other; the last one is repeated. An element is a list of versions,
+    or a gRPC code with which the call fails. Times of -1 become the time of the call. waits(request): the outcome of a
+    wait and its text, or a gRPC code; tables: (name, dim, type)."""
 
     def __init__(self, *says, waits=lambda request: ("VISIBLE", ""), tables=(("t", 1, "FP32"),)):
         self.says, self.waits, self.tables = list(says), waits, tables

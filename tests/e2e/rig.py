@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the end-to-end tests share: generated stubs, a daemon under test, a client, tables to serve.
+"""Shared code of the end-to-end tests: generated stubs, a daemon under test, a client, tables to serve.
 
-Nothing here sleeps for a fixed time: `until` polls a condition and fails with what it last saw.
-Everything listens on loopback or on sockets in a directory of its own that is removed at the end.
+Nothing here sleeps for a fixed time: `until` polls a condition, and fails with the last value. Servers listen on
+loopback, or on sockets in a temporary directory of the test.
 """
 import atexit
 import contextlib
@@ -39,7 +39,7 @@ import reflected  # noqa: E402,F401  for the tests
 
 
 def sanitizer():
-    """The sanitizer that the programs under test were built with, or nothing."""
+    """The sanitizer of the programs under test: "thread", "address" or ""."""
     with open(os.path.join(BIN, "hpsd"), "rb") as f:
         data = f.read()
     for mark, name in ((b"__tsan_init", "thread"), (b"__asan_init", "address")):
@@ -52,14 +52,14 @@ SANITIZER = sanitizer()
 GPU = os.environ.get("HPS_DEVICE") == "sim"
 SLOW = float(os.environ.get("HPS_TEST_SLOW") or (8 if SANITIZER else 1))
 PATIENCE_S = 30 * SLOW
-LONG_LOAD_ROWS = 50_000 if SANITIZER else 250_000  # of each of four tables: enough to be met under way
+LONG_LOAD_ROWS = 50_000 if SANITIZER else 250_000  # of each of four tables: enough rows to observe a load while it runs
 DEFAULT_PORTS = (8600, 8601, 8602)
-CALL_S = 10  # that hpsctl waits for an answer, if nothing else is said
+CALL_S = 10  # default time limit of hpsctl
 REPORT = re.compile(r"ERROR: \w+Sanitizer|WARNING: \w+Sanitizer|runtime error:|Assertion|assertion")
 
 
 def as_somebody_else():
-    """Why programs of this tree cannot be run as another user, or nothing."""
+    """The reason why this tree's programs cannot run as another user, or an empty string."""
     if os.geteuid() != 0:
         return "only root can be somebody else"
     path = BIN
@@ -71,12 +71,12 @@ def as_somebody_else():
 
 
 def held_default_ports():
-    """The default ports, and those of the documents, bound for as long as this process runs: a test whose hpsd would
-    listen on one of them fails everywhere, not only beside an hpsd that serves."""
+    """Bind the default ports, which the documents use, too, until this process ends. So a test in which an hpsd
+    listens on a default port fails on every machine."""
     held = [socket.socket() for _ in DEFAULT_PORTS]
     for one, port in zip(held, DEFAULT_PORTS):
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # every process of tests holds it
-        with contextlib.suppress(OSError):  # a server has it
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # so that all test processes can bind it
+        with contextlib.suppress(OSError):  # another server has the port
             one.bind(("127.0.0.1", port))
     return held
 
@@ -85,17 +85,17 @@ HELD = held_default_ports()
 
 
 def kills(usual):
-    """How many a test of kills makes: $HPS_KILLS, or the usual number, of which sanitizers have time for a quarter."""
+    """The number of kills in a test: $HPS_KILLS, or `usual`; with sanitizers a quarter of it."""
     return int(os.environ.get("HPS_KILLS") or (usual // 4 if SANITIZER else usual))
 
 
 def chaos_s():
-    """For how long everything happens to Redis or Kafka: $HPS_CHAOS_S, without which sanitizers leave it out."""
+    """The duration of a chaos test: $HPS_CHAOS_S. Without this variable, `./dev` skips chaos tests under sanitizers."""
     return float(os.environ.get("HPS_CHAOS_S") or 10)
 
 
 def kill_seed():
-    """Of the random choices of a test of kills, which tells it when it fails: $HPS_KILL_SEED, or any."""
+    """The seed of a test of kills: $HPS_KILL_SEED, or a random number. The test prints it when it fails."""
     return int(os.environ.get("HPS_KILL_SEED") or random.SystemRandom().randrange(2**32))
 
 
@@ -134,7 +134,7 @@ UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_le
 # ---- waiting -----------------------------------------------------------------------------------------
 
 def until(condition, what, patience_s=PATIENCE_S, step_s=0.01):
-    """Wait until `condition()` is true; returns what it returned."""
+    """Poll until `condition()` is true, and return its value."""
     gate = threading.Event()
     steps = int(patience_s / step_s)
     seen = None
@@ -148,7 +148,7 @@ def until(condition, what, patience_s=PATIENCE_S, step_s=0.01):
 
 @contextlib.contextmanager
 def refused(code, *words):
-    """The call inside fails with this code, and its message has all the words."""
+    """The call inside must fail with this code and a message that contains all words."""
     with pytest.raises(grpc.RpcError) as caught:
         yield
     error = caught.value
@@ -159,7 +159,7 @@ def refused(code, *words):
 
 @contextlib.contextmanager
 def scratch():
-    """A directory with a short name (socket paths have 107 bytes)."""
+    """A temporary directory with a short path, because socket paths have at most 107 bytes."""
     path = tempfile.mkdtemp(prefix="hps-")
     try:
         yield path
@@ -174,7 +174,7 @@ VALUE_BYTES = {0: 4, FP32: 4, FP16: 2, BF16: 2}
 
 
 def encoded(values, output_type):
-    """Rows as the wire has them: values (any float type) rounded to nearest even."""
+    """Rows in the encoding of a reply: values of any float type, rounded to nearest even."""
     wide = np.ascontiguousarray(values, dtype=np.float32)
     if output_type in (0, FP32):
         return wide.astype("<f4").tobytes()
@@ -186,7 +186,7 @@ def encoded(values, output_type):
 
 
 class Table:
-    """A table to be served: keys and rows in memory, the files are written by `save`."""
+    """A table with its keys and rows in memory. `save` writes its files."""
 
     def __init__(self, name, keys, rows, default=0.0):
         self.name, self.keys, self.rows, self.default = name, np.asarray(keys, "<i8"), rows, default
@@ -217,7 +217,7 @@ class Table:
         return path
 
     def expect(self, keys):
-        """Values of keys, the default row for those that are not there."""
+        """The rows of the keys, with the default row for unknown keys."""
         out = np.full((len(keys), self.dim), self.default, np.float32)
         for i, key in enumerate(keys):
             at = self.at.get(int(key))
@@ -227,8 +227,8 @@ class Table:
 
 
 def model_config(name, paths, dims, names, defaults=None, **more):
-    """With HPS_DEVICE=sim in the environment a model has an embedding cache on a simulated device; tests of what
-    other tiers hold say that theirs has none."""
+    """A model's configuration. With HPS_DEVICE=sim it has an embedding cache on a simulated device. A test of other
+    tiers sets `gpucache` to False."""
     return {"model": name, "sparse_files": paths, "embedding_vecsize_per_table": dims,
             "embedding_table_names": names, "default_value_for_each_table": defaults or [0.0] * len(dims),
             "deployed_device_list": [0], "max_batch_size": 1024, "gpucache": GPU, **more}
@@ -257,7 +257,7 @@ class Authority:
                        timeout=PATIENCE_S)
 
     def issue(self, name, names="DNS:localhost,IP:127.0.0.1"):
-        """Certificate and key for these names (None: for the subject alone), as paths."""
+        """Issue a certificate for these names (None: only for the subject); the paths of certificate and key."""
         extensions = os.path.join(self.work, "san.cnf")
         with open(extensions, "w", encoding="utf-8") as f:
             f.write(f"subjectAltName={names}\n" if names else "basicConstraints=CA:FALSE\n")
@@ -281,7 +281,7 @@ def rocksdb_library():
 
 
 def rocksdb_families(path):
-    """Names of the column families; hpsd may have the database open, if it does nothing."""
+    """Names of the column families. hpsd may have the database open if it is idle."""
     library, n, error = rocksdb_library(), ctypes.c_size_t(), ctypes.c_char_p()
     options = ctypes.c_void_p(library.rocksdb_options_create())
     names = library.rocksdb_list_column_families(options, path.encode(), ctypes.byref(n),
@@ -309,12 +309,12 @@ def default_config(models=(), durable=True, server=(), **more):
 
 
 def program(env):
-    """The daemon: with HPS_DEVICE in its environment the one that has simulated devices."""
+    """The path of hpsd, or with HPS_DEVICE of hpsd-sim."""
     return os.path.join(BIN, "hpsd-sim" if env.get("HPS_DEVICE") else "hpsd")
 
 
 class Daemon:
-    """One hpsd process. `config` is written to a file of the state directory's parent."""
+    """One hpsd process. `config` is written to a file next to the state directory."""
 
     def __init__(self, work, config=None, flags=(), state="state", listen=("127.0.0.1:0",), wrapper=(),
                  ready=True, env=()):
@@ -322,7 +322,7 @@ class Daemon:
         self.work, self.state = work, os.path.join(work, state)
         self.config_file = os.path.join(work, f"{state}.json")
         self.process = None
-        self.said = b""  # on stdout, and not read yet
+        self.said = b""  # bytes of stdout that `read_line` has not consumed yet
         self.log_file = None
         self.channels = []
         self.admin_channel = None
@@ -350,13 +350,13 @@ class Daemon:
         self.addresses = self.read_line("listening")
         self.grpc = self.addresses["grpc"].split(",")
         self.http = self.addresses["http"]
-        self.kserve = self.addresses.get("kserve", "").split(",")  # of server.kserve_listen
+        self.kserve = self.addresses.get("kserve", "").split(",")  # addresses of server.kserve_listen
         self.admin = self.addresses["admin"]
         if ready:
             assert self.read_line("ready") == self.addresses
 
     def read_line(self, word):
-        """Wait for the next line on stdout, which begins with this word; its addresses."""
+        """Wait for the next line on stdout, which must begin with this word; the addresses in the line."""
         out = self.process.stdout
         while b"\n" not in self.said:
             if not select.select([out], [], [], PATIENCE_S * 2)[0]:
@@ -404,13 +404,13 @@ class Daemon:
             connection.close()
 
     def metrics(self):
-        """{'name{labels}': value} of every sample."""
+        """{'name{labels}': value} of all samples."""
         status, text = self.get("/metrics")
         assert status == 200
         pairs = (line.rsplit(" ", 1) for line in text.splitlines() if line and line[0] != "#")
         return {name: float(value) for name, value in pairs}
 
-    # ---- ends ----
+    # ---- end of the process ----
 
     def send(self, number):
         os.kill(self.process.pid, number)
@@ -421,7 +421,7 @@ class Daemon:
         return code
 
     def stop(self, number=signal.SIGTERM, code=0):
-        """Drain, and check that it went well."""
+        """Drain hpsd, and check its exit code and log."""
         self.close_channels()
         if self.process is None:
             return
@@ -438,7 +438,7 @@ class Daemon:
         assert got == code, f"hpsd ended with {got}, expected {code}\n{log}"
 
     def kill(self):
-        """kill -9."""
+        """Kill hpsd with SIGKILL."""
         self.close_channels()
         if self.process is not None:
             if self.alive():
@@ -478,15 +478,15 @@ class Daemon:
         return pb_grpc.ParameterServerStub(self.channel(**how))
 
     def admin_stub(self):
-        """On one connection: the admin socket takes few."""
+        """A stub that always uses the same connection, because the admin socket accepts few."""
         if self.admin_channel is None:
             self.admin_channel = self.channel(self.admin)
         return admin_grpc.AdminStub(self.admin_channel)
 
     def ctl(self, *args, code=0, timeout=None):
-        """Run hpsctl on the admin socket; its output, parsed with -o json."""
-        lasts = args and args[0] in ("load", "activate", "snapshot")  # for which hpsctl waits for ever
-        patience = ("--timeout", CALL_S * SLOW) if SANITIZER and not lasts else ()  # a later one is what holds
+        """Run hpsctl on the admin socket; its output, parsed if -o json is given."""
+        lasts = args and args[0] in ("load", "activate", "snapshot")  # verbs without a time limit
+        patience = ("--timeout", CALL_S * SLOW) if SANITIZER and not lasts else ()  # a --timeout in `args` overrides it
         done = subprocess.run([os.path.join(BIN, "hpsctl"), "--addr", self.admin, *map(str, (*patience, *args))],
                               capture_output=True, text=True, timeout=timeout or PATIENCE_S * 2)
         assert done.returncode == code, f"{done.returncode}: {done.stdout}{done.stderr}"
@@ -496,8 +496,8 @@ class Daemon:
         return done.stdout + done.stderr
 
     def ctl_out_of_time(self, *args, has_begun=lambda: True):
-        """Run hpsctl with a verb that lasts, for so short that its time runs out; its output. The limit is that of
-        the connection, too: one that has passed before the call had begun is doubled."""
+        """Run hpsctl with a verb that takes long, until its time limit expires; its output. The limit also applies to
+        connecting. If it expires before the call has begun, the limit is doubled."""
         limit_s, told = 0.05 * SLOW, ""
         while True:
             done = subprocess.run([os.path.join(BIN, "hpsctl"), "--addr", self.admin, "--timeout", str(limit_s),
@@ -509,7 +509,7 @@ class Daemon:
             limit_s *= 2
 
     def load(self, model, directory, **fields):
-        """Load a version and wait; the last message of progress."""
+        """Load a version and wait; the last progress message."""
         request = admin_pb.LoadModelRequest(model=model, directory=directory, **fields)
         last = None
         for last in self.admin_stub().LoadModel(request, timeout=PATIENCE_S * 4):
@@ -519,7 +519,7 @@ class Daemon:
     def versions(self, model):
         """{version: state} of a model."""
         channel = self.channel(self.admin)
-        try:  # this is asked again and again, and the admin listener takes only so many connections
+        try:  # this is polled, and the admin listener accepts few connections
             reply = admin_grpc.AdminStub(channel).ListModels(admin_pb.ListModelsRequest(), timeout=PATIENCE_S)
         finally:
             channel.close()
@@ -528,8 +528,9 @@ class Daemon:
 
 
 class Killpoint:
-    """hpsd under `wrapper` runs with a library that ends it before a chosen one of the calls that change files
-    below a directory, or within it, or holds its thread there. The file at `path` is shared with it: struct control of tests/fault/killpoint.c."""
+    """hpsd under `wrapper` runs with a library that intercepts calls which change files below a directory. Before or
+    during a chosen call, the library ends the process or holds the thread. The file at `path` is shared with it: struct
+    control of tests/fault/killpoint.c."""
 
     LIBRARY = os.path.join(os.path.dirname(BIN), "tests", "libkillpoint.so")
     PATTERN_AT, PATTERN_BYTES, TRACE_AT, SIZE = 24, 240, 264, 1 << 20
@@ -541,7 +542,7 @@ class Killpoint:
             self.map = mmap.mmap(f.fileno(), self.SIZE)
         self.wrapper = ["env", f"LD_PRELOAD={self.LIBRARY}", f"HPS_KILLPOINT={path}",
                         f"HPS_KILLPOINT_BELOW={below}"]
-        if SANITIZER == "address":  # whose library wants to be the first one
+        if SANITIZER == "address":  # its library must be loaded first
             options = os.environ.get("ASAN_OPTIONS", "")
             self.wrapper.append(f"ASAN_OPTIONS={options}:verify_asan_link_order=0")
 
@@ -554,7 +555,7 @@ class Killpoint:
         struct.pack_into("<q", self.map, 0, 0)
 
     def hold(self, pattern):
-        """Hold the thread that makes the next call of this kind, until `let_go`."""
+        """Hold the thread that makes the next call that matches, until `let_go`."""
         self.arm(pattern, 1, self.HOLD)
 
     def holds(self):
@@ -564,7 +565,7 @@ class Killpoint:
         struct.pack_into("<q", self.map, 16, 0)
 
     def take_trace(self):
-        """The calls since the last time."""
+        """The calls since the last `take_trace`."""
         used = struct.unpack_from("<q", self.map, 8)[0]
         assert used <= self.SIZE - self.TRACE_AT, "the trace is longer than its file"
         struct.pack_into("<q", self.map, 8, 0)
@@ -572,7 +573,7 @@ class Killpoint:
 
 
 def json_documents(text):
-    """Either one document of several lines or one a line."""
+    """Split the text into JSON documents: one document of several lines, or one document per line."""
     try:
         json.loads(text)
         return [text]
@@ -581,8 +582,8 @@ def json_documents(text):
 
 
 def run_hpsd(*args, timeout=None, **process):
-    """hpsd that is to end by itself, on a free port where no other is given: (exit code, stdout, stderr). process: as
-    for subprocess.run."""
+    """Run hpsd until it ends by itself, on free ports unless `args` has others: (exit code, stdout, stderr). `process`:
+    arguments of subprocess.run."""
     ports = [word for flag in ("--listen", "--http-listen") if flag not in args for word in (flag, "127.0.0.1:0")]
     done = subprocess.run([program(os.environ), *map(str, args), *ports], capture_output=True, text=True,
                           timeout=timeout or PATIENCE_S * 2, check=False, **process)
@@ -591,7 +592,7 @@ def run_hpsd(*args, timeout=None, **process):
 
 
 def ask(stub, model, queries, timeout=None, metadata=None, compression=None, **fields):
-    """Lookup. `queries`: {table name: keys}, or a list of TableQuery."""
+    """Call Lookup. `queries`: {table name: keys}, or a list of TableQuery."""
     if isinstance(queries, dict):
         queries = [pb.TableQuery(table=name, keys=key_bytes(keys)) for name, keys in queries.items()]
     return stub.Lookup(pb.LookupRequest(model=model, queries=queries, **fields),

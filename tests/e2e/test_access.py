@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may do what: the role file, tokens, certificates, and what a reload takes away."""
+"""Permissions: the role file, tokens, certificates, and what a reload revokes."""
 import hashlib
 import json
 import os
@@ -32,7 +32,7 @@ def rule(who, may, **more):
 
 
 def token(name, **more):
-    """A token that is called `name` and is its name; its entry."""
+    """The entry of a token that is named `name`; its secret is the name."""
     return {"name": name, "sha256": hashlib.sha256(name.encode()).hexdigest(), **more}
 
 
@@ -80,7 +80,7 @@ def look(daemon, model, name=None, credentials=None):
 
 
 def speaks(daemon, cipher):
-    """Whether TLS 1.2 with this cipher is spoken."""
+    """Whether the daemon accepts TLS 1.2 with this cipher."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -94,7 +94,7 @@ def speaks(daemon, cipher):
         return False
 
 
-def test_tokens_when_of_different_roles_then_each_may_do_its_own_and_of_its_models(work):
+def test_tokens_when_of_different_roles_then_each_has_the_permissions_of_its_rule(work):
     served = Served(work, [rule(["token:app"], ["lookup"], models=["m"]),
                            rule(["token:watch"], ["read"], models=["ot*"]),
                            rule(["token:deploy"], ["load"]),
@@ -105,7 +105,7 @@ def test_tokens_when_of_different_roles_then_each_may_do_its_own_and_of_its_mode
         assert look(daemon, "m", "app").results[0].row_count == 1
         with refused(DENIED, "token:app", "lookup", "'other'"):
             look(daemon, "other", "app")
-        with refused(DENIED, "token:app", "'absent'"):  # does not tell that there is none
+        with refused(DENIED, "token:app", "'absent'"):  # same error as for an existing model
             look(daemon, "absent", "app")
         with refused(DENIED, "token:ops"):  # no role includes another one
             look(daemon, "m", "ops")
@@ -121,7 +121,7 @@ def test_tokens_when_of_different_roles_then_each_may_do_its_own_and_of_its_mode
             admin.GetStatus(admin_pb.GetStatusRequest(), **by("watch"))
         with refused(DENIED, "load"):
             admin.UnloadVersion(admin_pb.UnloadVersionRequest(model="other", version=1), **by("watch"))
-        with refused(grpc.StatusCode.NOT_FOUND):  # past the check of roles
+        with refused(grpc.StatusCode.NOT_FOUND):  # the role permits it
             admin.UnloadVersion(admin_pb.UnloadVersionRequest(model="other", version=9), **by("deploy"))
         with refused(DENIED, "admin"):
             admin.SetLogLevel(admin_pb.SetLogLevelRequest(level="info"), **by("deploy"))
@@ -131,7 +131,7 @@ def test_tokens_when_of_different_roles_then_each_may_do_its_own_and_of_its_mode
         assert daemon.get("/readyz")[0] == 200
 
 
-def test_explain_when_the_caller_may_not_look_up_then_it_gets_no_row(work):
+def test_explain_when_the_caller_lacks_the_role_lookup_then_the_reply_has_no_row(work):
     rules = [rule(["any"], ["read"]), rule(["token:app"], ["lookup"], models=["m"]), rule(["token:other"], ["lookup"], models=["other"])]
     served = Served(work, rules, [token("app"), token("other")])
     with served.daemon:
@@ -141,7 +141,7 @@ def test_explain_when_the_caller_may_not_look_up_then_it_gets_no_row(work):
             assert [(tier.found, len(tier.row)) for tier in reply.tiers] == [(True, row_bytes)]
 
 
-def test_reload_when_a_token_is_taken_away_then_what_is_open_by_it_ends(work):
+def test_reload_when_a_token_is_removed_or_expired_then_its_open_calls_fail(work):
     rules = [rule(["token:a", "token:b", "token:c"], ["load", "read"])]
     served = Served(work, rules, [token(name) for name in "abc"])
     with served.daemon as daemon:
@@ -157,7 +157,7 @@ def test_reload_when_a_token_is_taken_away_then_what_is_open_by_it_ends(work):
             next(stream)
         soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 2))
         served.reload([rule(["token:b", "token:c"], ["load", "read"])], [token("b"), token("c", expires=soon)])
-        for name in "ac":  # taken away; expired
+        for name in "ac":  # removed from the file; expired
             with refused(UNKNOWN):
                 next(answers[name])
         assert answers["b"].is_active()
@@ -167,7 +167,7 @@ def test_reload_when_a_token_is_taken_away_then_what_is_open_by_it_ends(work):
         stays.set()
 
 
-def test_certificates_when_a_name_or_the_authority_goes_then_their_connections_end(work):
+def test_reload_when_a_certificate_name_or_ca_is_removed_then_its_calls_fail(work):
     authority = Authority(work, "ca")
     certificate, key = authority.issue("server")
     trainer = authority.issue("trainer", "URI:spiffe://ads/trainer,DNS:Trainer.example")
@@ -203,7 +203,7 @@ def test_certificates_when_a_name_or_the_authority_goes_then_their_connections_e
             next(watch)
 
 
-def test_admin_socket_when_the_role_file_names_nobody_then_the_daemons_user_may_still(work):
+def test_admin_socket_when_the_role_file_has_no_rule_for_it_then_the_daemons_user_has_access(work):
     served = Served(work, [rule(["any"], ["lookup"])])
     with served.daemon as daemon:
         look(daemon, "m")
@@ -212,7 +212,7 @@ def test_admin_socket_when_the_role_file_names_nobody_then_the_daemons_user_may_
 
 
 @pytest.mark.skipif(bool(as_somebody_else()), reason=as_somebody_else())
-def test_admin_socket_when_its_mode_lets_everybody_in_then_peer_credentials_decide(work):
+def test_admin_socket_when_its_mode_allows_all_users_then_peer_credentials_decide(work):
     table = Table.random("a", 9, 4).save(f"{work}/m")
     os.chmod(work, 0o755)
     path = os.path.join(work, "admin.sock")
@@ -230,7 +230,7 @@ def test_admin_socket_when_its_mode_lets_everybody_in_then_peer_credentials_deci
         assert done.returncode == 1 and "user:12345" in done.stderr, done
 
 
-def test_role_file_when_wrong_then_the_daemon_names_the_place_and_does_not_start(work):
+def test_role_file_when_invalid_then_hpsd_names_the_field_and_exits(work):
     path = os.path.join(work, "roles.json")
     for text, *words in (('{"rules": [{"who": ["any"], "may": ["look"]}]}', "rules[0].may[0]", "lookup"),
                          ('{"rules": [{"who": ["token:x"], "may": ["read"]}]}', "rules[0].who[0]", "tokens"),
@@ -252,25 +252,25 @@ def pushback_ms(error):
     return int(dict(error.trailing_metadata())["grpc-retry-pushback-ms"])
 
 
-def test_requests_when_more_a_second_than_the_rule_says_then_told_when_to_come_back(work):
+def test_requests_when_above_requests_per_s_then_refused_with_pushback(work):
     served = Served(work, [rule(["token:app"], ["lookup"], requests_per_s=1), rule(["token:free"], ["lookup"])],
                     [token("app"), token("free")])
     with served.daemon as one:
         with pytest.raises(grpc.RpcError) as caught:
-            for _ in range(1000):  # however slow the machine is, it is quicker than one in a second
+            for _ in range(1000):  # on any machine faster than one per second
                 look(one, "m", "app")
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "token:app may send 1 a second" in caught.value.details()
         assert 0 < pushback_ms(caught.value) <= 1000
         for _ in range(5):
-            look(one, "m", "free")  # a quota of its own
+            look(one, "m", "free")  # has its own quota
         assert one.metrics()['hpsd_requests_rejected_total{reason="requests_per_s"}'] == 1
         served.reload([rule(["token:app"], ["lookup"])], [token("app")])
         for _ in range(5):
             look(one, "m", "app")
 
 
-def test_quota_when_a_reload_lowers_it_then_it_holds_for_an_open_stream(work):
+def test_quota_when_a_reload_lowers_it_then_it_applies_to_an_open_stream(work):
     served = Served(work, [rule(["token:app"], ["read"])], [token("app")])
     with served.daemon:
         questions = queue.SimpleQueue()
@@ -289,7 +289,7 @@ def test_quota_when_a_reload_lowers_it_then_it_holds_for_an_open_stream(work):
         questions.put(None)
 
 
-def test_requests_when_malformed_then_they_count_as_well(work):
+def test_requests_when_malformed_then_they_count_against_the_quota(work):
     served = Served(work, [rule(["any"], ["lookup", "read"], requests_per_s=1)])
     with served.daemon as one:
         ask_model = channel(one, one.grpc[0]).unary_unary("/hps.v1.ParameterServer/GetModel")
@@ -297,16 +297,16 @@ def test_requests_when_malformed_then_they_count_as_well(work):
         assert codes == {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
-def test_replies_when_more_bytes_than_the_rule_says_are_in_flight_then_refused_until_they_have_gone(work):
+def test_replies_when_above_reply_bytes_then_refused_until_replies_have_ended(work):
     served = Served(work, [rule(["token:app"], ["lookup"], reply_bytes=1 << 20), rule(["token:free"], ["lookup"])],
                     [token("app"), token("free")])
     with served.daemon as one:
         stub = pb_grpc.ParameterServerStub(channel(one, one.grpc[0]))
         wide = pb.LookupRequest(model="m", queries=[pb.TableQuery(table="m", keys=key_bytes([1] * (1 << 20)))])
-        stream = stub.LookupStream(wide, **by("app"))  # alone it is let in, whatever its size
-        next(stream)  # and no further: the rest stays in flight
+        stream = stub.LookupStream(wide, **by("app"))  # a single reply is allowed, whatever its size
+        next(stream)  # read no further: the rest stays in flight
         with pytest.raises(grpc.RpcError) as caught:
-            look(one, "m", "app")  # over another connection: the identity counts
+            look(one, "m", "app")  # on another connection: the quota belongs to the identity
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "token:app" in caught.value.details() and pushback_ms(caught.value) > 0
         look(one, "m", "free")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle of the chaos test of Kafka finds the lies in histories that are made up, and nothing in those that are
-true: one that finds nothing proves nothing."""
+"""Tests claims.py, the oracle of the chaos test of Kafka. It must find the lies in made-up histories, and no lies in
+true ones; a chaos test with an oracle that finds nothing would prove nothing."""
 import math
 
 import numpy as np
@@ -19,7 +19,7 @@ P0, P1, Q0 = (TOPIC, 0), (TOPIC, 1), (OTHER, 0)
 
 
 class Made:
-    """A history of one model, m, of tables a and b, and its judge."""
+    """A history of one model, m, with tables a and b, and its judge."""
 
     def __init__(self):
         self.history, self.reach = History(FILE_KEYS), Reach()
@@ -33,7 +33,7 @@ class Made:
         return one
 
     def lies(self):
-        """Kinds of those that were told since the last time."""
+        """The kinds of the lies since the last call."""
         found = [lie.kind for lie in self.judge.lies]
         self.judge.lies.clear()
         return found
@@ -45,14 +45,14 @@ def history_and_judge():
 
 
 def sight(begun, version=1, ended=None, b=(), **rows):
-    """Rows of keys k0, k1, ...: numbers of writes; None: there is no row."""
+    """A Sight of keys k0, k1, ...: numbers of writes; None: no row."""
     return Sight("m", version, begun, begun + 0.01 if ended is None else ended,
                  {"a": {int(name[1:]): number for name, number in rows.items()}, "b": dict(b)})
 
 
 # ---- rows ----------------------------------------------------------------------------------------------
 
-def test_rows_when_read_back_then_the_numbers_of_their_writes():
+def test_numbers_in_when_rows_are_valid_then_returns_the_numbers_of_their_writes():
     rows = np.array([row_of(3, 7), row_of(4, -2), [claims.DEFAULT] * DIM])
     assert numbers_in([3, 4, 5], [FOUND, FOUND, UNKNOWN], rows) == [7, -2, None]
 
@@ -60,12 +60,12 @@ def test_rows_when_read_back_then_the_numbers_of_their_writes():
 @pytest.mark.parametrize("rows, status", (
     ([row_of(3, 7)[:2].tolist() + row_of(3, 8)[2:].tolist()], FOUND), ([row_of(4, 7)], FOUND),
     ([[np.nan] * DIM], FOUND), ([row_of(3, 7)], UNKNOWN), ([[0] * DIM], UNKNOWN)))
-def test_rows_when_torn_foreign_or_of_a_wrong_status_then_no_write_has_them(rows, status):
+def test_numbers_in_when_rows_are_torn_or_foreign_or_have_a_wrong_status_then_raises(rows, status):
     with pytest.raises(ValueError, match="no write has the row"):
         numbers_in([3], [status], np.array(rows, "<f4"))
 
 
-def test_rows_when_nobody_wrote_them_then_lies(made):
+def test_judge_when_no_visible_write_made_a_row_then_records_a_lie(made):
     put, gone = made.write(1, 10, 10.1), made.write(2, 10, 10.1, is_delete=True)
     secret, aborted = made.write(3, 10, is_open=True), made.write(4, 10, is_open=True)
     secret.seen_from = secret.acked = 20
@@ -82,7 +82,7 @@ def test_rows_when_nobody_wrote_them_then_lies(made):
 
 # ---- freshness -----------------------------------------------------------------------------------------
 
-def test_lookup_when_it_lacks_what_is_older_than_it_may_then_a_lie(made):
+def test_judge_when_a_row_is_older_than_max_staleness_then_records_a_lie(made):
     old, new = made.write(1, 10, 10.1), made.write(1, 12, 12.5)
     for begun in (11, 13.4):
         made.judge.looked_up(sight(begun, k1=old.number), 1000)
@@ -94,12 +94,12 @@ def test_lookup_when_it_lacks_what_is_older_than_it_may_then_a_lie(made):
     assert made.lies() == ["max_staleness_ms"] * 2
 
 
-def test_lookup_when_a_delete_is_lost_then_a_lie_and_what_may_have_come_is_none(made):
+def test_judge_when_a_delete_is_lost_then_records_a_lie(made):
     put = made.write(1, 10, 10.1)
     gone = made.write(1, 12, 12.1, is_delete=True)
     again = made.write(1, 14, 14.1)
     made.judge.looked_up(sight(13, k1=None), 100)
-    made.judge.looked_up(sight(13, k1=again.number, ended=14), 100)  # it came meanwhile
+    made.judge.looked_up(sight(13, k1=again.number, ended=14), 100)  # the write arrived during the lookup
     assert made.lies() == []
     made.judge.looked_up(sight(13, k1=put.number), 100)
     made.judge.looked_up(sight(15, k1=None), 100)
@@ -108,14 +108,14 @@ def test_lookup_when_a_delete_is_lost_then_a_lie_and_what_may_have_come_is_none(
     assert gone.number < again.number
 
 
-def test_lookup_when_the_write_was_not_acknowledged_then_it_may_be_there_or_not(made):
+def test_judge_when_a_write_was_not_acknowledged_then_accepts_the_row_before_and_after_it(made):
     old, lost = made.write(1, 10, 10.1), made.write(1, 11)
     made.judge.looked_up(sight(50, k1=old.number), 100)
     made.judge.looked_up(sight(50, k1=lost.number), 100)
     assert made.lies() == []
 
 
-def test_lookup_when_behind_a_transaction_then_committed_rows_count_from_their_commit(made):
+def test_judge_when_a_write_is_in_a_transaction_then_requires_it_after_the_commit(made):
     one = made.write(1, 10, is_open=True)
     made.judge.looked_up(sight(15, k1=-1), 100)
     one.seen_from, one.acked = 20, 20.5
@@ -125,7 +125,7 @@ def test_lookup_when_behind_a_transaction_then_committed_rows_count_from_their_c
     assert made.lies() == ["max_staleness_ms"]
 
 
-def test_staleness_when_smaller_than_true_or_not_told_then_a_lie(made):
+def test_judge_when_staleness_is_too_small_or_missing_then_records_a_lie(made):
     made.write(1, 10, 10.1)
     made.judge.staleness(sight(15, k1=-1), 4.95, 15)
     made.judge.staleness(sight(15, k1=-1), math.inf, 15)
@@ -135,13 +135,13 @@ def test_staleness_when_smaller_than_true_or_not_told_then_a_lie(made):
     assert made.lies() == ["staleness"] * 2
 
 
-def test_as_of_and_lag_when_of_one_partition_then_judged_by_its_own_rows(made):
+def test_judge_when_as_of_and_lag_are_of_one_partition_then_checks_only_its_rows(made):
     made.write(1, 10, 10.1, P0), made.write(2, 10, 10.1, P1)
     half = sight(20, k1=-1, k2=2)
     made.judge.as_of(half, 19, 20, P1)
     made.judge.lag(half, P1, 0, 0.5, 20, "metrics")
     made.judge.lag(half, P0, 1, 9.95, 20, "metrics")
-    made.judge.lag(half, P0, 0, math.inf, 12, "metrics")  # younger than the bound
+    made.judge.lag(half, P0, 0, math.inf, 12, "metrics")  # more recent than bound_s
     made.judge.lag(half, P0, None, None, 20, "metrics")
     made.judge.as_of(half, 10.1, 20)
     assert made.lies() == []
@@ -153,9 +153,9 @@ def test_as_of_and_lag_when_of_one_partition_then_judged_by_its_own_rows(made):
 
 # ---- exit codes ----------------------------------------------------------------------------------------
 
-def test_wait_for_and_publish_when_rows_are_not_there_then_lies(made):
+def test_judge_when_rows_are_missing_after_wait_for_or_publish_then_records_lies(made):
     one, other = made.write(1, 10, 10.1), made.write(2, 10, 10.1, is_delete=True)
-    made.judge.waited(sight(12, k1=-1, k2=-2, version=2), 10.05)  # begun before they were acknowledged
+    made.judge.waited(sight(12, k1=-1, k2=-2, version=2), 10.05)  # begun before the writes were acknowledged
     made.judge.waited(sight(12, k1=1, k2=None), 11)
     made.judge.published(sight(12, k1=1, k2=None), [one, other], 9, 11)
     assert made.lies() == []
@@ -165,19 +165,19 @@ def test_wait_for_and_publish_when_rows_are_not_there_then_lies(made):
     assert made.lies() == ["wait-for", "publish", "publish"]
 
 
-def test_activate_when_the_version_lacks_what_the_last_one_has_then_a_lie(made):
+def test_judge_when_an_activated_version_lacks_old_updates_then_records_a_lie(made):
     made.write(1, 10, 10.1)
     behind, before = sight(20, version=2, k1=-2), sight(20, version=1, k1=1)
-    made.judge.activated(behind, before, 10, 20)  # younger than it may be
-    made.judge.activated(behind, sight(20, version=1, k1=-1), 5, 20)  # the other lacks it, too
+    made.judge.activated(behind, before, 10, 20)  # more recent than the allowed lag
+    made.judge.activated(behind, sight(20, version=1, k1=-1), 5, 20)  # the other version lacks it, too
     assert made.lies() == []
     made.judge.activated(behind, before, 5, 20)
     assert made.lies() == ["activate"]
 
 
-# ---- topics that end, gaps, and what stands still ------------------------------------------------------
+# ---- deleted topics, gaps and facts ----------------------------------------------------------------------
 
-def test_topic_when_recreated_then_its_updates_count_once_acknowledged_and_those_of_the_old_one_do_not(made):
+def test_judge_when_a_topic_is_recreated_then_requires_only_updates_of_the_new_one(made):
     old = made.write(1, 10, 10.1)
     assert made.history.last("m", "a", 1) is old
     made.history.unmake(TOPIC, 20)
@@ -185,7 +185,7 @@ def test_topic_when_recreated_then_its_updates_count_once_acknowledged_and_those
     made.judge.looked_up(sight(20.5, k1=-1), 100)
     made.history.make(TOPIC, 21)
     new = made.write(1, 21, 21.1)
-    made.judge.looked_up(sight(21.15, k1=-1), 100)  # the log has only the new one, which is too young
+    made.judge.looked_up(sight(21.15, k1=-1), 100)  # the log has only the new write, which is too recent
     made.judge.looked_up(sight(21.3, k1=new.number), 100)
     assert made.lies() == []
     made.judge.looked_up(sight(21.3, k1=old.number), 100)
@@ -194,7 +194,7 @@ def test_topic_when_recreated_then_its_updates_count_once_acknowledged_and_those
     assert made.lies() == ["max_staleness_ms", "wait-for", "as_of"]
 
 
-def test_partition_and_topic_when_new_then_their_updates_count_once_acknowledged(made):
+def test_judge_when_a_partition_or_topic_is_new_then_requires_its_acknowledged_updates(made):
     added, first = (TOPIC, 7), ("hps_et.m.c", 0)
     made.history.make(first[0], 20)
     made.write(1, 20, 20.1, added), made.write(2, 20, 20.1, first)
@@ -205,14 +205,14 @@ def test_partition_and_topic_when_new_then_their_updates_count_once_acknowledged
     assert made.lies() == ["max_staleness_ms"] * 2
 
 
-def test_topic_when_its_end_is_to_come_then_its_updates_count(made):
+def test_judge_when_a_topic_is_deleted_after_the_lookup_then_requires_its_updates(made):
     made.write(1, 10, 10.1)
     made.history.unmake(TOPIC, 20)
     made.judge.looked_up(sight(19, k1=-1), 100)
     assert made.lies() == ["max_staleness_ms"]
 
 
-def test_gap_when_accepted_then_what_was_before_may_be_missing_there_and_nothing_else(made):
+def test_judge_when_a_gap_is_accepted_then_only_earlier_updates_of_its_partition_may_be_missing(made):
     made.write(1, 10, 10.1, P0), made.write(2, 10, 10.1, P1)
     made.history.accept(*P0, 12)
     made.judge.looked_up(sight(13, k1=-1, k2=2), 100)
@@ -224,10 +224,10 @@ def test_gap_when_accepted_then_what_was_before_may_be_missing_there_and_nothing
     assert made.lies() == ["max_staleness_ms"] * 3
 
 
-def test_fact_when_a_claim_is_newer_than_its_beginning_then_a_lie_though_no_row_is_missing(made):
+def test_judge_when_a_claim_is_newer_than_the_start_of_a_fact_then_records_a_lie(made):
     fact = made.judge.fact("frozen", "m", 10, versions=[1])
-    made.judge.looked_up(sight(10.5, k1=-1), 1000)  # of before
-    made.judge.as_of(sight(15, k1=-1), 10.1, 15)  # it was frozen a moment later
+    made.judge.looked_up(sight(10.5, k1=-1), 1000)  # as of a time before the fact
+    made.judge.as_of(sight(15, k1=-1), 10.1, 15)  # hpsd noticed the freeze a moment later
     made.judge.as_of(sight(15, k1=-1), 12.9, 15, P0)  # and its partition later still
     made.judge.looked_up(sight(15, version=2, k1=-2), 1000)
     made.judge.staleness(sight(15, k1=-1), math.inf, 15)
@@ -240,14 +240,14 @@ def test_fact_when_a_claim_is_newer_than_its_beginning_then_a_lie_though_no_row_
     made.judge.state("m", 1, P0, "frozen", 15, 15.1, "updates")
     fact.ended = 16
     made.judge.looked_up(sight(17, k1=-1), 100)
-    made.judge.looked_up(sight(15.9, ended=16.1, k1=-1), 100)  # nobody knows whether it was still so
+    made.judge.looked_up(sight(15.9, ended=16.1, k1=-1), 100)  # the fact may have ended before the lookup
     assert made.lies() == []
 
 
-def test_fact_when_it_is_of_one_topic_then_other_partitions_are_none_of_its_business(made):
+def test_judge_when_a_fact_is_of_one_topic_then_it_does_not_apply_to_other_topics(made):
     made.judge.fact("made anew", "m", 10, topic=OTHER)
     made.judge.as_of(sight(15, k1=-1), 15, 15, P0)
-    made.judge.state("m", 1, Q0, "running", 15, 15.1, "updates")  # it claims nothing
+    made.judge.state("m", 1, Q0, "running", 15, 15.1, "updates")  # a state claims no freshness
     assert made.lies() == []
     made.judge.as_of(sight(15, k1=-1), 15, 15)
     made.judge.as_of(sight(15, k1=-1), 15, 15, Q0)
@@ -256,16 +256,16 @@ def test_fact_when_it_is_of_one_topic_then_other_partitions_are_none_of_its_busi
 
 # ---- leaders -------------------------------------------------------------------------------------------
 
-def test_up_when_a_leader_was_out_of_reach_for_long_then_a_lie(made):
+def test_judge_when_a_source_is_up_with_an_unreachable_leader_then_records_a_lie(made):
     for place, can_be, at in ((P0, True, 0), (P1, True, 0), (P0, False, 10), (P0, True, 20)):
         made.reach.mark(place, can_be, at)
-    for begun in (9, 12, 19.8, 25):  # the third: it may have been heard of before we knew
+    for begun in (9, 12, 19.8, 25):  # 19.8: hpsd may have reached the leader before the test knew
         made.judge.up("m", [P0, P1], begun, begun + 0.1, "metrics")
     made.judge.settle(100, 1)
     assert made.lies() == []
     made.judge.up("m", [P0, P1], 15, 15.1, "metrics")
     made.judge.up("m", [P1], 15, 15.1, "metrics")
     made.judge.settle(16, 1)
-    assert made.lies() == []  # it is too early to tell
+    assert made.lies() == []  # it is not known yet which leaders were reachable
     made.judge.settle(17, 1)
     assert made.lies() == ["up"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies of a model, and what a reload applies, reports or refuses."""
+"""Policies of a model, and which options a reload applies, reports or rejects."""
 import contextlib
 import http.client as http_client
 import json
@@ -20,7 +20,7 @@ FOUND, DEFAULTED, UNKNOWN = pb.KEY_STATUS_FOUND, pb.KEY_STATUS_DEFAULTED, pb.KEY
 
 
 class Stored:
-    """Models of the same table in RocksDB alone: a request that does not wait for it finds nothing."""
+    """Models with the same table in RocksDB only, so that a request that does not wait for RocksDB finds no row."""
 
     ABSENT = 12345
 
@@ -40,7 +40,7 @@ class Stored:
                               volatile_db={"type": "disabled"})
 
     def ask(self, stub, model, **policies):
-        """What came for the stored and for the absent key: statuses, and the rows."""
+        """(statuses, rows) of a lookup of the stored key and the absent key."""
         result = ask(stub, model, {"a": self.keys}, **policies).results[0]
         return statuses(result), floats(result)
 
@@ -57,12 +57,12 @@ def check_policies(stored, stub):
     stored.check_rows(rows, "default", "default")
     both, rows = stored.ask(stub, "memory", miss_policy=pb.MISS_POLICY_EXACT)
     assert both == [FOUND, UNKNOWN]
-    stored.check_rows(rows, "true", "zero")  # the model's other policy still holds
+    stored.check_rows(rows, "true", "zero")  # the model's other policy still applies
     both, rows = stored.ask(stub, "memory", miss_policy=pb.MISS_POLICY_THRESHOLD,
                             unknown_key_policy=pb.UNKNOWN_KEY_POLICY_DEFAULT_ROW)
     assert both == [FOUND, UNKNOWN]
     stored.check_rows(rows, "true", "default")
-    assert stored.ask(stub, "waiting")[0] == [DEFAULTED, DEFAULTED]  # it says for how long: 0
+    assert stored.ask(stub, "waiting")[0] == [DEFAULTED, DEFAULTED]  # it waits for max_wait_us: 0
     with refused(grpc.StatusCode.NOT_FOUND, "'a'", str(stored.ABSENT)):
         stored.ask(stub, "waiting", max_wait_us=int(PATIENCE_S * 1e6))
     both, rows = stored.ask(stub, "waiting", max_wait_us=int(PATIENCE_S * 1e6),
@@ -75,7 +75,7 @@ def check_policies(stored, stub):
         stored.check_rows(rows, "true", "zero" if model == "runtime" else "default")
 
 
-def test_policies_when_set_for_a_model_then_they_hold_unless_a_request_names_others(daemon, work):
+def test_policies_when_set_for_a_model_then_they_apply_unless_the_request_sets_others(daemon, work):
     stored = Stored(work)
     policies = {"memory": {"miss_policy": "memory_only", "unknown_key_policy": "zero"},
                 "waiting": {"miss_policy": "wait", "unknown_key_policy": "error"},
@@ -83,14 +83,14 @@ def test_policies_when_set_for_a_model_then_they_hold_unless_a_request_names_oth
     one = daemon(stored.config(policies))
     one.load("runtime", work + "/m")
     stub = one.stub()
-    # A model that no configuration names has no default row of its own: zeros.
+    # A model without entry in models[] has the default row zero.
     assert stored.ask(stub, "runtime", unknown_key_policy=pb.UNKNOWN_KEY_POLICY_DEFAULT_ROW)[0] == [
         FOUND, UNKNOWN]
     check_policies(stored, stub)
     one.stop()
     one.start()
     check_policies(stored, one.stub())
-    one.load("memory", work + "/m", activate=True)  # the next version, too
+    one.load("memory", work + "/m", activate=True)  # also in the next version
     assert stored.ask(one.stub(), "memory")[0] == [DEFAULTED, DEFAULTED]
 
 
@@ -102,7 +102,7 @@ def lines(daemon, message):
 
 
 def reload(daemon, config=None, message="reloaded"):
-    """SIGHUP; the line of the log that tells how it went, once `config` (if any) was written."""
+    """Write `config`, if any, and send SIGHUP; the log line that reports the result."""
     if config is not None:
         daemon.write_config(config)
     before = len(lines(daemon, message))
@@ -115,7 +115,7 @@ REFUSED = ("configuration not reloaded: the new one is invalid, and no part of i
 RESTART = "options not applied: they need a restart; see keys"
 
 
-def test_reload_when_options_change_then_they_hold_and_the_log_names_old_and_new(daemon, work):
+def test_reload_when_options_change_then_they_apply_and_the_log_has_old_and_new_values(daemon, work):
     stored = Stored(work)
     one = daemon(stored.config({"m": {}, "n": {}}))
     stub = one.stub()
@@ -131,7 +131,7 @@ def test_reload_when_options_change_then_they_hold_and_the_log_names_old_and_new
                   "server.drain_delay_ms: 1 -> 2", 'server.log_level: \\"info\\" -> \\"debug\\"'):
         assert words in line, line
     assert lines(one, RESTART) == []
-    assert stored.ask(stub, "m")[0] == [DEFAULTED, UNKNOWN]  # proven absent by the question before
+    assert stored.ask(stub, "m")[0] == [DEFAULTED, UNKNOWN]  # remembered as absent since the last lookup
     with refused(grpc.StatusCode.NOT_FOUND, str(stored.ABSENT)):
         stored.ask(stub, "n")
     with refused(grpc.StatusCode.INVALID_ARGUMENT, "3 keys", "limit is 2"):
@@ -152,7 +152,7 @@ def test_reload_when_options_change_then_they_hold_and_the_log_names_old_and_new
     assert stored.ask(stub, "m")[0] == [FOUND, UNKNOWN]
 
 
-def test_reload_when_limits_of_connections_change_then_calls_obey_them(daemon, work):
+def test_reload_when_connection_limits_change_then_they_apply(daemon, work):
     stored = Stored(work)
     one = daemon(stored.config({"m": {}}))
     stub = one.stub()
@@ -177,9 +177,9 @@ def test_reload_when_limits_of_connections_change_then_calls_obey_them(daemon, w
 
 
 @pytest.mark.parametrize("n_tables, n_keys, wire_bytes", [(55, 65536, 0), (40, 131072, 41943040)])
-def test_reload_when_limits_are_those_that_refusals_name_then_published_batches_are_served(
+def test_reload_when_limits_are_set_to_the_values_in_errors_then_large_batches_succeed(
         daemon, work, n_tables, n_keys, wire_bytes):
-    """Batches of HPS's papers; the second one is longer than a message may be, too."""
+    """Batches as large as in papers about HPS. The second one also exceeds the limit of a message."""
     generate(f"{work}/m", "--tables", n_tables, "--rows", 10, "--dim", 1)
     config = default_config(server={"model_roots": [work]})
     one = daemon(config, flags=["--kserve-listen", "127.0.0.1:0"])
@@ -221,7 +221,7 @@ def test_reload_when_limits_are_those_that_refusals_name_then_published_batches_
                                 r"server\.request_bytes_max", caught.value.details())
             assert said and int(said[1]) > wire_bytes, caught.value.details()
             needed = max(needed, int(said[1]))
-        status, said = http()  # it is refused by its length
+        status, said = http()  # rejected because of its Content-Length
         assert status == 413 and b"body of %d bytes" % len(body) in said and b"server.request_bytes_max" in said, said
         config["server"]["request_bytes_max"] = max(needed, len(body))
         reload(one, config)
@@ -237,13 +237,13 @@ def test_reload_when_limits_are_those_that_refusals_name_then_published_batches_
     assert asked[1]().outputs and asked[2]().outputs and http(body)[0] == 200
 
 
-def test_reload_when_an_option_needs_a_restart_then_it_is_named_and_the_rest_is_applied(daemon, work):
+def test_reload_when_an_option_needs_a_restart_then_it_is_logged_and_other_options_apply(daemon, work):
     stored = Stored(work)
     one = daemon(stored.config({"m": {}}))
     config = stored.config({"m": {"label": "x"}, "new": {}},
                            server={"worker_threads": 3, "log_format": "json", "keys_max": 1})
     config["persistent_db"]["num_threads"] = 4
-    for _ in range(2):  # each time, until the restart
+    for _ in range(2):  # after each reload, until the restart
         reload(one, config)
         line = lines(one, RESTART)[-1]
         assert "level=warn" in line
@@ -257,7 +257,7 @@ def test_reload_when_an_option_needs_a_restart_then_it_is_named_and_the_rest_is_
         admin_pb.ListModelsRequest(), timeout=PATIENCE_S).models) == ["m"]
 
 
-def test_reload_when_the_file_is_wrong_then_everything_stays_and_it_keeps_serving(daemon, work):
+def test_reload_when_the_file_is_invalid_then_no_option_changes(daemon, work):
     stored = Stored(work)
     one = daemon(stored.config({"m": {"unknown_key_policy": "zero"}}))
     stub = one.stub()
@@ -286,7 +286,7 @@ def test_reload_when_the_file_is_wrong_then_everything_stays_and_it_keeps_servin
     assert lines(one, "reloaded")[0].count("->") == 1
 
 
-def test_reload_when_a_key_is_repeated_then_a_warning_and_the_last_counts(daemon, work):
+def test_reload_when_a_key_is_repeated_then_warns_and_uses_the_last_value(daemon, work):
     stored = Stored(work)
     one = daemon(stored.config({"m": {}}))
     text = json.dumps(stored.config({"m": {"unknown_key_policy": "zero"}}))
@@ -298,7 +298,7 @@ def test_reload_when_a_key_is_repeated_then_a_warning_and_the_last_counts(daemon
     assert "level=warn" in line and "models[0].unknown_key_policy" in line
 
 
-def test_reload_when_the_token_changes_then_new_connections_need_it_and_it_cannot_be_taken_away(work):
+def test_reload_when_the_token_changes_then_new_connections_need_it_and_removing_it_is_refused(work):
     stored = Stored(work)
     for name in ("one", "two"):
         with open(f"{work}/{name}", "w", encoding="ascii") as f:
@@ -314,7 +314,7 @@ def test_reload_when_the_token_changes_then_new_connections_need_it_and_it_canno
         pinged(one, "one")
         config["server"].update(admin_token_file=f"{work}/absent", keys_max=1)
         assert f"{work}/absent" in reload(one, config, REFUSED)
-        stored.ask(one.stub(), "m")  # keys_max stayed, too
+        stored.ask(one.stub(), "m")  # keys_max was not changed either
         pinged(one, "one")
         config["server"].update(admin_token_file=f"{work}/two")
         assert "server.admin_token_file" in reload(one, config)
@@ -327,14 +327,14 @@ def test_reload_when_the_token_changes_then_new_connections_need_it_and_it_canno
             pinged(one, "one")
 
 
-def test_reload_when_the_level_was_set_by_hand_then_that_of_the_file_is_back(daemon, work):
+def test_reload_when_the_log_level_was_set_by_hpsctl_then_the_file_overrides_it(daemon, work):
     one = daemon(Stored(work).config({"m": {}}))
     one.ctl("log-level", "debug")
     assert '\\"debug\\" -> \\"info\\"' in reload(one)
     assert "applied=nothing" in reload(one)
 
 
-def test_reload_when_again_and_again_under_load_then_no_call_fails(daemon, work):
+def test_reload_when_repeated_under_load_then_no_call_fails(daemon, work):
     stored = Stored(work)
     configs = [stored.config({"m": {"unknown_key_policy": policy}},
                              server={"keys_max": keys, "idle_timeout_ms": 60000 + keys,
@@ -376,7 +376,7 @@ def test_reload_when_again_and_again_under_load_then_no_call_fails(daemon, work)
 
 # ---- the audit log -----------------------------------------------------------------------------------
 
-def test_audit_log_when_calls_come_then_it_says_who_did_what_and_a_hup_opens_the_next(daemon, work):
+def test_audit_log_when_calls_end_then_has_identity_and_method_and_sighup_reopens_the_file(daemon, work):
     path = f"{work}/audit.log"
 
     def lines(of=path):
@@ -389,7 +389,7 @@ def test_audit_log_when_calls_come_then_it_says_who_did_what_and_a_hup_opens_the
     admin = one.admin_stub()
     one.load("m", f"{work}/v1", lineage="a\nb\u202e")
     admin.GetConfig(admin_pb.GetConfigRequest(), timeout=PATIENCE_S)
-    admin.ListModels(admin_pb.ListModelsRequest(), timeout=PATIENCE_S)  # everybody may know that
+    admin.ListModels(admin_pb.ListModelsRequest(), timeout=PATIENCE_S)  # the audit log omits ListModels
     with refused(grpc.StatusCode.INVALID_ARGUMENT):
         admin.CreateSnapshot(admin_pb.CreateSnapshotRequest(directory="h" * 129), timeout=PATIENCE_S)
     start, load, config, snapshot = lines()

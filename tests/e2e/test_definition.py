@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a version keeps and what follows the configuration; models that are defined by a load alone."""
+"""Which options a version keeps and which follow the configuration; models that are defined only by a load."""
 import json
 import os
 import re
@@ -12,7 +12,7 @@ from rig import (PATIENCE_S, Daemon, Table, admin_pb, ask, default_config, float
                  refused, until)
 
 UNKNOWN = 123456789
-KAFKA = {"type": "kafka", "brokers": "127.0.0.1:1"}  # nobody listens there
+KAFKA = {"type": "kafka", "brokers": "127.0.0.1:1"}  # nothing listens there
 
 
 def table(number):
@@ -20,7 +20,7 @@ def table(number):
 
 
 def entry(work, number, default=0.0, name="m", **more):
-    """A models[] entry of the files m/NUMBER, whose rows are that number."""
+    """A models[] entry of the files m/NUMBER, in which all values are that number."""
     path = f"{work}/m/{number}/t.rows.npy"
     if not os.path.exists(path):
         table(number).save(f"{work}/m/{number}")
@@ -60,13 +60,13 @@ def command(one):
 # ---- the order of tables -------------------------------------------------------------------------------
 
 def by_position(one, model):
-    """Names and values of the tables at positions 0 ... 11."""
+    """Names and values of the tables at positions 0 to 11."""
     queries = [pb.TableQuery(keys=np.array([3], "<i8").tobytes())] * 12
     results = one.stub().Lookup(pb.LookupRequest(model=model, queries=queries), timeout=PATIENCE_S).results
     return [result.table for result in results], [float(floats(result)[0, 0]) for result in results]
 
 
-def test_load_when_names_have_numbers_then_positions_follow_their_values_unless_the_model_has_an_order(work, daemon):
+def test_load_when_table_names_have_numbers_then_positions_follow_the_numbers_or_the_models_order(work, daemon):
     paths = {f"table_{i}": Table(f"table_{i}", np.arange(9), np.full((9, 2), i, np.float32)).save(f"{work}/m")
              for i in range(12)}
     one = daemon(config_of(work))
@@ -82,9 +82,9 @@ def test_load_when_names_have_numbers_then_positions_follow_their_values_unless_
         one.start()
 
 
-# ---- what a version keeps ------------------------------------------------------------------------------
+# ---- options that a version keeps ------------------------------------------------------------------------------
 
-def test_default_row_when_changed_then_kept_and_told_until_it_is_loaded(work, daemon):
+def test_default_row_when_changed_in_the_configuration_then_reported_as_drift_until_a_load(work, daemon):
     one = daemon(config_of(work, entry(work, 1, 1.0)))
     again(one, config_of(work, entry(work, 1, 9.0)))
     assert served(one, key=UNKNOWN) == 1.0
@@ -103,7 +103,7 @@ def test_default_row_when_changed_then_kept_and_told_until_it_is_loaded(work, da
         again(one, config_of(work, entry(work, 1, 9.0)), kill=True)
 
 
-def test_entry_when_its_files_are_gone_then_what_it_says_of_default_rows_and_types_is_compared(work, daemon):
+def test_entry_when_its_files_are_missing_then_default_rows_and_types_are_compared(work, daemon):
     one = daemon(config_of(work, entry(work, 1, 1.0), entry(work, 2, 1.0, name="n")))
     changed = [entry(work, 1, 9.0), entry(work, 2, 1.0, name="n", row_dtype="fp16")]
     os.rename(f"{work}/m", f"{work}/away")
@@ -111,13 +111,13 @@ def test_entry_when_its_files_are_gone_then_what_it_says_of_default_rows_and_typ
     assert served(one, key=UNKNOWN) == 1.0 and sorted(status(one).config_drift) == ["m", "n"]
     assert "options=default_value_for_each_table" in one.log() and "options=row_dtype" in one.log()
     os.rename(f"{work}/away", f"{work}/m")
-    one.ctl(*command(one))  # of one of the two
+    one.ctl(*command(one))  # loads one of the two models
     os.rename(f"{work}/m", f"{work}/away")
     again(one, config_of(work, *changed))
     assert len(status(one).config_drift) == 1
 
 
-def test_entry_when_no_load_of_it_could_succeed_then_the_stored_version_serves_and_it_is_told(work, daemon):
+def test_entry_when_a_load_would_fail_then_the_stored_version_serves_and_drift_is_reported(work, daemon):
     one = daemon(config_of(work, entry(work, 1)))
     wrong = entry(work, 1)
     wrong["embedding_vecsize_per_table"] = [8]
@@ -128,9 +128,9 @@ def test_entry_when_no_load_of_it_could_succeed_then_the_stored_version_serves_a
     assert not status(one).config_drift
 
 
-# ---- versions that were loaded by hand -----------------------------------------------------------------
+# ---- versions loaded with hpsctl ------------------------------------------------------------------------
 
-def test_version_when_loaded_by_hand_then_it_is_no_drift_before_and_after_a_restart(work, daemon):
+def test_version_when_loaded_with_hpsctl_then_it_is_no_drift_before_and_after_a_restart(work, daemon):
     config = config_of(work, entry(work, 1))
     entry(work, 2), entry(work, 3)
     one = daemon(config)
@@ -143,7 +143,7 @@ def test_version_when_loaded_by_hand_then_it_is_no_drift_before_and_after_a_rest
     one.ctl("rollback", "m")
     assert served(one) == 1 and not status(one).config_drift and not status(one).notes
     one.ctl("activate", "m", "2")
-    again(one, config_of(work, entry(work, 3)))  # whose files nobody has loaded
+    again(one, config_of(work, entry(work, 3)))  # files that are not loaded yet
     assert served(one) == 2 and list(status(one).config_drift) == ["m"]
     one.ctl(*command(one))
     assert served(one) == 3 and not status(one).config_drift
@@ -153,27 +153,27 @@ def test_version_when_loaded_by_hand_then_it_is_no_drift_before_and_after_a_rest
         again(one, config_of(work, entry(work, 3)))
 
 
-def test_version_when_there_is_no_persistent_db_then_a_load_and_a_start_warn(work, daemon):
+def test_version_when_persistent_db_is_disabled_then_loads_and_starts_warn(work, daemon):
     entry(work, 2)
     one = daemon(config_of(work, entry(work, 1), durable=False))
     assert "versions not stored: persistent_db is disabled" in one.log()
-    assert "restart" not in one.ctl("load", "m", "--config", one.config_file, "--version", "5")  # the same
+    assert "restart" not in one.ctl("load", "m", "--config", one.config_file, "--version", "5")  # as in models[]
     assert "a restart loads models[], and forgets this version" in one.ctl(
         "load", "m", "--from", f"{work}/m/2", "--activate")
     assert "a restart forgets this version" in one.ctl("load", "n", "--from", f"{work}/m/2", "--dry-run")
     assert "version not stored" in one.log()
 
 
-# ---- entries that a load brings ------------------------------------------------------------------------
+# ---- loads with an entry --------------------------------------------------------------------------------
 
-def test_load_when_it_brings_an_entry_then_all_of_it_counts_also_after_a_restart(work, daemon):
+def test_load_when_it_has_an_entry_then_all_options_apply_also_after_a_restart(work, daemon):
     one = daemon(config_of(work))
     whole = entry(work, 1, 7.0, label="first", lineage="run7", version=4, unknown_key_policy="error", max_batch_size=77)
     del whole["model"]
     with refused(grpc.StatusCode.INVALID_ARGUMENT, "config:1: models[0]", "model"):
         one.load("n", "", config=json.dumps(whole))
     whole["model"] = "any"
-    assert one.load("n", "", config=" " * 200_000 + json.dumps(whole)).version == 4  # as large as one of many tables
+    assert one.load("n", "", config=" " * 200_000 + json.dumps(whole)).version == 4  # as for many tables
     file = f"{work}/ps.json"
     with open(file, "w", encoding="utf-8") as f:
         json.dump(config_of(work, entry(work, 2, 9.0, unknown_key_policy="default_row", row_dtype="fp16")), f)
@@ -193,7 +193,7 @@ def test_load_when_it_brings_an_entry_then_all_of_it_counts_also_after_a_restart
         again(one, config_of(work), kill=True)
 
 
-def test_load_when_the_file_has_the_model_then_its_entry_says_how_it_is_served(work, daemon):
+def test_load_when_models_has_the_model_then_its_serving_options_override_the_loads_entry(work, daemon):
     one = daemon(config_of(work, entry(work, 1, unknown_key_policy="error")))
     other = entry(work, 2, 9.0, unknown_key_policy="zero", hit_rate_threshold=0.25, label="x")
     notes = list(one.load("m", "", config=json.dumps(other), activate=True).notes)
@@ -218,7 +218,7 @@ def test_load_when_the_file_has_the_model_then_its_entry_says_how_it_is_served(w
     ({"config": {"embedding_vecsize_per_table": [5]}}, ("5",)),
     ({"config": {"row_versions": True}}, ("persistent_db",)),
 ])
-def test_load_when_the_entry_is_wrong_then_refused_and_nothing_is_there(work, daemon, change, words):
+def test_load_when_the_entry_is_invalid_then_refused_and_no_version_exists(work, daemon, change, words):
     one = daemon(config_of(work, durable=False))
     fields = {"config": entry(work, 1), **change}
     if isinstance(fields["config"], dict):
@@ -229,7 +229,7 @@ def test_load_when_the_entry_is_wrong_then_refused_and_nothing_is_there(work, da
     assert one.versions("n") == {}
 
 
-def test_load_when_the_entry_has_a_cache_then_the_version_has_it(work):
+def test_load_when_the_entry_has_an_embedding_cache_then_the_version_has_it(work):
     config = config_of(work, {**entry(work, 1), "gpucache": True})
     with Daemon(work, config, env={"HPS_DEVICE": "sim"}) as one:
         for share, rows in ((1.0, 20), (0.0, 0)):
@@ -243,7 +243,7 @@ def test_load_when_the_entry_has_a_cache_then_the_version_has_it(work):
         assert version_info(one, "n", 1).device_bytes > 0 and version_info(one, "n", 2).device_bytes == 0
 
 
-def test_load_when_the_entry_has_a_key_that_is_not_known_then_it_is_told(work, daemon):
+def test_load_when_the_entry_has_an_unknown_key_then_a_note_names_it(work, daemon):
     one = daemon(config_of(work))
     odd = {**entry(work, 1), "default_value_for_each_tabel": [7.0]}
     told = "default_value_for_each_tabel: unknown key, ignored; did you mean"
@@ -254,7 +254,7 @@ def test_load_when_the_entry_has_a_key_that_is_not_known_then_it_is_told(work, d
     assert told in one.ctl("load", "m", "--config", file)
 
 
-def test_load_when_the_entry_has_the_number_of_a_version_that_is_there_then_the_next_one(work, daemon):
+def test_load_when_the_entrys_version_number_is_used_then_the_next_number_is_used(work, daemon):
     one = daemon(config_of(work, entry(work, 1, 1.0, version=1)))
     again(one, config_of(work, entry(work, 1, 9.0, version=1)))
     one.ctl(*command(one))
@@ -263,7 +263,7 @@ def test_load_when_the_entry_has_the_number_of_a_version_that_is_there_then_the_
 
 # ---- updates -------------------------------------------------------------------------------------------
 
-def test_load_when_files_are_older_than_the_log_then_it_says_from_when_updates_are_applied(work, daemon):
+def test_load_when_files_are_older_than_the_log_then_prints_the_start_time_of_updates(work, daemon):
     one = daemon(config_of(work, entry(work, 1, lineage="run1"), update_source=KAFKA))
     path = entry(work, 2)["sparse_files"][0]
     for name in os.listdir(os.path.dirname(path)):
@@ -281,7 +281,7 @@ def test_load_when_files_are_older_than_the_log_then_it_says_from_when_updates_a
 
 # ---- labels --------------------------------------------------------------------------------------------
 
-def test_label_when_a_number_or_no_path_then_a_load_is_refused(work, daemon):
+def test_label_when_it_is_a_number_or_not_a_path_segment_then_the_load_is_refused(work, daemon):
     one = daemon(config_of(work, entry(work, 1)))
     for label in ("3", "-1", "007", "a b/ü", "a/b", "..", ".x"):
         with refused(grpc.StatusCode.INVALID_ARGUMENT, "label: got", "not digits alone"):
@@ -289,5 +289,5 @@ def test_label_when_a_number_or_no_path_then_a_load_is_refused(work, daemon):
     assert one.versions("m") == {1: "active"}
     one.load("m", f"{work}/m/1", label="2024-11-28")
     assert ask(one.stub(), "m", {"t": [1]}, label="2024-11-28").version == 2
-    again(one, config_of(work, entry(work, 1, label="a b")))  # an entry of before: what is stored is served
+    again(one, config_of(work, entry(work, 1, label="a b")))  # an invalid label
     assert served(one) == 1 and "a load refuses this label" in one.log()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of fp32, fp16, bf16 and row-wise INT8: from files as they are, or converted by the load; restarted, switched
-between, copied in a snapshot; and what no type can hold, refused."""
+"""Rows of fp32, fp16, bf16 and row-wise INT8: stored as in the files or converted by the load; after restarts and
+switches, and in snapshots. Loads reject rows that the type cannot represent."""
 import json
 import os
 import shutil
@@ -22,7 +22,7 @@ def rows(number, n=N):
 
 
 def save(directory, name, values, dtype):
-    """Rows as `dtype` in NumPy's form."""
+    """Write rows of type `dtype` as .npy files."""
     os.makedirs(directory, exist_ok=True)
     data, scale_bias = hpsgen.stored(values, dtype)
     np.save(f"{directory}/{name}.npy", data)
@@ -32,7 +32,7 @@ def save(directory, name, values, dtype):
 
 
 def save_ml_dtypes(directory, name, values):
-    """bf16 as numpy.save writes ml_dtypes.bfloat16: an array of two bytes without a type."""
+    """Write bf16 as numpy.save writes ml_dtypes.bfloat16: an array of 2-byte values without a type."""
     path = save(directory, name, values, "bf16")
     data = np.load(path)
     with open(path, "wb") as f:
@@ -42,7 +42,7 @@ def save_ml_dtypes(directory, name, values):
 
 
 def save_pair(directory, name, values, dtype):
-    """The same with keys, in no order."""
+    """The same with keys, in random order."""
     order = np.random.default_rng(1).permutation(len(values))
     save(directory, f"{name}.rows", values[order], dtype)
     if os.path.exists(f"{directory}/{name}.rows.scale_bias.npy"):
@@ -67,7 +67,7 @@ def expected_defaults(dtype, default=DEFAULT):
 
 
 def check(one, model, names, dtype_of, default=0.0, **fields):
-    """Each row of each table, and the default row, by a stock client."""
+    """Check every row of each table and the default row with a stock client."""
     keys = np.append(np.arange(N), [-1])
     reply = ask(one.stub(), model, {name: keys for name in names}, **fields)
     for number, (name, result) in enumerate(zip(names, reply.results)):
@@ -85,7 +85,7 @@ def data_types(one, model, version=0):
 
 # ---- files -------------------------------------------------------------------------------------------
 
-def test_rows_when_of_each_type_and_form_then_served_as_numpy_has_them_and_after_a_restart(daemon, work):
+def test_rows_when_of_each_type_and_format_then_served_as_in_numpy_also_after_a_restart(daemon, work):
     for number, dtype in enumerate(DTYPES):
         save(f"{work}/m/npy", dtype, rows(number), dtype)
         save_pair(f"{work}/m/pair", dtype, rows(number), dtype)
@@ -115,7 +115,7 @@ def test_rows_when_of_each_type_and_form_then_served_as_numpy_has_them_and_after
             one.start()
 
 
-def test_rows_when_bfloat16_of_ml_dtypes_and_keys_of_4_bytes_then_served_where_a_table_or_a_manifest_says_bf16(
+def test_rows_when_bfloat16_of_ml_dtypes_then_served_if_the_table_or_manifest_declares_bf16(
         daemon, work):
     path = save_ml_dtypes(f"{work}/m", "a", rows(0))
     save_ml_dtypes(f"{work}/m", "b.rows", rows(1))
@@ -133,7 +133,7 @@ def test_rows_when_bfloat16_of_ml_dtypes_and_keys_of_4_bytes_then_served_where_a
 
 @pytest.mark.parametrize("form, keys", [("npy", "dense"), ("npy", "hashed"), ("dle", "dense")])
 def test_gen_when_rows_are_of_a_narrow_type_then_its_files_and_its_ps_json_serve_them(daemon, work, form, keys):
-    """Three forms of files, of which each is one type's."""
+    """Three file formats, each with another type."""
     dtype = {"npydense": "int8_rowwise_f16", "npyhashed": "bf16", "dledense": "int8_rowwise_f32"}[form + keys]
     generate(f"{work}/g", "--tables", 2, "--rows", N, "--dim", DIM, "--format", form, "--dtype", dtype, "--keys", keys,
              "--model", "mine")
@@ -152,7 +152,7 @@ def test_gen_when_rows_are_of_a_narrow_type_then_its_files_and_its_ps_json_serve
 
 # ---- conversion, and versions of different types -------------------------------------------------------
 
-def test_versions_when_of_different_types_then_side_by_side_told_and_copied_in_a_snapshot(daemon, work):
+def test_versions_when_of_different_types_then_both_are_served_compared_and_in_snapshots(daemon, work):
     save(f"{work}/m", "t", rows(0), "fp32")
     one = daemon(default_config(server={"model_roots": [work]}))
     one.load("m", f"{work}/m")
@@ -171,18 +171,18 @@ def test_versions_when_of_different_types_then_side_by_side_told_and_copied_in_a
         check(one, "m", ["t"], {"t": "fp32"})
     said = one.ctl("load", "m", "--from", f"{work}/m", "--row-dtype", "bf16")
     assert "LARGEST ERROR" in said and "fp32 -> bf16" in said
-    assert "fp32 -> int8_rowwise_f32" in one.ctl("activate", "m", 4)  # without --force
+    assert "fp32 -> int8_rowwise_f32" in one.ctl("activate", "m", 4)  # works without --force
     check(one, "m", ["t"], {"t": "int8_rowwise_f32"})
     one.ctl("snapshot", "create", f"{work}/snapshot")
     one.ctl("snapshot", "restore", f"{work}/snapshot", "--state-dir", f"{work}/replica")
     other = daemon(default_config(), state="replica")
     for version, dtype in enumerate(DTYPES, 1):
-        if version in other.versions("m"):  # but those that were beyond keep_versions
+        if version in other.versions("m"):  # except versions beyond keep_versions
             check(other, "m", ["t"], {"t": dtype}, version=version)
     check(other, "m", ["t"], {"t": "int8_rowwise_f32"})
 
 
-def test_plan_when_rows_become_narrow_then_fewer_bytes_are_needed(daemon, work):
+def test_plan_when_rows_are_converted_to_a_smaller_type_then_fewer_bytes_are_needed(daemon, work):
     values = hpsgen.rows(1, 0, np.arange(1000), 128)
     save(f"{work}/m", "t", values, "fp32")
     one = daemon(default_config(server={"model_roots": [work]}))
@@ -217,9 +217,9 @@ def test_config_when_row_dtype_changes_then_it_is_drift_until_it_is_loaded(daemo
     check(one, "m", ["t"], {"t": "int8_rowwise_f16"})
 
 
-# ---- refused -------------------------------------------------------------------------------------------
+# ---- rejected rows -------------------------------------------------------------------------------------
 
-def test_rows_when_a_type_cannot_hold_them_then_refused_with_table_key_and_value(daemon, work):
+def test_rows_when_the_type_cannot_represent_them_then_refused_with_table_key_and_value(daemon, work):
     def case(name, at, value):
         values = rows(0)
         values[at] = value
@@ -265,7 +265,7 @@ def test_rows_when_nan_policy_accepts_them_then_halves_have_infinities_and_int8_
             one.load("m", f"{work}/{dtype}")
 
 
-def test_check_when_rows_would_not_be_loaded_so_then_it_says_why(work):
+def test_check_when_a_load_would_refuse_the_rows_then_prints_the_reason(work):
     path = save(f"{work}/m", "t", rows(0), "int8_rowwise_f16")
     config = default_config([model_config("m", [path], [DIM], ["t"], row_dtype="fp16")])
     for row_dtype, code in (("fp16", 2), ("int8_rowwise_f16", 0), ("file", 0)):

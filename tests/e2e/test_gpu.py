@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedding cache in the daemon, on simulated devices: what is answered, from where, and what remains true
-when versions switch, when a device is lost, and where there is none."""
+"""The embedding cache in hpsd, on simulated devices: replies and the tiers that they came from; also when versions
+switch, when a device is lost, and without devices."""
 import base64
 import os
 import signal
@@ -21,7 +21,7 @@ HOST = {"type": "parallel_hash_map", "memory_bytes": "1GiB"}
 
 
 def tables_of(seed=1):
-    """Asked for a twentieth of its rows, a table of this size finds a place in the cache for each."""
+    """Tables of such sizes that the cache has space for every requested row if a twentieth of the rows is requested."""
     return {name: Table.random(name, n_rows, dim, dtype=dtype, seed=seed, number=i, default=1.5 + i)
             for i, (name, n_rows, dim, dtype) in enumerate((("a", 4000, 16, np.float32),
                                                             ("b", 3000, 3, np.float32),
@@ -29,7 +29,7 @@ def tables_of(seed=1):
 
 
 def entry_of(work, tables, directory="m", name="m", **model):
-    """Caches with a place for every row, which are cold: no table is filled whole."""
+    """Caches with space for every row. They are empty after the load: no table is cached completely."""
     paths = [table.save(f"{work}/{directory}") for table in tables.values()]
     return model_config(name, paths, [table.dim for table in tables.values()], list(tables),
                         [table.default for table in tables.values()],
@@ -46,7 +46,7 @@ def tiers(result):
 
 
 def check(stub, tables, queries, output_type=0, **how):
-    """Every answer exact; the reply."""
+    """Look up rows, check the reply, and return it."""
     reply = ask(stub, "m", queries, output_type=output_type, **how)
     for result in reply.results:
         table, keys = tables[result.table], queries[result.table]
@@ -61,14 +61,14 @@ def sample(daemon, name, *words):
 
 
 def some_keys(tables, n, seed):
-    """Duplicates, and keys in no table, among them."""
+    """Keys with duplicates and with unknown keys."""
     rng = np.random.default_rng(seed)
     return {name: np.append(rng.choice(table.keys, n), rng.integers(2**61, 2**61 + 50, 10))
             for name, table in tables.items()}
 
 
 def known_of(table, keys):
-    """As sent."""
+    """The known keys, in the order of the request."""
     return [int(key) for key in keys if int(key) in table.at]
 
 
@@ -76,7 +76,7 @@ def known_of(table, keys):
 @pytest.mark.parametrize("volatile", [NO_HOST, {"type": "hash_map", "memory_bytes": "4MiB"}],
                          ids=["no host map", "small host map"])
 @pytest.mark.one_thread
-def test_answers_when_cold_then_warm_then_exact_and_from_the_device(work, path, volatile):
+def test_lookups_when_the_cache_is_cold_or_warm_then_exact_and_at_last_from_the_device(work, path, volatile):
     tables = tables_of()
     config = config_of(work, tables, server={"lookup_path": path}, volatile=volatile)
     with Daemon(work, config, env=SIM) as daemon:
@@ -87,7 +87,7 @@ def test_answers_when_cold_then_warm_then_exact_and_from_the_device(work, path, 
             for result in reply.results:
                 known = known_of(tables[result.table], queries[result.table])
                 found = tiers(result)
-                if found.keys() == {"gpu"} and (volatile is NO_HOST or path == "gpu"):  # of keys as they were sent
+                if found.keys() == {"gpu"} and (volatile is NO_HOST or path == "gpu"):  # counts duplicates
                     assert found["gpu"] == len(known)
                     continue
                 known = set(known)
@@ -111,7 +111,7 @@ def test_answers_when_cold_then_warm_then_exact_and_from_the_device(work, path, 
 
 
 @pytest.mark.one_thread
-def test_explain_when_a_key_is_on_the_device_then_it_says_so(work):
+def test_explain_when_a_key_is_on_the_device_then_reports_the_gpu_tier(work):
     tables = tables_of()
     table = tables["a"]
     with Daemon(work, config_of(work, tables), env=SIM) as daemon:
@@ -128,7 +128,7 @@ def test_explain_when_a_key_is_on_the_device_then_it_says_so(work):
         assert "gpu" in daemon.ctl("explain", "m", "a", key)
 
 
-def test_answers_when_many_ask_at_once_then_each_is_exact(work):
+def test_lookups_when_concurrent_then_each_reply_is_exact(work):
     tables = tables_of()
     config = config_of(work, tables, volatile=HOST, server={"lookup_path": "gpu"}, gpucacheper=0.1)
     failures = []
@@ -157,7 +157,7 @@ def test_answers_when_many_ask_at_once_then_each_is_exact(work):
 
 
 @pytest.mark.one_thread
-def test_metrics_when_the_cache_is_small_then_what_went_in_and_what_was_refused(work):
+def test_metrics_when_the_cache_is_small_then_insertions_and_refusals_are_counted(work):
     tables = tables_of()
     with Daemon(work, config_of(work, tables, gpucacheper=0.05), env=SIM) as daemon:
         stub = daemon.stub()
@@ -167,7 +167,7 @@ def test_metrics_when_the_cache_is_small_then_what_went_in_and_what_was_refused(
 
         for seed in range(5):
             check(stub, tables, some_keys(tables, 1000, seed))
-        # What went in is still there or has gone for others; the rest of what was found below is refused.
+        # Inserted rows are cached or were evicted; the other rows that lower tiers returned are refused.
         seen = [0]
 
         def stands_still():
@@ -187,7 +187,7 @@ def test_metrics_when_the_cache_is_small_then_what_went_in_and_what_was_refused(
         assert "GPU SHARE" in lines[0] and len(lines) == 1 + len(tables) and lines[1].rstrip().endswith("%")
 
 
-def test_versions_when_they_switch_then_each_has_its_own_caches(work):
+def test_versions_when_switched_then_each_has_its_own_caches(work):
     first, second = tables_of(seed=1), tables_of(seed=2)
     with Daemon(work, config_of(work, first), env=SIM) as daemon:
         stub = daemon.stub()
@@ -215,7 +215,7 @@ def test_versions_when_they_switch_then_each_has_its_own_caches(work):
         twice(first, old)
         gpu = [tier for tier in daemon.ctl("-o", "json", "status")[0]["tiers"] if tier["tier"] == "gpu"]
         assert len(gpu) == 1 and gpu[0]["up"] and gpu[0]["note"] == "device 0: simulated device 0"
-        assert int(gpu[0]["used_bytes"]) == int(used["device_bytes"])  # what version 2 had is free again
+        assert int(gpu[0]["used_bytes"]) == int(used["device_bytes"])  # the memory of version 2 is free again
         assert not [name for name in daemon.metrics() if 'version="2"' in name]
         assert "device memory" in daemon.ctl("load", "m", "--from", work + "/v2", "--dry-run")
         daemon.stop()
@@ -257,7 +257,7 @@ def test_versions_when_both_do_not_fit_then_the_active_one_gets_its_caches(work)
 
 
 def all_from_gpu(stub, tables, version=0, n_keys=None):
-    """The rows of the first n_keys keys of each table, by default of all, are right and from the device."""
+    """Check that the first n_keys keys of each table (None: all) have correct rows from the device."""
     for name, table in tables.items():
         for at in range(0, len(table.keys[:n_keys]), 3000):
             keys = table.keys[:n_keys][at:at + 3000]
@@ -270,7 +270,7 @@ def all_from_gpu(stub, tables, version=0, n_keys=None):
 @pytest.mark.parametrize("model", [{"gpucacheper": 1.0}, {"embedding_cache_type": "static", "gpucacheper": 0.1}],
                          ids=["all rows", "static"])
 @pytest.mark.one_thread
-def test_whole_tables_when_loaded_started_or_switched_then_all_rows_are_there_before_they_are_asked_for(work, model):
+def test_complete_tables_when_loaded_restarted_or_switched_then_all_rows_are_cached(work, model):
     first, second = tables_of(seed=1), tables_of(seed=2)
     config = config_of(work, first, hit_rate_threshold=0.0, **model)
 
@@ -297,7 +297,7 @@ def test_whole_tables_when_loaded_started_or_switched_then_all_rows_are_there_be
 
 
 @pytest.mark.one_thread
-def test_whole_tables_when_not_all_fit_then_those_that_do_are_cached_whole(work):
+def test_complete_tables_when_not_all_fit_then_tables_that_fit_are_cached_completely(work):
     tables = tables_of()
     config = config_of(work, tables, hit_rate_threshold=0.0, gpucacheper=1.0, server={"gpu_memory_bytes": 1 << 20})
     with Daemon(work, config, env=SIM) as daemon:
@@ -307,15 +307,16 @@ def test_whole_tables_when_not_all_fit_then_those_that_do_are_cached_whole(work)
         says = [line for line in daemon.log().splitlines() if "embedding caches incomplete" in line]
         assert says and all("tables=c " in line for line in says)
         all_from_gpu(stub, {name: tables[name] for name in "ab"})
-        for _ in range(2):  # without a cache each answer is exact
+        for _ in range(2):  # without a cache each reply is exact
             result = ask(stub, "m", {"c": tables["c"].keys[:500]}).results[0]
             assert set(statuses(result)) == {FOUND} and tiers(result) == {"rocksdb": 500}
         assert "no device memory for 1 table" in daemon.ctl("status")
 
 
 @pytest.mark.one_thread
-def test_policy_when_a_set_has_no_place_for_a_row_then_no_key_is_defaulted_twice_in_a_row(work):
-    """One row in a hundred finds its set full, and goes into the spill. With more keys, a spill is sometimes full."""
+def test_threshold_when_a_set_is_full_then_no_key_is_defaulted_twice_in_a_row(work):
+    """With 10,000 keys, one row in a hundred finds its set full and uses an overflow slot. With more keys, overflow
+    slots are sometimes full, too."""
     tables, n_keys = {"c": tables_of()["c"]}, 10000
     keys = tables["c"].keys[:n_keys]
     with Daemon(work, config_of(work, tables, hit_rate_threshold=0.0), env=SIM) as daemon:
@@ -333,7 +334,7 @@ def test_policy_when_a_set_has_no_place_for_a_row_then_no_key_is_defaulted_twice
 
 @pytest.mark.parametrize("init_ec", [True, False])
 @pytest.mark.one_thread
-def test_start_when_hot_keys_are_known_then_the_cache_is_warm_if_asked(work, init_ec):
+def test_start_when_hot_keys_are_stored_then_init_ec_decides_whether_the_cache_is_warm(work, init_ec):
     tables = tables_of()
     config = config_of(work, tables, volatile=HOST, server={"lookup_path": "gpu"}, init_ec=init_ec)
     with Daemon(work, config, env=SIM) as daemon:
@@ -354,7 +355,7 @@ def test_start_when_hot_keys_are_known_then_the_cache_is_warm_if_asked(work, ini
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
-def test_stop_when_the_device_is_slow_and_asked_then_it_ends_well(work, number):
+def test_stop_when_a_slow_device_has_lookups_then_hpsd_exits_with_0(work, number):
     tables = tables_of()
     config = config_of(work, tables, server={"drain_timeout_ms": 1})
     with Daemon(work, config, env={"HPS_DEVICE": "sim:delay_us=20000"}) as daemon:
@@ -397,7 +398,7 @@ def test_devices_when_a_model_names_several_then_each_has_a_copy_of_its_caches(w
 # ---- without a device ----------------------------------------------------------------------------------
 
 @pytest.mark.one_thread
-def test_gpucache_when_there_is_no_gpu_then_it_says_so_once_and_serves_exactly(work):
+def test_gpucache_when_there_is_no_gpu_then_logs_it_once_and_replies_are_exact(work):
     tables = tables_of()
     config = config_of(work, tables, volatile=HOST, hit_rate_threshold=0.0)
     with Daemon(work, config, env=NO_GPU) as daemon:
@@ -414,7 +415,7 @@ def test_gpucache_when_there_is_no_gpu_then_it_says_so_once_and_serves_exactly(w
 
 
 @pytest.mark.one_thread
-def test_start_when_a_device_must_be_there_and_is_not_then_exit_1(work):
+def test_start_when_a_required_device_is_missing_then_exit_1(work):
     config = config_of(work, tables_of(), server={"on_device_loss": "exit"})
     with pytest.raises(AssertionError, match="ended with 1 before it was listening(.|\n)*no usable GPU"):
         Daemon(work, config, env=NO_GPU)
@@ -422,8 +423,8 @@ def test_start_when_a_device_must_be_there_and_is_not_then_exit_1(work):
         Daemon(work, config, env={"HPS_DEVICE": "sim:fial=1"})
 
 
-def test_hpsd_when_the_environment_asks_for_a_simulated_device_then_it_has_none(work):
-    """It is in hpsd-sim, and nowhere else."""
+def test_hpsd_when_hps_device_is_sim_then_it_has_no_simulated_device(work):
+    """Only hpsd-sim has simulated devices."""
     held = {}
     for name in ("hpsd", "hpsd-sim"):
         with open(os.path.join(BIN, name), "rb") as f:
@@ -436,9 +437,9 @@ def test_hpsd_when_the_environment_asks_for_a_simulated_device_then_it_has_none(
         assert [tier["note"] for tier in gpu] == ["device 0: no GPU"]
 
 
-# ---- loss ----------------------------------------------------------------------------------------------
+# ---- lost devices --------------------------------------------------------------------------------------
 
-def test_loss_when_degrade_then_answers_stay_exact_and_all_says_so(work):
+def test_loss_when_policy_is_degrade_then_replies_stay_exact_and_status_reports_it(work):
     tables = tables_of()
     with Daemon(work, config_of(work, tables, volatile=HOST, server={"lookup_path": "gpu"}),
                 env={"HPS_DEVICE": "sim:fail=400"}) as daemon:
@@ -479,7 +480,7 @@ def test_loss_when_degrade_then_answers_stay_exact_and_all_says_so(work):
 
 
 @pytest.mark.one_thread
-def test_loss_when_the_policy_did_not_wait_then_it_waits_from_then_on(work):
+def test_loss_when_threshold_did_not_wait_then_lookups_wait_afterwards(work):
     tables = {"a": tables_of()["a"]}
     table = tables["a"]
     with Daemon(work, config_of(work, tables, hit_rate_threshold=0.0),
@@ -500,7 +501,7 @@ def test_loss_when_the_policy_did_not_wait_then_it_waits_from_then_on(work):
 
 
 @pytest.mark.one_thread
-def test_loss_when_the_host_map_may_stand_in_then_the_policy_goes_by_it(work):
+def test_loss_when_async_without_gpu_is_set_then_threshold_uses_the_host_map(work):
     tables = {"c": tables_of()["c"]}
     config = config_of(work, tables, volatile={"type": "hash_map", "memory_bytes": "4MiB"}, hit_rate_threshold=0.0,
                        server={"async_without_gpu": True, "lookup_path": "gpu", "hot_keys_bytes": 0})
@@ -512,7 +513,7 @@ def test_loss_when_the_host_map_may_stand_in_then_the_policy_goes_by_it(work):
             return "serving degraded: a device is lost" in daemon.log()
 
         until(turn, "the loss")
-        # More than the map holds, and none that has come so often that it is waited for.
+        # More keys than fit into the map, and none that was fetched often, so lookups do not wait for them.
         result = ask(stub, "m", {"c": tables["c"].keys[2000:]}).results[0]
         assert result.defaulted_key_count > 0
         assert set(statuses(result)) <= {FOUND, DEFAULTED}
@@ -522,7 +523,7 @@ def test_loss_when_the_host_map_may_stand_in_then_the_policy_goes_by_it(work):
     ("exit", "fail=300", "draining: a device is lost"),
     ("degrade", f"hang=200,stall_us={int(3e6 * SLOW)}", "device hung: a call of its driver has not returned"),
 ])
-def test_loss_when_exit_or_the_driver_hangs_then_code_1_and_the_next_start_serves(work, policy, device, says):
+def test_loss_when_policy_is_exit_or_the_driver_hangs_then_exit_1_and_a_restart_serves(work, policy, device, says):
     tables = tables_of()
     config = config_of(work, tables, server={"on_device_loss": policy, "lookup_path": "gpu"})
     daemon = Daemon(work, config, env={"HPS_DEVICE": f"sim:{device}"})
@@ -548,7 +549,7 @@ def test_loss_when_exit_or_the_driver_hangs_then_code_1_and_the_next_start_serve
 
 
 @pytest.mark.one_thread
-def test_loss_when_at_the_start_then_served_without(work):
+def test_loss_when_at_startup_then_hpsd_serves_without_the_device(work):
     tables = tables_of()
     for n in (1, 5):
         with Daemon(work, config_of(work, tables), env={"HPS_DEVICE": f"sim:fail={n}"},

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The insertion policy: rows that are not waited for. With an embedding cache on the simulated device, and with
-the host map in its place.
+"""Lookups that do not wait for missing rows, and the insertion of these rows, with an embedding cache on a simulated
+device and with the host map instead.
 
-The tables do not fit the host map, so that it starts empty, as the embedding cache does, and fills with what is
-asked for. A model of what must be in memory, kept here, says what each request has to answer.
+The tables do not fit into the host map. So it starts empty, like the embedding cache, and fills with requested rows. A
+model in the test predicts the content of memory, and from it the reply to each request.
 """
 import signal
 from fractions import Fraction
@@ -19,7 +19,7 @@ FOUND, DEFAULTED, UNKNOWN = pb.KEY_STATUS_FOUND, pb.KEY_STATUS_DEFAULTED, pb.KEY
 
 
 class Small:
-    """A daemon with tables "a" and "b" of 15 MB over a host map of 8, or an embedding cache and no host map."""
+    """A daemon with tables "a" and "b", together 15 MB, over an 8 MiB host map, or an embedding cache and no host map."""
 
     def __init__(self, work, threshold="0.75", server=(), cache="host", **model):
         self.tables = {name: Table.random(name, N_ROWS, DIM, number=i, default=2.5 + i)
@@ -39,9 +39,9 @@ class Small:
         device = {"HPS_DEVICE": "sim" if cache == "gpu" else "", "CUDA_VISIBLE_DEVICES": ""}
         self.daemon = Daemon(work, self.config, env=device)
         self.threshold = Fraction(threshold)
-        self.counted = {}  # keys of the last prediction, as counts have them
+        self.counted = {}  # number of keys of the last prediction, as metrics count them
         self.memory = {name: set() for name in self.tables}  # keys in the host map
-        self.absent = {name: set() for name in self.tables}  # keys known to be nowhere
+        self.absent = {name: set() for name in self.tables}  # keys that are remembered as absent
         self.totals = dict.fromkeys(("found", "defaulted", "unknown", "unique", "sync", "async", "hit",
                                      "miss", "cache_hit", "cache_miss"), 0)
 
@@ -52,7 +52,7 @@ class Small:
         return self.daemon.__exit__(*what)
 
     def predict(self, name, keys):
-        """What the part must answer (statuses, whether it waited), and what memory has afterwards."""
+        """The expected reply of a part: statuses, and whether it waits. Updates the model of memory."""
         unique = set(map(int, keys))
         memory, absent, stored = self.memory[name], self.absent[name], self.tables[name].at
         missing = unique - memory - absent
@@ -70,7 +70,7 @@ class Small:
         for status, word in ((FOUND, "found"), (DEFAULTED, "defaulted"), (UNKNOWN, "unknown")):
             self.totals[word] += expected.count(status)
         come = {key for key in missing if key in stored}
-        # What an embedding cache has of keys as sent is not deduped.
+        # The embedding cache counts hits before deduplication.
         hits = len([key for key in map(int, keys) if key in memory]) if self.cache == "gpu" else len(unique & memory)
         self.counted[name] = hits + len(unique - memory)
         self.totals["unique"] += self.counted[name]
@@ -94,12 +94,12 @@ class Small:
             self.counted.get(result.table, len(set(map(int, keys)))))
 
     def settle(self, applied=True):
-        """Until all that was queued has been fetched and (applied) a device has put in or refused what it was given."""
+        """Wait until all queued rows are fetched and, if `applied`, the device has inserted or refused them."""
         def settled():
             now = counts(self)
             return not applied or now["async"] == now["hit"]
 
-        # One after the other: of one scrape, what was read first may be older than the queue's end.
+        # Two steps, because values of one scrape are not from the same time.
         until(lambda: counts(self)["queued"] == 0, "an empty queue")
         if self.cache == "gpu":
             until(settled, "a device that has done all insertions")
@@ -116,7 +116,7 @@ def counts(small):
     values = {word: sample("lookup_keys_total", f'status="{word}"')
               for word in ("found", "defaulted", "unknown")}
     values.update({word: sample("insertion_rows_total", f'mode="{word}"') for word in ("sync", "async")})
-    values["async"] += sample("tier_refusals_total", 'tier="gpu"')  # a device is given all rows behind answers
+    values["async"] += sample("tier_refusals_total", 'tier="gpu"')  # a device gets all these rows
     values.update({f"by {word}": sample("lookup_defaulted_keys_total", f'reason="{word}"')
                    for word in ("async", "deadline", "memory_only")})
     values.update({word: sample("tier_keys_total", 'tier="rocksdb"', f'result="{word}"')
@@ -129,7 +129,7 @@ def counts(small):
 
 
 @pytest.mark.parametrize("cache", ["host", "gpu"])
-def test_threshold_when_memory_warms_up_then_exact_then_defaulted_then_all_found(work, cache):
+def test_threshold_when_memory_fills_then_lookups_wait_then_default_then_find_all(work, cache):
     rng = np.random.default_rng(7)
     sides = []
     with Small(work, cache=cache) as small:
@@ -137,7 +137,7 @@ def test_threshold_when_memory_warms_up_then_exact_then_defaulted_then_all_found
         for step in range(40):
             queries, expected = {}, {}
             for i, (name, table) in enumerate(small.tables.items()):
-                # Few of many keys at first, so that they are mostly new; duplicates; some in no table.
+                # At first few of many keys, so that most are new; with duplicates and unknown keys.
                 at = (rng.power(0.3, 400) * (500 if i == 0 else 2500)).astype(int)
                 queries[name] = np.append(table.keys[at], rng.integers(2**60, 2**60 + 40, 20))
                 expected[name], waits, missing = small.predict(name, queries[name])
@@ -148,34 +148,34 @@ def test_threshold_when_memory_warms_up_then_exact_then_defaulted_then_all_found
             now = small.settle()
             assert {word: now[word] for word in small.totals} == small.totals, step
             assert now["by async"] == now["defaulted"]
-        for result in ask(stub, "m", queries).results:  # what was missing has come, or is known to be nowhere
+        for result in ask(stub, "m", queries).results:  # missing rows have been inserted or are remembered as absent
             known = [FOUND if int(key) in small.tables[result.table].at else UNKNOWN
                      for key in queries[result.table]]
             assert small.predict(result.table, queries[result.table])[0] == known
             small.check(result, queries[result.table], known)
-    assert sides[0][1] and sides[1][1] and sides[0][2] > 100  # exact, and slow: nothing was in memory
+    assert sides[0][1] and sides[1][1] and sides[0][2] > 100  # lookups waited, because memory was empty
     assert {("a", True), ("a", False), ("b", True), ("b", False)} == {side[:2] for side in sides}
-    assert any(sides[i][1] != sides[i + 1][1] for i in range(0, len(sides), 2))  # in one request
+    assert any(sides[i][1] != sides[i + 1][1] for i in range(0, len(sides), 2))  # both in one request
     assert small.totals["async"] > 100 and small.totals["defaulted"] > 100
     for word in ("queue_full", "not_fetched", "stopped", "no_space", "stale", "failed"):
         assert now[word] == 0
 
 
 @pytest.mark.parametrize("cache", ["host", "gpu"])
-def test_threshold_when_the_rate_is_just_reached_or_just_not_then_either_side(work, cache):
+def test_threshold_when_the_hit_rate_is_just_below_or_above_it_then_lookups_wait_or_default(work, cache):
     with Small(work, threshold="0.9", cache=cache) as small:
         table, stub = small.tables["a"], small.daemon.stub()
         for keys in (table.keys[:90], table.keys[:101], table.keys[10:110], table.keys[:110]):
             expected = small.predict("a", keys)[0]
             small.check(ask(stub, "m", {"a": keys}).results[0], keys, expected)
             small.settle()
-        # 90 of 101 are too few; then 91 of 100 are enough; then all are there.
+        # A hit rate of 90 of 101 is too low, 91 of 100 is enough; then all keys are found.
         assert small.totals["defaulted"] == 9 and small.totals["sync"] == (0 if cache == "gpu" else 101)
         assert counts(small)["by async"] == 9
 
 
 @pytest.mark.parametrize("cache", ["host", "gpu"])
-def test_policies_when_a_request_names_one_then_it_goes_before_the_threshold(work, cache):
+def test_policies_when_a_request_sets_one_then_it_overrides_the_threshold(work, cache):
     with Small(work, cache=cache) as small:
         table, stub = small.tables["a"], small.daemon.stub()
         ask(stub, "m", {"a": table.keys[:90]})
@@ -187,7 +187,7 @@ def test_policies_when_a_request_names_one_then_it_goes_before_the_threshold(wor
         before = small.settle()
         assert (before["by memory_only"], before["async"], before["hit"]) == (10, 90 if cache == "gpu" else 0, 90)
         reply = ask(stub, "m", {"a": keys}, miss_policy=pb.MISS_POLICY_WAIT, explain=True)
-        small.check(reply.results[0], keys, part)  # it waits for 0 us, and what it left comes behind
+        small.check(reply.results[0], keys, part)  # it waits for 0 us, and missing rows are inserted later
         assert "table 'a': defaulted (deadline) 10 of 100" in list(reply.explain.notes)
         now = small.settle()
         assert (now["by deadline"], now["async"], now["sync"]) == ((10, 100, 0) if cache == "gpu" else (10, 10, 90))
@@ -206,7 +206,7 @@ def test_policies_when_a_request_names_one_then_it_goes_before_the_threshold(wor
 
 
 @pytest.mark.parametrize("which", ["as it comes", "threshold 1", "loaded at run time"])
-def test_answers_when_no_cache_stands_in_or_none_may_then_they_are_exact(work, which):
+def test_lookups_when_the_threshold_does_not_apply_or_is_1_then_replies_are_exact(work, which):
     server = {"async_without_gpu": False} if which == "as it comes" else {}
     with Small(work, threshold="1" if which == "threshold 1" else "0.9", server=server, gpucache=True) as small:
         says = "embedding caches off: no usable GPU, see reason; " + (
@@ -223,7 +223,7 @@ def test_answers_when_no_cache_stands_in_or_none_may_then_they_are_exact(work, w
         assert (counts(small)["async"], counts(small)["sync"]) == (0, 1500)
 
 
-def test_reload_when_threshold_or_mode_changes_then_the_next_request_has_it(work):
+def test_reload_when_threshold_or_async_without_gpu_changes_then_the_next_request_uses_it(work):
     with Small(work, threshold="1") as small:
         table, stub = small.tables["a"], small.daemon.stub()
 
@@ -248,7 +248,7 @@ def test_reload_when_threshold_or_mode_changes_then_the_next_request_has_it(work
         assert defaulted(1000) == 897
 
 
-def test_queue_when_more_misses_than_it_takes_then_the_rest_is_dropped_and_counted(work):
+def test_insertion_queue_when_full_then_more_keys_are_dropped_and_counted(work):
     with Small(work, threshold="0", server={"insertion_queue_rows": 10}) as small:
         table, stub = small.tables["a"], small.daemon.stub()
         keys = table.keys[:100]
@@ -263,14 +263,14 @@ def test_queue_when_more_misses_than_it_takes_then_the_rest_is_dropped_and_count
 
 
 @pytest.mark.parametrize("cache", ["host", "gpu"])
-def test_stop_and_unload_when_rows_are_still_to_be_inserted_then_they_end_well(work, cache):
+def test_stop_and_unload_when_insertions_are_queued_then_they_are_stopped_and_counted(work, cache):
     with Small(work, threshold="0", cache=cache) as small:
         table, stub = small.tables["a"], small.daemon.stub()
         small.daemon.load("m", work + "/m", version=2, activate=True)
         assert ask(stub, "m", {"a": table.keys}, version=1).results[0].defaulted_key_count == N_ROWS
         small.daemon.ctl("unload", "m", "1")
         assert 1 not in small.daemon.versions("m")
-        now = small.settle(applied=False)  # what a device had not put in yet went with the version
+        now = small.settle(applied=False)  # the version's rows that the device had not inserted are dropped
         given = now["hit"] if cache == "gpu" else now["async"] + now["no_space"]
         assert given + now["stopped"] == N_ROWS
         assert cache != "gpu" or now["async"] <= given

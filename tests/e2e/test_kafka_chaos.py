@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log on three brokers to which everything happens, and a daemon that follows it: nothing that it says of how fresh
-it is claims more than is so.
+"""Checks hpsd's claims of freshness while the network, the three Kafka brokers, the topics and hpsd itself fail.
 
-Before each broker is a relay (tests/lib/relay.py) that is cut, hangs, loses one way or is slow. Leaders move, brokers
-are killed, topics are created, get more partitions, are compacted, deleted and recreated, rights on them and on the
-group are taken away and returned, versions are activated, frozen and paused, and the daemon is killed. Meanwhile others
-(kafka_actors.py) write, look up, scrape and run the tools; what these are told is judged by what was acknowledged
-(tests/lib/claims.py). Now and then all is mended, an operator does what has to be done, and every row is compared with
-the log, as a stock client reads it.
+A relay (tests/lib/relay.py) in front of each broker is cut, hangs, loses one direction or is slow. Leaders move, and
+brokers are killed. Topics are created, grow, are compacted, deleted and recreated. Rights on topics and groups are
+removed and restored. Versions are activated, frozen and paused, and hpsd is killed. Concurrently, the threads of
+kafka_actors.py write, look up rows, read metrics and run the tools. tests/lib/claims.py compares the claims that they
+receive with the acknowledged updates. At the end of each round all failures end, and the test makes all partitions
+run again. Then it compares every row with the log, as a stock client reads it.
 
-What happens, and in which order, follows from a seed; when, not wholly. HPS_CHAOS_S sets for how long, HPS_KILL_SEED
-the choices; each run prints both, a failure also what happened around each lie:
+A seed determines the events and their order, but not their exact times. HPS_CHAOS_S is the duration in seconds,
+HPS_KILL_SEED the seed. Each run prints both. A failed run also prints what happened around each lie:
 
     HPS_KILL_SEED=1234 HPS_CHAOS_S=60 python3 -m pytest -s -p no:cacheprovider tests/e2e/test_kafka_chaos.py
 
-HPS_CHAOS_ONLY, a regular expression, has only those things happen whose names it is in: `hang|cut`.
+HPS_CHAOS_ONLY is a regular expression that selects events by name: `hang|cut`.
 """
 import collections
 import concurrent.futures
@@ -47,19 +46,19 @@ pytestmark = [pytest.mark.skipif(kafka.missing() is not None, reason=f"no Kafka 
               pytest.mark.chaos]
 
 SECONDS = chaos_s()
-ROUND_S = 15  # between two comparisons of all that there is
-PACE = min(SLOW, 3)  # a sanitizer's daemon may take longer to know
-GRACE_S = 0.5 + 3 * PACE  # in which it must say that a topic is another one; what it claims must be right at once
-BOUND_S = 4 * PACE  # in which it must know that a leader is away
-MARGIN_S = 0.15  # of what it exports
-LAG_MAX_S = 2  # behind which no version is activated
+ROUND_S = 15  # between two comparisons of all rows
+PACE = min(SLOW, 3)  # a sanitizer build may take longer to detect changes
+GRACE_S = 0.5 + 3 * PACE  # in which hpsd must detect a recreated topic; its claims of freshness must always be right
+BOUND_S = 4 * PACE  # in which hpsd must detect an unreachable leader
+MARGIN_S = 0.15  # tolerance for metrics
+LAG_MAX_S = 2  # a version that is further behind is not activated
 RIGHTS = ("Read", "Describe", "DescribeConfigs")
-FIRST, SECOND, STRANGE = 1, 2, 3  # versions of `wide`; the last is of another lineage
-SHOWN = 2  # lies of a kind that are told in full
+FIRST, SECOND, STRANGE = 1, 2, 3  # versions of `wide`; STRANGE is of another lineage
+SHOWN = 2  # number of lies of each kind that are printed in full
 
 
 class Story:
-    """What is done to the brokers and the daemon, and what must hold."""
+    """Causes the failures of brokers and daemon, and checks what must hold."""
 
     def __init__(self, work, cluster, seed):
         self.work, self.cluster, self.seed, self.begun = work, cluster, seed, time.time()
@@ -68,10 +67,10 @@ class Story:
         self.topic_locks = {topic.name: threading.Lock() for topic in TOPICS}
         self.history, self.reach = claims.History(FILE_KEYS), claims.Reach()
         self.judge = claims.Judge(self.history, self.reach, BOUND_S, MARGIN_S)
-        self.right = None, {}  # rows of the log, as of so many writes
-        self.strangers = {}  # topics that were made anew, and the operator has not said what of it; facts
-        self.is_frozen = False  # a version of wide, or it may be
-        self.unread = set()  # topics of which not all had been read when that happened
+        self.right = None, {}  # number of writes, and the rows of the log after them
+        self.strangers = {}  # facts of recreated topics that the operator has not accepted yet, by name
+        self.is_frozen = False  # whether a version of wide is frozen, or may be
+        self.unread = set()  # topics recreated since the last comparison, perhaps before hpsd had read them
         for topic in TOPICS:
             topic.partitions = 0
             self.cluster.allow("topic", topic.name, *RIGHTS)
@@ -88,7 +87,7 @@ class Story:
                        actors.Teller(self.stage), actors.Waiter(self.stage),
                        *(actors.Looker(self.stage, number) for number in range(2))]
 
-    # ---- what there is ----
+    # ---- set-up ----
 
     @property
     def lookup_address(self):
@@ -113,7 +112,7 @@ class Story:
         return one
 
     def make(self, topic, at_once=False):
-        """Back when clients see it, or at once, when it is decided."""
+        """Create a topic. Wait until clients see it, unless `at_once`."""
         self.insist(lambda: self.cluster.make(topic.name, topic.first, topic.replicas, **dict(topic.config)),
                     "TOPIC_ALREADY_EXISTS")
         if not at_once:
@@ -128,7 +127,7 @@ class Story:
         self.insist(lambda: self.cluster.settle("delete_topics", [topic.name]), "UNKNOWN_TOPIC_OR_PART")
 
     def insist(self, what, done=""):
-        """What it returns that is asked of brokers, of which one may be away; None: they say that it has been done."""
+        """Repeat a request to the brokers until it succeeds; its result, or None if it fails with the error `done`."""
         found = []
 
         def is_done():
@@ -142,7 +141,7 @@ class Story:
         until(is_done, "an answer of the brokers", PATIENCE_S * 4, 0.2)
         return found[0]
 
-    # ---- the course of time ----
+    # ---- steps ----
 
     @contextlib.contextmanager
     def step(self, text):
@@ -165,7 +164,7 @@ class Story:
         assert self.stage.lives % 2 or self.daemon.alive(), f"hpsd ended with {self.daemon.process.poll()}"
         self.cluster.check()
 
-    # ---- what happens to the network ----
+    # ---- events of the network ----
 
     @contextlib.contextmanager
     def relays_are(self, state, nodes):
@@ -203,11 +202,11 @@ class Story:
     def all_cut(self, rng):
         return self.relays_are(rng.choice((relay.CUT, relay.HANG)), range(len(self.cluster.nodes)))
 
-    # ---- to brokers ----
+    # ---- events of brokers ----
 
     @contextlib.contextmanager
     def leader_moved(self, rng):
-        """Of one with replicas to another of them, of one without all that it has."""
+        """Reassign a partition to other brokers: to as many as the topic has replicas."""
         topic = rng.choice([topic for topic in self.topics_now() if not topic.config])
         share, nodes = rng.random(), list(self.cluster.nodes)
         rng.shuffle(nodes)
@@ -234,14 +233,14 @@ class Story:
     def broker_stopped(self, rng):
         return self.broker_away(rng.choice(self.cluster.nodes[kafka_cluster.CONTROLLER + 1:]), "stop")
 
-    # ---- to topics ----
+    # ---- events of topics ----
 
     def topics_now(self):
         return [topic for topic in TOPICS if topic.partitions]
 
     @contextlib.contextmanager
     def topic_grown(self, rng):
-        """By a partition, which has rows as soon as clients see it."""
+        """Add a partition, and write rows to it as soon as clients see it."""
         found = [topic for topic in topics_of("grown") if topic.partitions < topic.most]
         for topic in rng.sample(found, min(1, len(found))):
             with self.topic_locks[topic.name], self.writer.hold(topic):
@@ -254,7 +253,7 @@ class Story:
 
     @contextlib.contextmanager
     def topic_created(self, rng):
-        """The first one of a table, which has rows at once."""
+        """Create the next topic of `late`, and write rows to it at once."""
         for topic in [topic for topic in topics_of("late") if not topic.partitions][:1]:
             with self.topic_locks[topic.name], self.writer.hold(topic):
                 with self.step(f"{topic.name}: created"):
@@ -268,7 +267,7 @@ class Story:
 
     @contextlib.contextmanager
     def topic_gone(self, rng):
-        """For a while; what comes is another one, which may be longer."""
+        """Delete a topic and recreate it later, with fewer, as many or more records."""
         for topic in self.some_read(rng):
             with self.topic_locks[topic.name], self.writer.hold(topic):
                 with self.step(f"{topic.name}: deleted"):
@@ -285,7 +284,7 @@ class Story:
 
     @contextlib.contextmanager
     def topic_made_anew(self, rng):
-        """At once, and it is as long, or longer, soon."""
+        """Delete a topic and recreate it at once. It soon has as many records or more."""
         for topic in self.some_read(rng):
             with self.topic_locks[topic.name], self.writer.hold(topic):
                 with self.step(f"{topic.name}: deleted, made anew at once"):
@@ -300,21 +299,21 @@ class Story:
         yield
 
     def some_read(self, rng):
-        """One topic of which all was read since it was made, if there is any."""
+        """A list of one topic that hpsd has read completely since it was created, or of none."""
         found = [topic for topic in topics_of("anew") if topic.name not in self.unread]
         return rng.sample(found, min(1, len(found)))
 
     def ends(self, topic, more):
-        """Of its partitions, for another topic of so many more records."""
+        """The end of each partition plus `more`."""
         return [end + more for _, (_, end) in sorted(self.insist(lambda: self.cluster.offsets(topic.name)).items())]
 
     def make_known(self, topic, ends, padding=0):
-        """As another one; it is filled."""
+        """Fill the recreated topic, and tell the judge that it was recreated."""
         self.fill_new(topic, ends=ends[:topic.partitions], padding=padding)
         self.strangers[topic.name] = self.judge.fact("made anew", topic.model, time.time(), topic=topic.name)
 
     def adopt(self, topic):
-        """What an operator does who wants the new one: all of it. False: the daemon did not do it."""
+        """Accept the recreated topic as an operator does, from its beginning; whether the daemon did it."""
         self.strangers[topic.name].ended = min(self.strangers[topic.name].ended, time.time())
         with self.step(f"{topic.name}: seek to its beginning"):
             code, _, _ = self.stage.ctl("updates", "seek", "--model", topic.model, "--topic", topic.name, "--to",
@@ -325,7 +324,7 @@ class Story:
 
     @contextlib.contextmanager
     def tombstones_lost(self, rng):
-        """A key is deleted while the leader of its partition is out of reach, until the log says nothing of it."""
+        """Delete a key while hpsd cannot reach the leader, and wait until compaction has removed the tombstone."""
         topic = topics_of("dense")[0]
         key = rng.randrange(MORTAL, KEYS)
         partition = key % topic.partitions
@@ -343,13 +342,13 @@ class Story:
         self.wait(rng.uniform(1, 4))
 
     def leader(self, topic, partition):
-        """The number of its node, or None."""
+        """The index of the leader's node, or None."""
         nodes = [one.node for one in self.cluster.leaders([topic.name], self.cluster.admin())
                  if one.partition == partition]
         return self.cluster.nodes.index(nodes[0]) if nodes and nodes[0] is not None else None
 
     def has_records(self, topic, key):
-        """Whether the log says anything of it."""
+        """Whether the log has records of the key."""
         return any(int(np.frombuffer(message.key(), "<i8")[0]) == key
                    for message in self.insist(lambda: self.cluster.read(topic.name)))
 
@@ -379,7 +378,7 @@ class Story:
             finally:
                 self.cluster.allow("group", "*", "Read")
 
-    # ---- to the daemon ----
+    # ---- events of the daemon ----
 
     @contextlib.contextmanager
     def daemon_killed(self, rng):
@@ -387,7 +386,7 @@ class Story:
         yield
 
     def kill_daemon(self, rng):
-        """It is there again soon."""
+        """Kill the daemon and restart it soon."""
         with self.step("hpsd: killed"):
             self.stage.lives += 1
             self.daemon.kill()
@@ -397,7 +396,7 @@ class Story:
 
     @contextlib.contextmanager
     def throttled(self, rng):
-        """It may read less than is written, and is far behind soon."""
+        """Limit the rate of updates, so that hpsd falls far behind."""
         def set_rate(rows_per_s):
             source = {**self.config["update_source"], "max_rows_per_s": rows_per_s}
             self.daemon.write_config({**self.config, "update_source": source})
@@ -418,7 +417,7 @@ class Story:
         yield
 
     def activate(self):
-        """The other of two versions of one lineage; whether it is active."""
+        """Activate the other version of the same lineage; whether that succeeded."""
         with self.stage.switching():
             with contextlib.suppress(actors.Away):
                 before = self.eyes.see("wide")
@@ -433,12 +432,12 @@ class Story:
 
     @contextlib.contextmanager
     def frozen(self, rng):
-        """A version of another lineage is activated, and left again."""
+        """Activate a version of another lineage, which freezes versions 1 and 2, and switch back."""
         since, facts, self.is_frozen = round(time.time() * 1000) - 5000, [], True
-        with contextlib.suppress(grpc.RpcError):  # it is loaded already, or too much is away
+        with contextlib.suppress(grpc.RpcError):  # it is loaded already, or too many brokers are unreachable
             self.daemon.load("wide", f"{self.work}/wide/{STRANGE}", version=STRANGE, lineage="another")
         try:
-            for _ in range(20):  # it has updates to catch up with, and leaders may be away
+            for _ in range(20):  # the version must catch up first, and leaders may be unreachable
                 if self.switched(STRANGE):
                     break
                 self.wait(0.5)
@@ -472,7 +471,7 @@ class Story:
 
     @contextlib.contextmanager
     def paused(self, rng):
-        model = rng.choice(("wide", "dense"))  # nobody seeks there meanwhile, which ends a pause
+        model = rng.choice(("wide", "dense"))  # no other event seeks in these models; a seek would end the pause
         code, _, _ = self.stage.ctl("updates", "pause", "--model", model)
         fact = self.judge.fact("paused", model, time.time())
         with self.step(f"{model}: paused, exit {code}"):
@@ -494,7 +493,7 @@ class Story:
     LASTS_S = {"network": (1, 7), "brokers": (0.5, 5), "lists": (1, 4), "topics": (1, 5), "daemon": (1, 5)}
 
     def decks(self, name):
-        """Of a track all that can happen, in an order of chance, again and again."""
+        """All events of a track in random order, again and again."""
         rng = random.Random(f"{self.seed}/{name}")
         only = os.environ.get("HPS_CHAOS_ONLY", "")
         events = [event for event in self.TRACKS[name] if re.search(only, event.__name__)]
@@ -503,7 +502,7 @@ class Story:
                 yield event, rng
 
     def track(self, name, deck, end):
-        """One thing after the other, until the round ends."""
+        """Run one event after the other until the round ends."""
         try:
             for event, rng in deck:
                 with contextlib.ExitStack() as happening:
@@ -514,13 +513,13 @@ class Story:
                 if time.monotonic() > end:
                     return
         except BaseException:
-            if not self.stage.failures:  # else it has heard of another's
+            if not self.stage.failures:  # else another thread has failed first
                 self.stage.fail(f"{name}: {traceback.format_exc()}")
 
-    # ---- when all is mended ----
+    # ---- after a round ----
 
     def repair(self):
-        """As an operator: what stands still is told to go on."""
+        """Make all partitions run again, as an operator would."""
         with self.step("all is mended"):
             self.cluster.balance(BY_NAME)
             for topic in [BY_NAME[name] for name in list(self.strangers)]:
@@ -530,7 +529,7 @@ class Story:
             self.is_frozen = False
 
     def await_stranger(self, topic):
-        """That a topic was made anew must be told by now."""
+        """By now hpsd must have detected that the topic was recreated."""
         def states():
             told = self.stage.updates("--model", topic.model, "--refresh") or []
             return {one["state"] for of in told for one in of.get("partitions", []) if one["topic"] == topic.name}
@@ -541,7 +540,7 @@ class Story:
             self.judge.lie("made anew", topic.model, time.time(), f"{topic.name} was made anew, and is {states()}")
 
     def all_run(self):
-        """Whether nothing stands still any more; what does gets a push."""
+        """Whether all partitions run. Thaws, resumes or accepts gaps where necessary."""
         told, is_well = self.stage.updates("--refresh"), True
         for of in told or []:
             model, version, met = of["model"], of["version"], set()
@@ -567,24 +566,24 @@ class Story:
         self.history.accept(topic.name, partition, time.time())
         with self.step(f"{topic.name}:{partition}: the gap is accepted ({reason})"):
             code, _, _ = self.stage.ctl("updates", "accept-gap", *where)
-        if code == 0 and topic is not actors.PUBLISHED:  # whose rows somebody else is writing
+        if code == 0 and topic is not actors.PUBLISHED:  # the Publisher writes its rows
             self.refill(topic)
 
     def refill(self, topic):
-        """Every key is written anew: what was lost does not matter any more."""
+        """Write every key again, so that lost updates no longer matter."""
         self.writer.fill(topic)
         self.revive(topic)
 
     def revive(self, topic):
-        """Keys of compacted topics that are to be deleted later are there."""
+        """Write the keys of compacted topics that `tombstones_lost` deletes later."""
         for key in range(MORTAL, KEYS) if topic.config else ():
             last = self.history.last(topic.model, topic.table, key)
             if last is None or last.is_delete:
                 self.writer.sent(topic, key % topic.partitions, key, False)
 
     def in_log(self, topic, messages):
-        """{key: number of the write that is the last, or None: a tombstone is}, as a stock client reads it. Of what is
-        there we know now, if nobody had told, that it was acknowledged."""
+        """{key: number of its last write; None: a tombstone}, as a stock client reads the log. A write that is found in
+        the log without an acknowledgement counts as acknowledged now."""
         puts, found = collections.defaultdict(int), {}
         for message in messages:
             key = int(np.frombuffer(message.key(), "<i8")[0])
@@ -599,7 +598,7 @@ class Story:
         return found
 
     def eventually(self, holds, what):
-        """Wait for it; meanwhile the operator looks after what stands still: a busy machine makes gaps of its own."""
+        """Wait until `holds()`. The operator repairs partitions that stop: a slow machine causes gaps, too."""
         end = time.monotonic() + 2 * PATIENCE_S
         while not holds():
             assert time.monotonic() < end, f"{what}: not within {2 * PATIENCE_S} s"
@@ -608,7 +607,7 @@ class Story:
             self.gate.wait(0.1)
 
     def compare(self):
-        """Every row is as it was written last, and nothing is old any more."""
+        """Wait until every row equals the last write of its key, and all claims are fresh again."""
         with self.step("all is compared"):
             with self.transactor.resting, self.publisher.resting, self.writer.hold(*TOPICS):
                 self.insist(self.transactor.settle)
@@ -624,14 +623,14 @@ class Story:
             self.await_fresh()
 
     def is_right(self):
-        """Whether all rows are those of the log, which is read when it has changed."""
+        """Whether all rows equal the log. Reads the log again only after new writes."""
         n_writes = len(self.history.updates)
         if self.right[0] != n_writes:
             self.right = n_writes, self.wanted()
         return not self.differing(self.right[1])
 
     def tell_differing(self):
-        """And write it anew, to go on."""
+        """Record the rows that differ as lies, and write their topics again so that the test can continue."""
         differing = self.differing(self.right[1])
         for model, version, table, key, number, right in differing[:4 * SHOWN]:
             self.judge.lie("row for ever", model, time.time(), f"{model}/{version}, table {table}, key {key} is "
@@ -641,7 +640,7 @@ class Story:
                 self.refill(topic)
 
     def wanted(self):
-        """{(model, table, key): number of its last write; None: there is to be no row}. The log is asked."""
+        """{(model, table, key): number of its last write; None: no row}, from the log."""
         found, topics = {}, self.topics_now()
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             read = pool.map(lambda topic: self.cluster.read(topic.name), topics)
@@ -658,7 +657,7 @@ class Story:
         return found
 
     def differing(self, wanted):
-        """[(model, version, table, key, the write that is there, the one that is right)]"""
+        """[(model, version, table, key, number of the write that is returned, expected number)]"""
         found = []
         for model, version in (("wide", FIRST), ("wide", SECOND), *((model, 0) for model in MODELS[1:-1])):
             sight = self.eyes.see(model, version)
@@ -669,7 +668,7 @@ class Story:
         return found
 
     def await_fresh(self):
-        """It may be as careful as it likes, but not for ever."""
+        """hpsd must report fresh models within a bounded time."""
         for model in MODELS[:-1]:
             self.eventually(lambda model=model: self.looks_fresh(model), f"{model} to be fresh")
             self.eventually(lambda model=model: self.waits(model), f"{model} to be waited for")
@@ -691,7 +690,7 @@ class Story:
         return (found["update_source_up"].get((model,)) == 1
                 and found["update_staleness_seconds"].get((model,), np.inf) < 2 * PACE)
 
-    # ---- its course ----
+    # ---- the run ----
 
     def run(self):
         for topic in TOPICS:
@@ -720,7 +719,7 @@ class Story:
             self.compare()
 
     def told(self):
-        """What was found, by kind, each with what happened around it."""
+        """The lies by kind, each with the steps around it."""
         lines = []
         def kind_of(lie):
             return lie.kind, lie.model
@@ -737,7 +736,7 @@ class Story:
         return "\n".join(lines)
 
     def logged(self, begun, ended):
-        """What hpsd, in all its lives, said of updates between."""
+        """Lines about updates that hpsd logged in this time, before and after restarts."""
         said = []
         for path in glob.glob(f"{self.work}/*.log"):
             with open(path, encoding="utf-8", errors="replace") as f:
@@ -771,7 +770,7 @@ class Story:
         self.daemon.kill()
 
 
-def test_kafka_when_all_happens_to_it_then_nothing_claims_more_than_is_so():
+def test_freshness_claims_when_kafka_and_hpsd_fail_then_each_claim_matches_the_rows():
     seed = kill_seed()
     with scratch() as work, kafka_cluster.Cluster(f"{work}/kafka") as cluster:
         story = Story(work, cluster, seed)

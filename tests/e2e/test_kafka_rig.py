@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker that the other tests lean on does what they ask of it."""
+"""Tests of the brokers in tests/lib that other tests use."""
 import contextlib
 import glob
 import os
@@ -25,7 +25,7 @@ done
 
 
 def test_broker_when_records_are_written_then_read_back(broker):
-    topic = broker.create("rig.plain", 2, retention_ms=-1)  # of one record the time is long ago
+    topic = broker.create("rig.plain", 2, retention_ms=-1)  # the time of one record is long ago
     broker.write(topic, [{"key": b"k", "value": b"v", "partition": 1, "timestamp": 1234},
                          {"key": b"", "value": b"", "partition": 0},
                          {"key": None, "value": None, "partition": 0, "headers": [("h", b"\x01")]}])
@@ -37,7 +37,7 @@ def test_broker_when_records_are_written_then_read_back(broker):
     assert broker.offsets(topic) == {0: (0, 2), 1: (0, 1)}
 
 
-def test_broker_when_topic_grows_and_is_made_anew_then_partitions_and_offsets_tell(broker):
+def test_broker_when_a_topic_grows_and_is_recreated_then_partitions_and_offsets_show_it(broker):
     topic = broker.create("rig.grows", 1)
     broker.write(topic, [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])
     broker.grow(topic, 3)
@@ -61,7 +61,7 @@ def test_broker_when_killed_and_started_then_same_port_and_data(own_broker):
     assert own_broker.offsets(topic) == {0: (0, 1)}
 
 
-def test_fetch_when_another_is_at_it_then_waits_for_what_that_one_gets(work):
+def test_fetch_when_another_process_fetches_then_waits_for_its_jars(work):
     os.mkdir(f"{work}/bin")
     with open(f"{work}/bin/mvn", "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o755)) as f:
         f.write(MAVEN)
@@ -78,7 +78,7 @@ def test_fetch_when_another_is_at_it_then_waits_for_what_that_one_gets(work):
             return len(f.readlines())
 
     def waiting():
-        """The processes that wait for a lock on a file."""
+        """Pids of processes that wait for a lock on a file."""
         with open("/proc/locks", encoding="utf-8") as f:
             return {int(line.split()[5]) for line in f if " -> FLOCK" in line}
 
@@ -94,13 +94,13 @@ def test_fetch_when_another_is_at_it_then_waits_for_what_that_one_gets(work):
     finally:
         for one in many:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(one.pid, signal.SIGKILL)  # its mvn too
+                os.killpg(one.pid, signal.SIGKILL)  # also ends its mvn
     assert os.listdir(f"{work}/kafka/jars") == ["kafka_0.jar"]
     assert calls() == 1
     assert not glob.glob(f"{work}/kafka/jars.[0-9]*")
 
 
-# ---- three of them -------------------------------------------------------------------------------------
+# ---- three brokers -------------------------------------------------------------------------------------
 
 @pytest.fixture(name="three_brokers", scope="module")
 def three_brokers_fixture():
@@ -113,14 +113,14 @@ def three_brokers_fixture():
 
 
 def front(three_brokers):
-    """A client where the program under test is."""
+    """A client that connects as the program under test does."""
     config = dict(pair.split("=", 1) for pair in three_brokers.properties)
     return three_brokers.kafka().Consumer({"bootstrap.servers": three_brokers.fronts.replace(";", ","), "group.id": "front",
                                      "auto.offset.reset": "earliest", "log_level": 0, **config})
 
 
 def is_seen(three_brokers, topic, n):
-    """Whether a new client in front reads so many records of the first partition, and nothing else, within a moment."""
+    """Whether a new client of the relays soon reads n records of the first partition, and no errors."""
     consumer = front(three_brokers)
     try:
         consumer.assign([three_brokers.kafka().TopicPartition(topic, 0, 0)])
@@ -134,7 +134,7 @@ def leader(three_brokers, topic):
     return one.node
 
 
-def test_cluster_when_rights_are_taken_then_the_front_has_none_and_tests_go_on(three_brokers):
+def test_cluster_when_permissions_are_removed_then_only_clients_of_the_relays_lose_them(three_brokers):
     topic = three_brokers.create("rights", 1, replicas=3)
     three_brokers.write(topic, [(b"a", b"1")])
     assert not is_seen(three_brokers, topic, 1)
@@ -145,7 +145,7 @@ def test_cluster_when_rights_are_taken_then_the_front_has_none_and_tests_go_on(t
     assert len(three_brokers.read(topic)) == 1
 
 
-def test_cluster_when_a_leader_is_behind_a_relay_that_is_cut_then_only_the_front_misses_it(three_brokers):
+def test_cluster_when_a_relay_is_cut_then_only_clients_of_the_relays_lose_the_leader(three_brokers):
     topic = three_brokers.create("cut", 1, replicas=2)
     three_brokers.allow("topic", topic, "Read", "Describe")
     three_brokers.write(topic, [(b"a", b"1")])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hpsd's consumer may do with which rights on a broker that grants none by itself, and that nothing waits for a
-right that it need not have. The table in docs/updates.md is what this holds."""
+"""What hpsd's consumer can do with which permissions, on a broker that grants none by default. Nothing may wait for a
+permission that it does not need. The table in docs/updates.md must agree with these tests."""
 import os
 import subprocess
 import time
@@ -14,13 +14,13 @@ from rig import Authority, Table, kafka, refused, scratch, until
 from test_updates import DIM, KEYS, config_of, keyed, updates, values, wait_now
 
 USER, PASSWORD = "hpsd", "one-two-three"
-SOON_S = 20  # waiting for an answer of the coordinator takes 44
+SOON_S = 20  # waiting for a response of the coordinator would take 44 s
 
 pytestmark = pytest.mark.one_thread
 
 
 class Guarded:
-    """A broker at whose secure listener only what was granted is allowed."""
+    """A broker with a secure listener on which only granted operations are allowed."""
 
     def __init__(self, work):
         self.authority = Authority(work, "right")
@@ -39,7 +39,7 @@ class Guarded:
                       sasl_username=USER, sasl_password=PASSWORD, ssl_ca_location=self.authority.path)
 
     def source(self):
-        """More options of update_source."""
+        """Additional options of update_source."""
         return {"brokers": self.broker.secure_bootstrap,
                 "properties": ["security.protocol=SASL_SSL", "sasl.mechanisms=PLAIN", f"sasl.username={USER}",
                                f"sasl.password={PASSWORD}", f"ssl.ca.location={self.authority.path}"]}
@@ -71,7 +71,7 @@ def guarded_broker():
 
 
 def first_record(guarded, reader, topic, tag):
-    """How long the first record of a new topic takes to come, a commit being under way."""
+    """Read the first record of a new topic while a commit is in flight; the time that this takes."""
     guarded.broker.create(topic)
     guarded.broker.write(topic, [(b"k", b"%d" % tag)])
     begun, n = time.monotonic(), len(reader.records)
@@ -82,17 +82,17 @@ def first_record(guarded, reader, topic, tag):
     return took
 
 
-def test_reading_when_there_is_no_right_on_the_group_then_it_waits_for_nothing(guarded):
+def test_consumer_when_it_has_no_permission_on_the_group_then_reads_without_delay(guarded):
     kafka_module = guarded.broker.kafka()
     guarded.grant("topic", "hps_et.ungrouped.", "Read", "DescribeConfigs")
     with guarded.reader("ungrouped") as reader:
         took = [first_record(guarded, reader, f"hps_et.ungrouped.t{i}", i) for i in range(3)]
         assert max(took) < SOON_S, took
         assert reader.event(COMMITS)[4] == PERMISSION
-        # Nor after the broker was away.
+        # Nor after a restart of the broker.
         guarded.broker.restart()
         assert first_record(guarded, reader, "hps_et.ungrouped.t3", 3) < SOON_S
-        assert COMMITS not in reader.kinds()  # told once
+        assert COMMITS not in reader.kinds()  # reported once
         guarded.grant("group", "group.ungrouped", "Read")
         assert reader.event(COMMITS)[4] == OK
         tool = guarded.broker.consumer(**{"group.id": "group.ungrouped"})
@@ -101,15 +101,15 @@ def test_reading_when_there_is_no_right_on_the_group_then_it_waits_for_nothing(g
         tool.close()
 
 
-def test_topics_when_rights_are_granted_one_by_one_then_each_shows_what_it_is_for(guarded):
+def test_topics_when_permissions_are_granted_one_by_one_then_each_enables_its_operation(guarded):
     topic = guarded.broker.create("hps_et.bare.a", 1, cleanup_policy="compact")
     guarded.broker.write(topic, [(b"k", b"v")])
     with guarded.reader("bare") as reader:
-        # Without DESCRIBE a topic is not there.
+        # Without Describe the topic does not exist for hpsd.
         assert reader.topics() == {}
         reader.until(lambda: reader.heard(topic, 0)[0] == PERMISSION, "the refusal of the leader")
         assert reader.offsets(topic, 0)[0] == PERMISSION
-        # With it, it is listed, and its leader says how long it is; its records are not to be read.
+        # With Describe the topic is listed, and its leader reports offsets; records cannot be read.
         guarded.grant("topic", topic, "Describe")
         reader.until(lambda: topic in reader.topics(), "the topic")
         assert reader.topics()[topic] == (1, COMPACTION["unknown"], -1, NO_TIME)
@@ -118,7 +118,7 @@ def test_topics_when_rights_are_granted_one_by_one_then_each_shows_what_it_is_fo
         reader.ask("assign", topic, 0, 0, 7)
         assert reader.event(FAILED)[1:5:3] == (7, PERMISSION)
         assert reader.recall(topic, 0, 0)[0] == PERMISSION
-        # How it is set: whether deletes may be lost.
+        # DescribeConfigs shows the settings that say whether deletes may be lost.
         guarded.grant("topic", topic, "DescribeConfigs")
         reader.until(lambda: reader.topics()[topic] == (1, COMPACTION["yes"], 86400000, CREATED), "topic settings")
         guarded.grant("topic", topic, "Read")
@@ -126,7 +126,7 @@ def test_topics_when_rights_are_granted_one_by_one_then_each_shows_what_it_is_fo
         assert reader.values(1) == [b"v"]
         reader.event(CAUGHT_UP)
         assert reader.recall(topic, 0, 0)[:4] == (OK, 0, 0, 0)
-        # Dead letters: of the records that the last poll brought.
+        # Dead letters: copies of the records from the last poll.
         guarded.broker.create("letters")
 
         def letters():
@@ -138,11 +138,11 @@ def test_topics_when_rights_are_granted_one_by_one_then_each_shows_what_it_is_fo
         with pytest.raises(RuntimeError, match=f"failed {PERMISSION} "):
             letters()
         guarded.grant("topic", "letters", "Write")
-        letters()  # at once, though it was refused just now
+        letters()  # works at once, although it was refused before
         assert [m.value() for m in guarded.broker.read("letters")] == [b"v"]
 
 
-def test_freshness_when_a_topic_is_hidden_then_no_version_claims_it_after_a_crash_too(guarded, daemon, work):
+def test_freshness_when_a_topic_is_hidden_then_no_version_claims_it_even_after_a_crash(guarded, daemon, work):
     for name in "ab":
         guarded.grant("topic", guarded.broker.create(f"hps_et.hidden.{name}", 1), "Read")
         Table(name, np.arange(KEYS), np.ones((KEYS, DIM), "<f4")).save(f"{work}/files")
@@ -161,7 +161,7 @@ def test_freshness_when_a_topic_is_hidden_then_no_version_claims_it_after_a_cras
     guarded.grant_no_more("hps_et.hidden.b", "Read")
     guarded.broker.write("hps_et.hidden.b", [keyed(1, 101)])
     check(5)
-    one.load("hidden", f"{work}/files", version=3)  # begins before the other one at a start
+    one.load("hidden", f"{work}/files", version=3)  # at a start, it begins before the other version
     check(3)
     one.kill()
     one.restart()
@@ -171,7 +171,7 @@ def test_freshness_when_a_topic_is_hidden_then_no_version_claims_it_after_a_cras
         values(one.stub(), "hidden", "a", version=3, max_staleness_ms=3600_000)
     guarded.grant("topic", "hps_et.hidden.b", "Read")
     for version in (3, 5):
-        def resumed(version=version):  # the broker knows of the right a moment later
+        def resumed(version=version):  # the broker applies the permission a moment later
             one.ctl("updates", "resume", "--model", "hidden", "--version", version)
             return in_state("running", version) == {"a", "b"}
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Updates through a broker that asks for TLS and a password: what is needed passes through to librdkafka, and what is
-wrong is said, by hpsd and by hps-publish alike."""
+"""Updates through a broker that requires TLS and a password. Properties are passed to librdkafka, and hpsd and
+hps-publish report the same errors."""
 import os
 import subprocess
 
@@ -16,7 +16,7 @@ USER, PASSWORD = "trainer", "one-two-three"
 
 
 class Secure:
-    """A broker, and what a client of it is to be told."""
+    """A broker, and the properties that its clients need."""
 
     def __init__(self, work):
         self.authority, self.other = Authority(work, "right"), Authority(work, "wrong")
@@ -34,7 +34,7 @@ class Secure:
                 f"sasl.password={password}", f"ssl.ca.location={(authority or self.authority).path}"]
 
     def wrong(self):
-        """[(properties, words of the reason)]: each wrong in one thing."""
+        """[(properties, words of the error)]; each list of properties has one mistake."""
         return [(self.properties("PLAIN", password="wrong"), ("Authentication failed",)),
                 (self.properties("SCRAM-SHA-256", password="wrong"), ("Authentication failed",)),
                 (self.properties("PLAIN", authority=self.other), ("certificate verify failed",)),
@@ -73,7 +73,8 @@ def publish(secure, model, properties, lines, *args, code=0):
 
 
 def refused_publish(*args):
-    """A refusal counts when the time for the broker's answer is over, which may be too little to hear of it."""
+    """Publish and return the error. The tool reports a refusal after its timeout; a short timeout may end before the
+    broker has refused."""
     limit_s = 3
     while (error := publish(*args, "--timeout", limit_s, code=REFUSED)) is None:
         assert limit_s < PATIENCE_S
@@ -86,7 +87,7 @@ def value(stub, model, key):
 
 
 @pytest.mark.parametrize("ours, theirs", (("SCRAM-SHA-256", "PLAIN"), ("PLAIN", "SCRAM-SHA-256")))
-def test_updates_when_tls_and_a_password_are_asked_then_they_arrive(secure, daemon, work, ours, theirs):
+def test_updates_when_the_broker_requires_tls_and_a_password_then_they_are_applied(secure, daemon, work, ours, theirs):
     model = f"safe{len(ours)}"
     letters = secure.broker.create(f"letters.{model}")
     topic = secure.broker.create(f"hps_et.{model}.a", 2)
@@ -104,7 +105,7 @@ def test_updates_when_tls_and_a_password_are_asked_then_they_arrive(secure, daem
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_updates_when_the_broker_refuses_then_both_say_why_and_lookups_go_on(secure, daemon, work, number):
+def test_updates_when_the_broker_refuses_then_hpsd_and_hps_publish_report_it_and_lookups_succeed(secure, daemon, work, number):
     properties, words = secure.wrong()[number]
     model = f"refused{number}"
     topic = secure.broker.create(f"hps_et.{model}.a", 1)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kill -9 during loads, switches, unloads and starts: what is served afterwards is old or new, and whole.
+"""kill -9 during loads, switches, unloads and starts. Afterwards hpsd must serve the old or the new state, completely.
 
-hpsd runs with a library (tests/fault/killpoint.c) that ends it before a chosen one of the calls that
-change its files, in half of the cases with half of a write done. A window is a step of an operation: calls
-of one kind. Each is met, at a random call of it, and after each kill another hpsd is asked for everything.
+hpsd runs with a library (tests/fault/killpoint.c) that kills it before a chosen call that changes its files, or, in
+half of the cases, after half of a write. A window is a step of an operation: calls of one kind. The test kills hpsd in
+each window, at a random call. After each kill it restarts hpsd and checks everything.
 
-HPS_KILLS sets how many kills (the default is for `./dev check`), HPS_KILL_SEED the random choices.
+HPS_KILLS is the number of kills (the default is for `./dev check`), HPS_KILL_SEED the seed.
 """
 import collections
 import copy
@@ -28,22 +28,22 @@ KILLS = kills(60)
 MIB = 1 << 20
 SEEDS = (1, 2, 3)  # of the model files
 KEEP_VERSIONS = 3
-VERSION_BYTES = 17 * MIB  # of its rows, more than a sort may take in memory
+VERSION_BYTES = 17 * MIB  # of its rows; more memory than a sort may use
 RECORDS = "hpsd/*.log"
 
-# Operation, and calls of it by name and path below the state directory.
+# The operation, and its calls by name and path below the state directory.
 CREATION = ("creation", "*")
 WINDOWS = [
-    ("load", "write hpsd/MANIFEST*"),  # the family, the ingest
+    ("load", "write hpsd/MANIFEST*"),  # the column family, the ingest
     ("load", "rename hpsd/OPTIONS*"),
     ("load", "mkdir hpsd/load-*"),
-    ("load", "pwrite tmp/*"),  # runs of the external sort
+    ("load", "pwrite tmp/*"),  # sorted runs of the external sort
     ("load", "write hpsd/load-*.sst"),
     ("load", "fdatasync hpsd/load-*.sst"),
     ("load", "link hpsd/*.sst"),  # the ingest begins
     ("load", "fdatasync hpsd/0*.sst"),
     ("load", "fdatasync hpsd/MANIFEST*"),
-    ("load", "unlink hpsd/load-*"),  # it is done, the catalog does not know
+    ("load", "unlink hpsd/load-*"),  # ingested, but not in the catalog yet
     ("load", "remove hpsd/load-*"),
     ("load", "write " + RECORDS),
     ("load", "*"),
@@ -54,7 +54,7 @@ WINDOWS = [
     ("rollback", "* " + RECORDS),
     ("unload", "write " + RECORDS),
     ("unload", "fdatasync " + RECORDS),
-    ("unload", "write hpsd/MANIFEST*"),  # the catalog has forgotten it, the family goes
+    ("unload", "write hpsd/MANIFEST*"),  # removed from the catalog; its column family is dropped
     ("unload", "fdatasync hpsd/MANIFEST*"),
     ("unload", "rename hpsd/OPTIONS*"),
     ("unload", "unlink hpsd/*.sst"),
@@ -65,17 +65,17 @@ WINDOWS = [
 
 
 class State:
-    """What a catalog holds. previous None: not known which of two."""
+    """The content of a catalog. previous None: one of two versions, unknown which."""
 
     def __init__(self):
         self.seeds, self.active, self.previous = {}, 0, 0
-        self.been = []  # versions that have been active, the latest last: keep_versions counts these alone
+        self.been = []  # versions that were active, the latest last; keep_versions counts only these
 
     def seen(self):
         return self.seeds, self.active
 
     def after(self, operation, version, seed=0):
-        """States that a kill during the operation may leave: as it was, in between, as it is to be."""
+        """The states that a kill during the operation may leave: the old one, those in between, the new one."""
         states = [self]
 
         def then(**changes):
@@ -99,7 +99,7 @@ class State:
         if operation in ("activate", "rollback"):
             activate(self.active if operation == "activate" else 0)
         elif operation == "unload":
-            if version == self.active:  # the last one
+            if version == self.active:  # the last version
                 then(previous=0)
             leave(version)
             if version == self.active:
@@ -114,7 +114,7 @@ class State:
 
 
 class Story:
-    """A daemon that is killed again and again, and what its catalog must hold."""
+    """A daemon that is killed again and again, and the expected content of its catalog."""
 
     def __init__(self, work, rng):
         self.work, self.rng, self.state, self.steps = work, rng, State(), []
@@ -128,7 +128,7 @@ class Story:
         config = default_config(server={
             "model_roots": [work], "load_memory_bytes": "16MiB", "disk_free_min_bytes": "8MiB",
             "keep_versions": KEEP_VERSIONS, "hot_keys_save_s": 0})
-        self.counts = collections.Counter()  # calls of a window in an operation that went well
+        self.counts = collections.Counter()  # calls of a window in an undisturbed operation
         self.killed = collections.Counter()  # kills by window
         self.daemon = Daemon(work, config, wrapper=self.point.wrapper)
         self.learn("creation")
@@ -145,7 +145,7 @@ class Story:
                 self.counts[window] = len(fnmatch.filter(trace, window[1]))
 
     def choose(self, operation):
-        """(version, seed, arguments of hpsctl) that make sense now; None: none do."""
+        """(version, seed, arguments of hpsctl) of a possible operation, or None."""
         state, rng = self.state, self.rng
         others = sorted(set(state.seeds) - {state.active})
         if operation in ("load", "switching load"):
@@ -168,7 +168,7 @@ class Story:
         return done.returncode, done.stdout + done.stderr
 
     def do(self, operation):
-        """Carry it out undisturbed."""
+        """Run the operation without a kill."""
         version, seed, args = self.choose(operation)
         self.steps.append(" ".join(args))
         self.point.take_trace()
@@ -178,7 +178,7 @@ class Story:
         self.state = self.state.after(operation, version, seed)[-1]
 
     def prepare(self, operation):
-        """Make what the operation needs."""
+        """Run operations until this operation is possible."""
         needed = {"switching load": 1, "activate": 2, "rollback": 2, "unload": 2}
         while len(self.state.seeds) < needed.get(operation, 0):
             self.do("load")
@@ -188,7 +188,7 @@ class Story:
     # ---- kills ----
 
     def kill(self, window):
-        """Kill it in this operation, now and then in the start after it too, and look at what is left."""
+        """Kill hpsd in this operation, sometimes also in the start after it, and check the result."""
         self.prepare(window[0])
         if window[0] in ("start", "creation"):
             states = [self.state]
@@ -202,7 +202,7 @@ class Story:
         self.settle(states)
 
     def kill_operation(self, window):
-        """The states that it may have left."""
+        """Kill hpsd in the operation; the states that this may leave."""
         version, seed, args = self.choose(window[0])
         self.arm(window, " ".join(args))
         code, text = self.hpsctl(args)
@@ -210,7 +210,7 @@ class Story:
         if code != 0:
             assert self.daemon.process.wait(PATIENCE_S) == -signal.SIGKILL, text
         self.end(window)
-        return states if code != 0 else states[-1:]  # what was said to be done is done
+        return states if code != 0 else states[-1:]  # if hpsctl reported success, the operation is complete
 
     def kill_start(self, window):
         self.daemon.kill()
@@ -232,7 +232,7 @@ class Story:
         self.point.arm(window[1], number, torn)
 
     def end(self, window):
-        """The kill, if it has not come yet, and at which call it came."""
+        """Disarm the kill if it has not happened; record where it happened."""
         if self.daemon.alive():
             self.point.disarm()
             self.steps.append("killed when it was done")
@@ -244,10 +244,10 @@ class Story:
             self.killed[window] += fnmatch.fnmatch(last, window[1])
         self.daemon.kill()
 
-    # ---- judgement ----
+    # ---- checks ----
 
     def settle(self, states):
-        """Find the state that the catalog is in, and look at everything."""
+        """Find the state of the catalog among the possible ones, and check everything."""
         models = self.daemon.ctl("-o", "json", "models")[0].get("models", [])
         versions = models[0]["versions"] if models else []
         seeds = {int(v["version"]): int(v["source"][-1]) for v in versions}
@@ -279,7 +279,7 @@ class Story:
             ask(stub, "m", {"small": [1]}, version=max(self.state.seeds, default=0) + 1)
 
     def check_disk(self):
-        """Nothing but what the catalog names takes room."""
+        """Only versions of the catalog may use disk space."""
         state = self.daemon.state
         families = {"default", "catalog"} | {f"m@{version}" for version in self.state.seeds}
         assert set(rocksdb_families(f"{state}/hpsd")) == families
@@ -299,7 +299,7 @@ class Story:
         assert others < 8 * MIB
 
 
-def test_kill_when_at_any_call_that_changes_files_then_the_catalog_is_old_or_new_and_whole(work):
+def test_kill_when_at_any_call_that_changes_files_then_the_catalog_is_old_or_new_and_complete(work):
     seed = kill_seed()
     rng = random.Random(seed)
     story = Story(work, rng)
@@ -308,7 +308,7 @@ def test_kill_when_at_any_call_that_changes_files_then_the_catalog_is_old_or_new
             story.kill(CREATION)
         for operation in ("load", "switching load", "activate", "rollback", "unload"):
             story.do(operation)
-        known = [window for window in WINDOWS if story.counts[window]]  # another RocksDB lacks some
+        known = [window for window in WINDOWS if story.counts[window]]  # other versions of RocksDB lack some
         assert len(known) > len(WINDOWS) * 3 / 4, f"calls that never came: {set(WINDOWS) - set(known)}"
         windows = [window for _ in range(-(-KILLS // len(known)))
                    for window in rng.sample(known, len(known))]
@@ -316,7 +316,7 @@ def test_kill_when_at_any_call_that_changes_files_then_the_catalog_is_old_or_new
             story.kill(windows.pop())
         for window in known:
             for _ in range(20):
-                if story.killed[window] == 0:  # it chose a call that did not come
+                if story.killed[window] == 0:  # the chosen call did not happen
                     story.kill(window)
             assert story.killed[window] > 0, f"never killed in {window}"
     except BaseException:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clients of KServe v2 and Triton ask beside lookups, over gRPC with stubs of the stock kind and over HTTP/1.1 with
-the client of Python: what is ready, what a model looks like in its two views, how it fares, its loads and unloads."""
+"""KServe v2 and Triton calls except inference, over gRPC with stock stubs and over HTTP/1.1 with Python's client:
+readiness, metadata and configuration of both views of a model, statistics, loads and unloads."""
 import hashlib
 import http.client
 import itertools
@@ -53,7 +53,7 @@ class Client:
 
 
 class Http:
-    """One connection that is kept."""
+    """A client with one persistent connection."""
 
     def __init__(self, daemon, token=None):
         host, _, port = daemon.kserve[0].rpartition(":")
@@ -61,7 +61,7 @@ class Http:
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def ask(self, verb, path, body=None):
-        """(status, what its JSON says, or nothing)"""
+        """(status, parsed JSON or None)"""
         text = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
         self.connection.request(verb, "/v2" + path, text, self.headers)
         reply = self.connection.getresponse()
@@ -89,7 +89,7 @@ def over_http(served):
 
 
 def roles_file(work, rules):
-    """A role file of {name: its rule}; the token of each is its name."""
+    """Write a role file for {name: its rule}. The token of each identity is its name."""
     path = os.path.join(work, "roles.json")
     with open(path, "w", encoding="utf-8") as f:
         json.dump({"rules": [{"who": [f"token:{name}"], **rule} for name, rule in rules.items()],
@@ -99,7 +99,7 @@ def roles_file(work, rules):
 
 # ---- the server --------------------------------------------------------------------------------------
 
-def test_server_when_asked_then_live_ready_and_only_what_is_built(served, web):
+def test_server_when_a_model_is_loaded_then_live_ready_and_lists_its_extensions(served, web):
     client = Client(served)
     assert client.ServerLive().live and client.ServerReady().ready
     about = client.ServerMetadata()
@@ -133,7 +133,7 @@ def test_server_when_a_model_cannot_be_loaded_then_live_but_not_ready(work, daem
     assert status == 503 and "failed to load" in error["error"]
 
 
-def test_server_when_reflected_then_the_service_is_listed_and_its_health_known(served):
+def test_server_when_queried_by_reflection_and_health_then_knows_the_kserve_service(served):
     service = reflected.Service(served.channel(), "inference.GRPCInferenceService")
     assert service.method("ServerLive")(service.message("ServerLiveRequest")()).live
     health = health_grpc.HealthStub(served.channel())
@@ -142,7 +142,7 @@ def test_server_when_reflected_then_the_service_is_listed_and_its_health_known(s
 
 
 @pytest.mark.parametrize("kind", ["System", "Cuda"])
-def test_shared_memory_when_none_can_be_registered_then_there_is_none(served, web, kind):
+def test_shared_memory_when_no_region_is_registered_then_status_is_empty(served, web, kind):
     client, path = Client(served), f"/{kind.lower()}sharedmemory"
     assert not getattr(client, f"{kind}SharedMemoryStatus")().regions and web.get(f"{path}/status") == (200, [])
     with refused(NOT_FOUND, f"Unable to find {kind.lower()} shared memory region: 'r'"):
@@ -158,14 +158,14 @@ def test_shared_memory_when_none_can_be_registered_then_there_is_none(served, we
     ("CudaSharedMemoryRegister", ("POST",), ("/cudasharedmemory/region/{}/register",)),
     ("TraceSetting", ("GET", "POST"), ("/trace/setting", "/models/{}/trace/setting")),
     ("LogSettings", ("GET", "POST"), ("/logging",))])
-def test_server_when_a_method_is_not_built_then_unimplemented_by_its_name(served, web, method, verbs, paths):
+def test_server_when_a_method_is_not_implemented_then_the_error_names_it(served, web, method, verbs, paths):
     with refused(UNIMPLEMENTED, f"{method} is not built: "):
         getattr(Client(served), method)()
     for verb, path in itertools.product(verbs, paths):
         status, error = web.ask(verb, path.replace("{}", "m"), b"{}" if verb == "POST" else None)
         assert status == 501 and f"{method} is not built: " in error["error"], (verb, path)
         counter = f'hpsd_rpc_requests_total{{method="v2{path}",code="UNIMPLEMENTED"}}'
-        until(lambda name=counter: served.metrics().get(name, 0) > 0, counter)  # counted as the call closes
+        until(lambda name=counter: served.metrics().get(name, 0) > 0, counter)  # counted when the call closes
 
 
 # ---- models ------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def shapes(tensors):
     return [(t.name, t.datatype, list(t.shape)) for t in tensors]
 
 
-def test_metadata_when_asked_for_the_model_then_as_hps_showed_it(served):
+def test_metadata_when_of_a_model_then_it_equals_that_of_hps(served):
     about = Client(served).ModelMetadata(name="m")
     assert (about.name, list(about.versions), about.platform) == ("m", ["1"], "hps")
     assert shapes(about.inputs) == [("KEYS", "INT64", [-1, -1]), ("NUMKEYS", "INT32", [-1, -1])]
@@ -182,7 +182,7 @@ def test_metadata_when_asked_for_the_model_then_as_hps_showed_it(served):
     assert about.properties["label"] == "nightly"
 
 
-def test_metadata_when_asked_for_its_tables_then_an_output_for_each(served):
+def test_metadata_when_of_the_tables_view_then_one_output_per_table(served):
     about = Client(served).ModelMetadata(name="m.tables")
     assert (about.name, list(about.versions), about.platform) == ("m.tables", ["1"], "hps")
     assert shapes(about.inputs) == [(f"{table}{more}", kind, [-1]) for table in ("items", "users")
@@ -194,7 +194,7 @@ def dims(tensors):
     return [(t.name, config_pb.DataType.Name(t.data_type), list(t.dims)) for t in tensors]
 
 
-def test_config_when_asked_for_the_model_then_batches_of_its_ps_json(served):
+def test_config_when_of_a_model_then_max_batch_size_is_from_ps_json(served):
     config = Client(served).ModelConfig(name="m").config
     assert (config.name, config.backend, config.max_batch_size) == ("m", "hps", 1024)
     assert dims(config.input) == [("KEYS", "TYPE_INT64", [-1]), ("NUMKEYS", "TYPE_INT32", [-1])]
@@ -204,14 +204,14 @@ def test_config_when_asked_for_the_model_then_batches_of_its_ps_json(served):
     assert config.HasField("model_transaction_policy") and not config.model_transaction_policy.decoupled
 
 
-def test_config_when_asked_for_its_tables_then_inputs_are_optional_and_not_batched(served):
+def test_config_when_of_the_tables_view_then_inputs_are_optional_and_not_batched(served):
     config = Client(served).ModelConfig(name="m.tables").config
     assert (config.name, config.backend, config.max_batch_size) == ("m.tables", "hps", 0)
     assert [tensor.optional for tensor in config.input] == [True] * 6
     assert dims(config.output) == [("items", "TYPE_FP32", [-1, 4]), ("users", "TYPE_FP32", [-1, 5])]
 
 
-def test_config_when_no_ps_json_names_the_model_then_no_batches(served, work):
+def test_config_when_ps_json_lacks_the_model_then_not_batched(served, work):
     tables(1)[0].save(f"{work}/other")
     served.load("other", f"{work}/other")
     config = Client(served).ModelConfig(name="other").config
@@ -219,7 +219,7 @@ def test_config_when_no_ps_json_names_the_model_then_no_batches(served, work):
     assert dims(config.input) == [("KEYS", "TYPE_INT64", [-1, -1]), ("NUMKEYS", "TYPE_INT32", [-1, -1])]
 
 
-def test_versions_when_there_are_two_then_by_number_label_or_the_active_one(served, work):
+def test_versions_when_there_are_two_then_number_or_label_selects_one_and_the_active_is_default(served, work):
     client = Client(served)
     tables(1)[0].save(f"{work}/next")
     served.load("m", f"{work}/next", label="canary")
@@ -237,7 +237,7 @@ def test_versions_when_there_are_two_then_by_number_label_or_the_active_one(serv
     assert outputs("") == ["items"]
 
 
-def test_names_when_nobody_has_them_then_the_error_is_tritons(served, web):
+def test_names_when_unknown_then_the_error_is_tritons(served, web):
     client = Client(served)
     for ask_for in (client.ModelMetadata, client.ModelConfig, client.ModelStatistics):
         with refused(NOT_FOUND, "Request for unknown model: 'x' is not found; models here: m"):
@@ -274,21 +274,21 @@ def test_names_when_nobody_has_them_then_the_error_is_tritons(served, web):
 # ---- statistics --------------------------------------------------------------------------------------
 
 def numbers(one):
-    """All that only rises."""
+    """All values that may only increase."""
     durations = [getattr(one.inference_stats, name) for name in ("success", "fail", *PARTS)]
     return [one.last_inference, one.inference_count, one.execution_count,
             *(number for duration in durations for number in (duration.count, duration.ns))]
 
 
 def counted(client, wanted, **asked):
-    """The statistics of "m", once so many lookups are over: one is when its answer has been taken."""
+    """The statistics of "m" after `wanted` lookups have ended. A lookup ends when its reply has been read."""
     def found():
         one = client.stats(**asked)["m", "1"]
         return one if one.inference_stats.success.count == wanted else None
     return until(found, f"{wanted} look-ups")
 
 
-def test_statistics_when_lookups_are_made_then_counted_with_their_times(served, web):
+def test_statistics_when_lookups_end_then_they_are_counted_with_their_times(served, web):
     client, stub = Client(served), served.stub()
     before = client.stats()["m", "1"]
     assert numbers(before) == [0] * len(numbers(before)) and not before.batch_stats
@@ -316,7 +316,7 @@ def test_statistics_when_lookups_are_made_then_counted_with_their_times(served, 
     assert found["batch_stats"][0]["batch_size"] == 1
 
 
-def test_statistics_when_versions_come_and_go_then_numbers_only_rise(served, work):
+def test_statistics_when_a_version_is_unloaded_and_loaded_then_numbers_only_increase(served, work):
     client, stub = Client(served, served.admin), served.stub()
     for _ in range(3):
         ask(stub, "m", {"items": [1]})
@@ -324,14 +324,14 @@ def test_statistics_when_versions_come_and_go_then_numbers_only_rise(served, wor
     client.RepositoryModelUnload(model_name="m")
     assert client.stats() == {}
     client.RepositoryModelLoad(model_name="m")
-    again = numbers(client.stats()["m", "1"])  # of the last one, times may be added behind its count
+    again = numbers(client.stats()["m", "1"])  # times of the last lookup may be added after its count
     assert again[1] == 3 and all(new >= old for old, new in zip(before, again))
     ask(stub, "m", {"items": [1]})
     after = numbers(counted(client, 4))
     assert all(new >= old for old, new in zip(again, after)) and after[1] == 4
 
 
-def test_statistics_when_asked_for_some_then_under_the_name_that_was_asked_for(served, work):
+def test_statistics_when_a_model_version_or_view_is_requested_then_the_reply_has_its_name(served, work):
     client, stub = Client(served), served.stub()
     tables(1)[0].save(f"{work}/other")
     served.load("other", f"{work}/other")
@@ -348,7 +348,7 @@ def test_statistics_when_asked_for_some_then_under_the_name_that_was_asked_for(s
 
 # ---- the repository ----------------------------------------------------------------------------------
 
-def test_repository_when_unloaded_and_loaded_then_gone_and_back(served, work):
+def test_repository_when_a_model_is_unloaded_and_loaded_then_it_is_unavailable_and_ready_again(served, work):
     client, stub = Client(served, served.admin), served.stub()
     tables(1)[0].save(f"{work}/next")
     served.load("m", f"{work}/next")
@@ -369,7 +369,7 @@ def test_repository_when_unloaded_and_loaded_then_gone_and_back(served, work):
         assert any(f"method={method} model=m version=" in line and "code=0" in line for line in lines), lines
 
 
-def test_repository_when_its_files_are_the_same_then_no_second_copy(served, work):
+def test_repository_load_when_the_files_are_unchanged_then_no_new_version(served, work):
     client = Client(served, served.admin)
     client.RepositoryModelLoad(model_name="m")
     assert client.index() == [("m", "1", "READY")]
@@ -386,7 +386,7 @@ def test_repository_when_its_files_are_the_same_then_no_second_copy(served, work
                                tables()[0].expect([0])[0] + 1)
 
 
-def test_repository_when_parameters_are_given_then_refused_by_name(served):
+def test_repository_when_a_parameter_is_not_supported_then_the_error_names_it(served):
     client = Client(served, served.admin)
 
     def parameter(**value):
@@ -408,14 +408,14 @@ def test_repository_when_parameters_are_given_then_refused_by_name(served):
     assert client.index(ready=True) == []
 
 
-def test_repository_when_there_is_no_such_model_then_said_so(served, work):
+def test_repository_when_a_model_is_not_in_models_then_load_is_refused_and_unload_succeeds(served, work):
     client = Client(served, served.admin)
     tables(1)[0].save(f"{work}/other")
     served.load("other", f"{work}/other")
     for name in ("x", "other"):
         with refused(NOT_FOUND, f'"{name}" is not in models[]', "hpsctl load"):
             client.RepositoryModelLoad(model_name=name)
-    for name in ("x", "", "other", "other"):  # unloaded by then
+    for name in ("x", "", "other", "other"):  # unloaded, or never loaded
         client.RepositoryModelUnload(model_name=name)
     assert client.index() == [("m", "1", "READY")]
     with refused(NOT_FOUND, '"m.tables" is not in models[]'):
@@ -426,9 +426,9 @@ def test_repository_when_there_is_no_such_model_then_said_so(served, work):
     until(lambda: served.versions("other") == {}, "the unload")
 
 
-# ---- who may -----------------------------------------------------------------------------------------
+# ---- permissions -------------------------------------------------------------------------------------
 
-def test_roles_when_there_is_no_role_file_then_the_network_may_look_and_not_change(served):
+def test_roles_when_there_is_no_role_file_then_network_clients_can_read_but_not_load(served):
     client = Client(served)
     assert client.ModelReady(name="m").ready and client.stats().keys() == {("m", "1")}
     for call in (client.RepositoryModelLoad, client.RepositoryModelUnload):
@@ -437,7 +437,7 @@ def test_roles_when_there_is_no_role_file_then_the_network_may_look_and_not_chan
     assert client.index() == [("m", "1", "READY")]
 
 
-def test_roles_when_there_is_a_role_file_then_each_sees_and_does_what_is_its(work):
+def test_roles_when_there_is_a_role_file_then_each_identity_has_only_its_permissions(work):
     path = roles_file(work, {"app": {"may": ["lookup"], "models": ["m"]}, "watch": {"may": ["read"], "models": ["m"]},
                              "ops": {"may": ["read", "load"], "models": ["m"]}, "other": {"may": ["load"], "models": ["secret"]}})
     models = [configured(work), configured(work, "secret")]
@@ -451,7 +451,7 @@ def test_roles_when_there_is_a_role_file_then_each_sees_and_does_what_is_its(wor
         for call in (app.ModelMetadata, app.ModelConfig, app.ModelStatistics):
             with refused(DENIED, "token:app"):
                 call(name="m")
-        for name in ("secret", "nobody"):  # it is not told which of them there is
+        for name in ("secret", "nobody"):  # the error does not show which one exists
             with refused(DENIED, "token:app"):
                 app.ModelReady(name=name)
             for call in (watch.ModelMetadata, watch.ModelConfig, watch.ModelStatistics):
@@ -476,7 +476,8 @@ def test_roles_when_there_is_a_role_file_then_each_sees_and_does_what_is_its(wor
 # ---- over HTTP ---------------------------------------------------------------------------------------
 
 def plain(value, whole=True):
-    """With numbers where a text is of digits, as versions are, and 64-bit integers of gRPC; whole: with maps that are empty."""
+    """Convert strings of digits, which JSON of gRPC uses for versions and 64-bit integers, to numbers. whole: keep
+    empty maps."""
     if isinstance(value, dict):
         return {name: plain(one, whole) for name, one in value.items() if whole or one != {} or name.startswith("c")}
     if isinstance(value, list):
@@ -485,14 +486,14 @@ def plain(value, whole=True):
 
 
 def as_json(message):
-    """As gRPC has it, in the form of HTTP: maps without entries are left out."""
+    """A gRPC message in the form of HTTP replies, without empty maps."""
     defaults = ("including_default_value_fields" if "including_default_value_fields" in
                 json_format.MessageToDict.__code__.co_varnames else "always_print_fields_with_no_presence")
     return plain(json_format.MessageToDict(message, preserving_proto_field_name=True, **{defaults: True}), whole=False)
 
 
 @pytest.mark.parametrize("name", ["m", "m.tables"])
-def test_http_when_a_model_is_described_then_as_over_grpc(served, web, name):
+def test_http_when_metadata_config_and_stats_are_read_then_equal_to_grpc(served, web, name):
     client = Client(served)
     for place, version in ((f"/models/{name}", ""), (f"/models/{name}/versions/1", "1")):
         for path, wanted in (("", client.ModelMetadata(name=name, version=version)),
@@ -504,7 +505,7 @@ def test_http_when_a_model_is_described_then_as_over_grpc(served, web, name):
     assert found["versions"] == ["1"] and found["inputs"][0]["shape"] == ([-1, -1] if name == "m" else [-1])
 
 
-def test_http_when_the_repository_is_asked_then_listed_and_not_changed_by_anybody(served, web):
+def test_http_when_there_is_no_role_file_then_the_repository_can_be_listed_but_not_changed(served, web):
     client = Client(served)
     entry = {"name": "m", "version": "1", "state": "READY", "reason": ""}
     for body in (None, {}, {"ready": True}, {"ready": False, "more": [1] * 9000}, {"ready": None}):
@@ -518,7 +519,7 @@ def test_http_when_the_repository_is_asked_then_listed_and_not_changed_by_anybod
     assert client.index() == [("m", "1", "READY")]
 
 
-def test_http_when_the_role_is_there_then_loads_and_unloads(work):
+def test_http_when_the_identity_has_the_role_load_then_it_can_load_and_unload(work):
     path = roles_file(work, {"ops": {"may": ["read", "load"], "models": ["m"]}, "watch": {"may": ["read"], "models": ["m"]}})
     models = [configured(work), configured(work, "secret")]
     server = {"access": path, "kserve_listen": ["127.0.0.1:0"]}
@@ -541,16 +542,16 @@ def test_http_when_the_role_is_there_then_loads_and_unloads(work):
         assert ops.get("/models/m/ready") == (200, None)
         assert ops.post("/repository/models/secret/unload")[0] == 403
         assert "method=RepositoryModelUnload model=m" in daemon.log()
-        assert "method=/v2/repository/models/{}/unload" in daemon.log()  # who was not let in
+        assert "method=/v2/repository/models/{}/unload" in daemon.log()  # the refused call
 
 
-# ---- what others send ----------------------------------------------------------------------------------
+# ---- malformed messages ----------------------------------------------------------------------------------
 
-def test_messages_when_malformed_or_long_then_refused_and_the_server_goes_on(served):
+def test_messages_when_malformed_or_too_long_then_refused_and_later_calls_succeed(served):
     channel = served.channel()
     for method in ("ModelMetadata", "ModelStatistics", "RepositoryIndex"):
         raw = channel.unary_unary(f"/inference.GRPCInferenceService/{method}", None, None)
-        for size in (40, 40000):  # the loop unpacks the first, another thread the second
+        for size in (40, 40000):  # 40 bytes are unpacked on the loop, 40,000 on a worker
             with refused(INVALID, "malformed"):
                 raw(b"\xff" * size, timeout=PATIENCE_S)
         with refused(grpc.StatusCode.RESOURCE_EXHAUSTED):

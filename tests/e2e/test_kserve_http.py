@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What infer requests of KServe v2 have over HTTP/1.1 alone, by Python's http.client and by curl: tensors behind the JSON and
-in it, compressed bodies, connections that are kept, and errors as Triton's clients want them. What they have in common with
-those over gRPC is in test_kserve_infer.py."""
+"""KServe v2 inference over HTTP/1.1, with http.client and curl: binary tensors after the JSON and values in it,
+compressed bodies, persistent connections, and the errors that Triton's clients expect. test_kserve_infer.py tests what
+HTTP and gRPC have in common."""
 import gzip
 import hashlib
 import json
@@ -35,11 +35,11 @@ def a_client(served):
     one.close()
 
 
-# ---- what is right -----------------------------------------------------------------------------------
+# ---- correct requests --------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("binary_output", [True, False, None])
 @pytest.mark.parametrize("binary", [True, False, {"KEYS"}, {"NUMKEYS"}])
-def test_infer_when_inputs_and_outputs_go_behind_the_json_or_in_it_then_the_same_rows(served, client, binary, binary_output):
+def test_infer_when_tensors_are_binary_or_json_then_the_rows_are_equal(served, client, binary, binary_output):
     groups = served.groups()
     answer = client.infer("m", hps_inputs(groups), binary=binary, binary_output=binary_output)
     output, = answer.about["outputs"]
@@ -47,7 +47,7 @@ def test_infer_when_inputs_and_outputs_go_behind_the_json_or_in_it_then_the_same
     np.testing.assert_array_equal(answer.values["OUTPUT0"], served.flat(groups))
 
 
-def test_infer_when_outputs_are_named_then_each_as_it_is_asked_for(served, client):
+def test_infer_when_outputs_are_requested_as_binary_or_json_then_each_has_that_form(served, client):
     groups = served.groups()
     answer = client.infer("m", hps_inputs(groups), outputs=[("STATUS", False), ("OUTPUT0", True)])
     status, rows = answer.about["outputs"]
@@ -58,13 +58,13 @@ def test_infer_when_outputs_are_named_then_each_as_it_is_asked_for(served, clien
     np.testing.assert_array_equal(answer.values["OUTPUT0"], served.flat(groups))
 
 
-def test_infer_when_a_label_is_escaped_in_the_path_then_that_version(served, client):
+def test_infer_when_a_label_is_escaped_in_the_path_then_its_version_is_used(served, client):
     assert client.infer("m", hps_inputs(served.groups()), version="%6eext").about["model_version"] == "2"
 
 
 @pytest.mark.parametrize("name, pack", [("gzip", gzip.compress), ("deflate", zlib.compress)])
 @pytest.mark.parametrize("binary", [True, False])
-def test_infer_when_the_body_is_compressed_then_its_sizes_are_those_of_what_comes_out(served, client, name, pack, binary):
+def test_infer_when_the_body_is_compressed_then_declared_sizes_are_uncompressed(served, client, name, pack, binary):
     groups = served.groups((2000, 100, 3))
     body, headers = compose(hps_inputs(groups), binary=binary, binary_output=True)
     status, about, reply = client.ask("POST", path_of("m"), pack(body), {**headers, "Content-Encoding": name})
@@ -72,7 +72,7 @@ def test_infer_when_the_body_is_compressed_then_its_sizes_are_those_of_what_come
     np.testing.assert_array_equal(kserve_body.Answer(reply, about).values["OUTPUT0"], served.flat(groups))
 
 
-def test_infer_when_the_connection_is_kept_then_one_serves_all_and_errors_do_not_end_it(served, client):
+def test_infer_when_the_connection_is_kept_then_errors_do_not_close_it(served, client):
     groups = served.groups()
     client.infer("m", hps_inputs(groups))
     sock = client.connection.sock
@@ -85,7 +85,7 @@ def test_infer_when_the_connection_is_kept_then_one_serves_all_and_errors_do_not
         assert client.connection.sock is sock
 
 
-def test_infer_when_the_body_comes_in_chunks_then_it_is_one_body(served, client):
+def test_infer_when_the_body_is_chunked_then_the_reply_is_correct(served, client):
     groups = served.groups((2000, 3, 3))
     body, headers = compose(hps_inputs(groups), binary_output=True)
     pieces = (body[at:at + 777] for at in range(0, len(body), 777))
@@ -94,7 +94,7 @@ def test_infer_when_the_body_comes_in_chunks_then_it_is_one_body(served, client)
     np.testing.assert_array_equal(kserve_body.Answer(reply, about).values["OUTPUT0"], served.flat(groups))
 
 
-def test_infer_when_the_answer_has_14_megabytes_then_every_row_is_there(served, client):
+def test_infer_when_the_reply_has_14_megabytes_then_all_rows_are_correct(served, client):
     groups = served.groups((10, 440000, 0))
     for binary in (True, {"NUMKEYS"}):
         answer = client.infer("m", hps_inputs(groups), binary=binary, binary_output=True)
@@ -103,18 +103,18 @@ def test_infer_when_the_answer_has_14_megabytes_then_every_row_is_there(served, 
 
 
 def counted(served):
-    """(keys that were looked up, requests that are under way)"""
+    """(number of keys looked up, requests in flight)"""
     keys = sum(value for name, value in served.daemon.metrics().items() if name.startswith("hpsd_lookup_keys_total"))
     return keys, served.daemon.metrics()["hpsd_requests_in_flight"]
 
 
-def test_infer_when_over_http_then_it_is_counted_as_other_lookups_are(served, client):
+def test_infer_when_over_http_then_its_keys_are_counted(served, client):
     before, _ = counted(served)
     client.infer("m", hps_inputs(served.groups((40, 1, 1))))
     until(lambda: counted(served) == (before + 42, 0), "42 keys more")
 
 
-def test_infer_when_the_answer_has_too_many_values_for_json_then_refused_before_any_is_looked_up(served, client):
+def test_infer_when_the_reply_has_too_many_values_for_json_then_refused_before_the_lookup(served, client):
     until(lambda: counted(served)[1] == 0, "nothing is under way")
     before, _ = counted(served)
     groups = served.groups((65536 // 4 + 1, 0, 0))
@@ -123,7 +123,7 @@ def test_infer_when_the_answer_has_too_many_values_for_json_then_refused_before_
     until(lambda: counted(served) == (before + 65536 // 4, 0), "keys of the second alone")
 
 
-def test_connections_when_open_then_counted_by_their_listener(tmp_path):
+def test_connections_when_open_then_counted_by_listener(tmp_path):
     _, model = a_model(str(tmp_path), "m")
     with Daemon(str(tmp_path), default_config([model], server={"kserve_listen": ["127.0.0.1:0"]})) as daemon:
         daemon.wait_ready()
@@ -138,8 +138,9 @@ def test_connections_when_open_then_counted_by_their_listener(tmp_path):
         until(lambda: daemon.metrics()['hpsd_connections{listener="kserve"}'] == 0, "all of them closed")
 
 
-def test_connection_when_kept_over_age_and_drain_then_every_end_is_announced(tmp_path):
-    """http.client connects anew only where the answer before said so; any other end fails its next request."""
+def test_connection_when_it_reaches_its_age_or_hpsd_drains_then_a_reply_announces_its_end(tmp_path):
+    """http.client reconnects only if the last reply announced the end of the connection. Any other end fails its next
+    request."""
     _, model = a_model(str(tmp_path), "m")
     server = {"kserve_listen": ["127.0.0.1:0"], "connection_age_s": 1}
     with Daemon(str(tmp_path), default_config([model], server=server)) as daemon:
@@ -164,7 +165,7 @@ def test_connection_when_kept_over_age_and_drain_then_every_end_is_announced(tmp
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="no curl")
 @pytest.mark.parametrize("packed", [False, True])
-def test_infer_when_by_curl_then_the_same(served, tmp_path, packed):
+def test_infer_when_sent_by_curl_then_the_reply_is_correct(served, tmp_path, packed):
     groups = served.groups((30, 1, 4))
     url = f"http://{served.daemon.kserve[0]}"
     for binary in (True, False):
@@ -186,8 +187,8 @@ def test_infer_when_by_curl_then_the_same(served, tmp_path, packed):
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="no curl")
-def test_infer_when_curl_uploads_much_then_it_waits_for_the_word_and_both_requests_take_one_connection(served, tmp_path):
-    """curl asks with Expect: 100-continue before it sends more than a megabyte."""
+def test_infer_when_curl_expects_100_continue_then_both_requests_use_one_connection(served, tmp_path):
+    """curl sends Expect: 100-continue before a body of more than a megabyte."""
     groups = served.groups((10, 200000, 5))
     body, headers = compose(hps_inputs(groups), binary_output=True)
     (tmp_path / "body").write_bytes(body)
@@ -205,10 +206,11 @@ def test_infer_when_curl_uploads_much_then_it_waits_for_the_word_and_both_reques
         assert reply.endswith(served.flat(groups).tobytes())
 
 
-# ---- what is wrong -----------------------------------------------------------------------------------
+# ---- wrong requests ----------------------------------------------------------------------------------
 
 def good(header=None, size=None):
-    """A body that is right but for `header`, of what is said of its size, and `size`, of what is said of its first tensor's."""
+    """A correct body and its headers, except that `header` changes the declared length of the JSON, and `size` that of
+    the first tensor."""
     body, headers = compose(GOOD)
     head = int(headers[LENGTH])
     text = body[:head] if size is None else body[:head].replace(b'"binary_data_size": 48', b'"binary_data_size": %d' % size)
@@ -216,7 +218,7 @@ def good(header=None, size=None):
     return text + body[head:], {LENGTH: told}
 
 
-BAD_BODIES = {  # what its JSON may say wrong is in tests/unit/server/kserve
+BAD_BODIES = {  # tests/unit/server/kserve tests wrong JSON
     "no JSON": ((b"{]", {}), "JSON"),
     "nothing": ((b"", {}), "the body is empty"),
     "an array": ((b"[]", {}), "expected an object"),
@@ -236,12 +238,12 @@ BAD_BODIES = {  # what its JSON may say wrong is in tests/unit/server/kserve
 
 
 @pytest.mark.parametrize("name", BAD_BODIES)
-def test_infer_when_the_body_lies_then_400(client, name):
+def test_infer_when_the_body_is_malformed_then_400(client, name):
     (body, headers), words = BAD_BODIES[name]
     client.refuses(400, words, path_of("m"), body, headers)
 
 
-def test_infer_when_the_model_is_unknown_then_404_whatever_else_is_wrong(client):
+def test_infer_when_the_model_is_unknown_then_404_before_other_errors(client):
     body = compose(GOOD)
     for wrong in (compose(GOOD[:1]), compose(GOOD[:1], binary=False), (body[0], {}), (b"{]", {}), (b"", {}),
                   (body[0], {LENGTH: "x"}), compose([("KEYS", KEYS), ("NUMKEYS", COUNTS + 1)])):
@@ -249,7 +251,7 @@ def test_infer_when_the_model_is_unknown_then_404_whatever_else_is_wrong(client)
     client.refuses(404, "unknown path", "/v2/models/m/infers", *body)
 
 
-def test_infer_when_the_method_is_another_then_405_and_which_are_taken(client):
+def test_infer_when_the_method_is_not_post_then_405_with_the_allowed_method(client):
     status, headers, body = client.ask("GET", path_of("m"))
     assert status == 405 and headers["Allow"] == "POST" and "error" in json.loads(body)
 
@@ -258,7 +260,7 @@ def test_request_when_its_line_is_malformed_then_the_error_is_json(client):
     client.refuses(400, "request line", "host:80", b"")
 
 
-def test_infer_when_the_encoding_is_unknown_then_415_and_when_the_bytes_are_not_of_it_then_400(client):
+def test_infer_when_the_encoding_is_unknown_or_the_data_is_damaged_then_415_or_400(client):
     body, headers = compose(GOOD)
     client.refuses(415, "gzip", path_of("m"), body, {**headers, "Content-Encoding": "br"})
     for encoding in ("gzip", "deflate"):
@@ -277,17 +279,17 @@ def test_infer_when_the_body_is_larger_than_the_limit_then_413_before_it_is_sent
 
 @pytest.mark.parametrize("mebibytes", [30, 200])
 @pytest.mark.parametrize("encoding, pack", [("gzip", gzip.compress), ("deflate", zlib.compress)])
-def test_infer_when_the_body_inflates_to_more_than_the_limit_then_413_of_a_worker_too(client, encoding, pack, mebibytes):
+def test_infer_when_the_body_inflates_beyond_the_limit_then_413_also_on_a_worker(client, encoding, pack, mebibytes):
     body, headers = compose(GOOD, binary=False)
     client.refuses(413, "", path_of("m"), pack(b" " * (mebibytes << 20) + body), {**headers, "Content-Encoding": encoding})
 
 
-def test_infer_when_its_time_is_over_then_504(served, client):
+def test_infer_when_its_timeout_expires_then_504(served, client):
     groups = served.groups((10, 400000, 0))
     client.refuses(504, "", path_of("m"), *compose(hps_inputs(groups), binary_output=True, timeout=1))
 
 
-# ---- who may -----------------------------------------------------------------------------------------
+# ---- permissions -------------------------------------------------------------------------------------
 
 def test_roles_when_there_is_a_role_file_then_tokens_decide(work, daemon):
     models = []
@@ -309,4 +311,4 @@ def test_roles_when_there_is_a_role_file_then_tokens_decide(work, daemon):
     Http(one, "ops").refuses(403, "token:ops", path_of("m"), *body)
     Http(one, "app").refuses(403, "'other'", path_of("other"), *body)
     Http(one, "app").refuses(403, "'other'", path_of("other.tables"), *compose([("items", groups[0])]))
-    Http(one, "app").refuses(403, "'absent'", path_of("absent"), *body)  # does not tell that there is none
+    Http(one, "app").refuses(403, "'absent'", path_of("absent"), *body)  # same error as for an existing model

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Infer requests of KServe v2, over gRPC and HTTP alike: HPS's view of a model and that of its tables, rows that are right,
-and what HPS took without looking. Then what only gRPC has: typed contents, and streams."""
+"""KServe v2 inference over gRPC and HTTP: both views of a model, correct rows, and rejected requests, which HPS
+accepted without checks. Then features of gRPC alone: typed contents and streams."""
 import json
 import threading
 
@@ -39,10 +39,10 @@ def streamed(served, *messages, **how):
     return list(served.stub.ModelStreamInfer(iter(messages), timeout=PATIENCE_S, **how))
 
 
-# ---- what is right -----------------------------------------------------------------------------------
+# ---- correct requests --------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("two_dims", [True, False])
-def test_infer_when_by_position_then_one_flat_output_of_all_tables(served, way, two_dims):
+def test_infer_when_of_a_model_then_one_flat_output_has_the_rows_of_all_tables(served, way, two_dims):
     groups = served.groups()
     inputs = [(name, values.reshape(1, -1) if two_dims else values) for name, values in hps_inputs(groups)]
     answer = way.infer("m", inputs, ident="seven")
@@ -56,7 +56,7 @@ def test_infer_when_by_position_then_one_flat_output_of_all_tables(served, way, 
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (12, 1), (2, 3, 2)])
-def test_infer_when_keys_have_any_shape_and_there_is_one_row_of_counts_then_they_are_read_flat(served, way, shape):
+def test_infer_when_keys_have_any_shape_and_counts_one_row_then_the_shape_is_ignored(served, way, shape):
     groups = served.groups()
     (_, keys), (_, counts) = hps_inputs(groups)
     for of_counts in (counts, counts.reshape(1, -1), counts.reshape(1, 1, -1)):
@@ -64,13 +64,13 @@ def test_infer_when_keys_have_any_shape_and_there_is_one_row_of_counts_then_they
         np.testing.assert_array_equal(answer.values["OUTPUT0"], served.flat(groups))
 
 
-SAMPLES = [[2, 0, 3], [0, 4, 1], [5, 0, 0]]  # keys of each table
+SAMPLES = [[2, 0, 3], [0, 4, 1], [5, 0, 0]]  # number of keys of each table
 
 
 @pytest.mark.parametrize("dtype", ["<i8", "<i4"])
-def test_infer_when_there_are_several_samples_then_one_follows_the_other_table_after_table(served, way, dtype):
+def test_infer_when_there_are_several_samples_then_rows_are_ordered_by_sample_and_table(served, way, dtype):
     samples = [served.groups(sizes, seed, dtype) for seed, sizes in enumerate(SAMPLES)]
-    samples[1][1][2] = 2**30  # which no table has
+    samples[1][1][2] = 2**30  # unknown in every table
     keys = np.stack([np.concatenate(sample) for sample in samples]).astype(dtype)
     asked = "m", [("KEYS", keys), ("NUMKEYS", np.array(SAMPLES, "<i4"))], ["STATUS", "OUTPUT0"]
     answer = way.infer(*asked)
@@ -81,7 +81,7 @@ def test_infer_when_there_are_several_samples_then_one_follows_the_other_table_a
     np.testing.assert_array_equal(GrpcAnswer(reply.infer_response).values["OUTPUT0"], answer.values["OUTPUT0"])
 
 
-def test_infer_when_samples_have_no_keys_or_no_rows_are_wanted_then_so_is_the_answer(way):
+def test_infer_when_samples_have_no_keys_or_only_status_is_requested_then_the_reply_has_no_rows(way):
     answer = way.infer("m", [("KEYS", np.zeros((4, 0), "<i8")), ("NUMKEYS", np.zeros((4, 3), "<i4"))])
     assert answer.about["outputs"][0]["shape"] == [0]
     inputs = [("KEYS", KEYS.reshape(2, 3)), ("NUMKEYS", np.array([[0, 3], [2, 1]], "<i4"))]
@@ -89,8 +89,8 @@ def test_infer_when_samples_have_no_keys_or_no_rows_are_wanted_then_so_is_the_an
 
 
 @pytest.mark.parametrize("way", ["gRPC", "HTTP"], indirect=True)
-def test_infer_when_samples_make_too_large_an_answer_then_refused_before_any_is_looked_up(served, way):
-    n = (32 << 20) // (8 * 4) // 2  # keys of users in each of two samples
+def test_infer_when_the_reply_of_several_samples_is_too_large_then_refused_before_the_lookup(served, way):
+    n = (32 << 20) // (8 * 4) // 2  # keys of table "users" in each of two samples
     keys, counts = np.full((2, n), served.by_name["users"].keys[0]), np.array([[0, n], [0, n]], "<i4")
     for words in ("its 2 samples make an answer of ", "limit is 33554432"):
         way.refused(400, words, "m", [("KEYS", keys), ("NUMKEYS", counts)], binary_output=True)
@@ -98,7 +98,7 @@ def test_infer_when_samples_make_too_large_an_answer_then_refused_before_any_is_
     assert answer.about["outputs"][0]["shape"] == [16 * (n - 1)]
 
 
-def test_infer_when_there_are_several_samples_then_the_copy_of_their_rows_counts_as_bytes_of_the_reply(work, daemon):
+def test_infer_when_there_are_several_samples_then_reply_bytes_include_the_copy_of_their_rows(work, daemon):
     table = Table.random("items", 200, 4)
     one = daemon(default_config([model_config("m", [table.save(f"{work}/m")], [4], ["items"])],
                                 server={"reply_bytes_max": 4096}))
@@ -110,7 +110,7 @@ def test_infer_when_there_are_several_samples_then_the_copy_of_their_rows_counts
                         timeout=PATIENCE_S)
 
 
-def test_infer_when_keys_are_int32_then_they_are_widened(served, way):
+def test_infer_when_keys_are_int32_then_they_are_converted_to_int64(served, way):
     keys = served.groups((9, 0, 0), dtype="<i4")[0]
     answer = way.infer("m.tables", [("items", keys.astype("<i4")), ("items.offsets", np.array([0, 4, 9]))], hps_pooling="sum")
     np.testing.assert_allclose(answer.values["items"][1], served.rows("items", keys[4:]).sum(axis=0), rtol=1e-5)
@@ -118,9 +118,9 @@ def test_infer_when_keys_are_int32_then_they_are_widened(served, way):
     np.testing.assert_array_equal(answer.values["OUTPUT0"], served.rows("items", keys).ravel())
 
 
-def test_infer_when_outputs_are_named_then_those_in_that_order(served, way):
+def test_infer_when_outputs_are_named_then_the_reply_has_them_in_that_order(served, way):
     groups = served.groups()
-    groups[0][1] = 10**15  # which no table has
+    groups[0][1] = 10**15  # unknown in every table
     answer = way.infer("m", hps_inputs(groups), ["STATUS", "OUTPUT0"])
     assert [(one["name"], one["datatype"]) for one in answer.about["outputs"]] == [("STATUS", "UINT8"), ("OUTPUT0", "FP32")]
     assert answer.values["STATUS"].tolist() == [1, 3] + [1] * 10
@@ -130,7 +130,7 @@ def test_infer_when_outputs_are_named_then_those_in_that_order(served, way):
     assert answer.values["STATUS"].tolist() == [1] * 7 + [1, 3, 1, 1, 1]
 
 
-def test_infer_when_a_table_is_called_status_then_its_rows_and_the_statuses_can_both_be_had(served, way):
+def test_infer_when_a_table_is_named_status_then_rows_and_statuses_are_separate_outputs(served, way):
     keys = np.append(served.by_name["STATUS"].keys[:3], 10**15)
     answer = way.infer("clash.tables", [("STATUS", keys)], ["hps.STATUS", "STATUS"])
     assert answer.values["hps.STATUS"].tolist() == [1, 1, 1, 3]
@@ -139,7 +139,7 @@ def test_infer_when_a_table_is_called_status_then_its_rows_and_the_statuses_can_
     assert answer.values["hps.STATUS"].tolist() == [1] * 12
 
 
-def test_infer_when_by_table_then_an_output_for_each(served, way):
+def test_infer_when_of_the_tables_view_then_one_output_per_table(served, way):
     groups = list(zip(NAMES, served.groups()))[::-1]
     answer = way.infer("m.tables", groups)
     assert answer.about["model_name"] == "m.tables" and not answer.about.get("parameters")
@@ -152,7 +152,7 @@ def test_infer_when_by_table_then_an_output_for_each(served, way):
 
 @pytest.mark.parametrize("offset_type", ["<i8", "<i4"])
 @pytest.mark.parametrize("pooling", ["sum", "mean", "mean_by_count", "sqrtn"])
-def test_infer_when_there_are_offsets_then_rows_are_pooled(served, way, pooling, offset_type):
+def test_infer_when_offsets_are_given_then_rows_are_pooled(served, way, pooling, offset_type):
     keys = served.groups((9, 0, 4))
     offsets, weights = np.array([0, 2, 2, 9], offset_type), np.linspace(0.5, 2, 9).astype("<f4")
     answer = way.infer("m.tables", [("items.offsets", offsets), ("items", keys[0]), ("items.weights", weights),
@@ -170,7 +170,7 @@ def test_infer_when_there_are_offsets_then_rows_are_pooled(served, way, pooling,
 
 
 @pytest.mark.parametrize("name", ["FP16", "BF16"])
-def test_infer_when_an_output_type_is_asked_for_then_values_are_of_it_but_not_as_json(served, way, name):
+def test_infer_when_an_output_type_is_set_then_values_are_converted_or_refused_as_json(served, way, name):
     groups = served.groups()
     if way.json_output:
         way.refused(400, f"values of {name} cannot be sent as JSON", "m", hps_inputs(groups), hps_output_type=name)
@@ -186,18 +186,18 @@ def test_infer_when_an_output_type_is_asked_for_then_values_are_of_it_but_not_as
 
 @short_ways
 @pytest.mark.parametrize("version, answered", [("", "1"), ("2", "2"), ("next", "2"), ("1", "1")])
-def test_infer_when_a_version_is_named_by_number_or_label_then_that_one(served, way, version, answered):
+def test_infer_when_number_or_label_selects_a_version_then_it_is_used(served, way, version, answered):
     assert way.infer("m", hps_inputs(served.groups()), version=version).about["model_version"] == answered
 
 
-def test_infer_when_nothing_is_asked_for_then_empty_answers(way):
+def test_infer_when_there_are_no_keys_then_the_reply_is_empty(way):
     assert way.infer("m", hps_inputs([[], [], []])).values["OUTPUT0"].shape == (0,)
     assert way.infer("m.tables", []).about["outputs"] == []
 
 
-# ---- what is wrong -----------------------------------------------------------------------------------
+# ---- wrong requests ----------------------------------------------------------------------------------
 
-WRONG = [  # what, the model, its inputs, more, words of the error
+WRONG = [  # id, model, inputs, further arguments, words of the error
     ("sum", "m", [("KEYS", KEYS), ("NUMKEYS", COUNTS + 1)], {}, "9 keys, but input 'KEYS' has 6"),
     ("negative", "m", [("KEYS", KEYS), ("NUMKEYS", np.array([7, -1, 0], "<i4"))], {}, "'NUMKEYS': [1] is -1"),
     ("tables", "m", [("KEYS", KEYS), ("NUMKEYS", np.array([3, 0, 0, 3], "<i4"))], {},
@@ -250,12 +250,12 @@ WRONG = [  # what, the model, its inputs, more, words of the error
 
 @short_ways
 @pytest.mark.parametrize("model, inputs, more, words", [pytest.param(*case[1:], id=case[0]) for case in WRONG])
-def test_infer_when_it_is_wrong_then_refused_by_name(way, model, inputs, more, words):
+def test_infer_when_the_request_is_invalid_then_the_error_names_the_mistake(way, model, inputs, more, words):
     way.refused(400, words, model, inputs, **more)
 
 
 @short_ways
-def test_infer_when_the_model_is_unknown_then_in_words_that_clients_know(way):
+def test_infer_when_the_model_is_unknown_then_the_error_is_tritons(way):
     for version in ("", "9"):
         way.refused(404, "Request for unknown model: 'nope' is not found", "nope", GOOD, version=version)
     for version in ("9", "x", "0"):
@@ -275,7 +275,7 @@ def test_infer_when_the_model_is_unknown_then_in_words_that_clients_know(way):
     (lambda message: setattr(message.inputs[0], "name", ""), "without a name"),
     (lambda message: setattr(message, "id", "x" * 129), "limit is 128"),
 ])
-def test_infer_when_sizes_lie_then_refused_with_both(served, change, words):
+def test_infer_when_sizes_are_inconsistent_then_the_error_has_both(served, change, words):
     message = request("m", GOOD)
     change(message)
     with refused(INVALID, words):
@@ -289,7 +289,7 @@ def test_infer_when_sizes_lie_then_refused_with_both(served, change, words):
     (lambda one: one.contents.int64_contents.append(1), "expected int64_contents to have 6 values"),
     (lambda one: one.contents.Clear(), "expected int64_contents to have 6 values"),
 ])
-def test_infer_when_contents_are_wrong_then_their_field_is_named(served, change, words):
+def test_infer_when_contents_are_invalid_then_the_error_names_the_field(served, change, words):
     message = request("m", GOOD, raw=False)
     change(message.inputs[0])
     with refused(INVALID, f"input 'KEYS': contents: {words}"):
@@ -316,18 +316,18 @@ def test_infer_when_model_and_inputs_are_wrong_then_the_model_is_not_found(serve
 
 @pytest.mark.parametrize("side", ["inputs", "outputs"])
 @short_ways
-def test_infer_when_shared_memory_is_named_then_unimplemented(way, side):
+def test_infer_when_shared_memory_is_requested_then_unimplemented(way, side):
     way.refused(501, "shared memory is not supported", "m", GOOD, ["OUTPUT0"], change=(side, "shared_memory_region"))
 
 
 @pytest.mark.parametrize("way", ["gRPC", "HTTP"], indirect=True)
-def test_infer_when_a_million_outputs_are_asked_for_then_refused_before_memory_is_taken(way):
+def test_infer_when_a_million_outputs_are_requested_then_refused(way):
     way.refused(400, "more than ", "m", GOOD, ["OUTPUT0"] * 10**6)
 
 
 # ---- streams -----------------------------------------------------------------------------------------------------
 
-def test_stream_when_some_requests_are_wrong_then_the_others_are_answered_in_order(served):
+def test_stream_when_some_requests_are_invalid_then_all_get_replies_in_order(served):
     groups = served.groups()
 
     def requests():
@@ -351,19 +351,19 @@ def test_stream_when_some_requests_are_wrong_then_the_others_are_answered_in_ord
 
 @pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip])
 @pytest.mark.parametrize("model, inputs, more, words", [pytest.param(*case[1:], id=case[0]) for case in WRONG])
-def test_stream_when_a_request_is_wrong_then_its_error_has_its_id(served, model, inputs, more, words, compression):
+def test_stream_when_a_request_is_invalid_then_its_error_has_its_id(served, model, inputs, more, words, compression):
     message = request(model, inputs, ident="r-1", **more)
     reply, = served.stub.ModelStreamInfer(iter([message]), timeout=PATIENCE_S, compression=compression)
     assert words in reply.error_message and reply.infer_response.id == "r-1"
 
 
-def test_stream_when_an_id_is_too_long_then_its_error_has_the_characters_that_fit(served):
+def test_stream_when_an_id_is_too_long_then_the_error_has_the_id_truncated(served):
     message = request("m", hps_inputs([KEYS]), ident="a" + 300 * "\u00e9")
     reply, = served.stub.ModelStreamInfer(iter([message]), timeout=PATIENCE_S)
     assert (reply.error_message, reply.infer_response.id) == ("id: 601 bytes, limit is 128", "a" + 255 * "\u00e9")
 
 
-def test_stream_when_the_quota_is_used_up_then_that_error_has_its_id_too(work, daemon):
+def test_stream_when_the_quota_is_exceeded_then_the_error_has_the_id(work, daemon):
     with open(f"{work}/roles.json", "w", encoding="utf-8") as f:
         json.dump({"rules": [{"who": ["any"], "may": ["lookup"], "requests_per_s": 1}]}, f)
     table = Table.random("items", 10, 4)
@@ -376,7 +376,7 @@ def test_stream_when_the_quota_is_used_up_then_that_error_has_its_id_too(work, d
     assert "requests_per_s" in replies[-1].error_message
 
 
-def test_stream_when_requests_are_large_then_all_are_answered(served):
+def test_stream_when_requests_are_large_then_all_get_replies(served):
     keys = np.random.default_rng(1).choice(served.by_name["users"].keys, 300000)
 
     def requests():
@@ -390,7 +390,7 @@ def test_stream_when_requests_are_large_then_all_are_answered(served):
     assert number == 5
 
 
-def test_stream_when_the_client_waits_for_each_answer_then_it_comes(served):
+def test_stream_when_the_client_waits_for_each_reply_then_each_is_sent_at_once(served):
     ready, answered = threading.Semaphore(1), []
 
     def requests():

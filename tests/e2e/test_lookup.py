@@ -49,7 +49,7 @@ def served_tables():
 
 
 def some_keys(table, n, unknown=0, seed=3):
-    """n keys of the table in random order, and so many that it does not have."""
+    """n keys of the table in random order, and `unknown` keys that it does not have."""
     rng = np.random.default_rng(seed)
     keys = rng.choice(table.keys, n)
     strangers = rng.integers(2, 2**40, unknown)
@@ -62,7 +62,7 @@ def check(result, table, keys, output_type=FP32):
     assert result.row_count == len(keys)
     assert result.data_type == (output_type or FP32)
     n_unique = len(np.unique(keys))
-    assert n_unique <= result.unique_key_count <= (len(keys) if GPU else n_unique)  # a device's hits are as sent
+    assert n_unique <= result.unique_key_count <= (len(keys) if GPU else n_unique)  # a device counts duplicates
     expected = [FOUND if int(key) in table.at else UNKNOWN for key in keys]
     assert statuses(result) == expected
     assert result.unknown_key_count == expected.count(UNKNOWN)
@@ -74,7 +74,7 @@ def check(result, table, keys, output_type=FP32):
 
 @pytest.mark.parametrize("output_type", [0, FP32, FP16, BF16])
 @pytest.mark.parametrize("stored", DTYPES)
-def test_rows_when_asked_as_any_type_and_width_then_every_byte_is_right(served, stored, output_type):
+def test_rows_when_of_any_type_and_width_then_every_byte_is_correct(served, stored, output_type):
     for dim in DIMS:
         table = served.tables[f"{stored}_{dim}"]
         keys = some_keys(table, 50, unknown=5)
@@ -83,14 +83,14 @@ def test_rows_when_asked_as_any_type_and_width_then_every_byte_is_right(served, 
         check(reply.results[0], table, keys, output_type)
 
 
-def test_rows_when_keys_come_as_a_list_then_they_are_the_same(served):
+def test_rows_when_keys_are_in_key_list_then_they_are_the_same(served):
     table = served.tables["fp32_7"]
     keys = some_keys(table, 30, unknown=3)
     query = pb.TableQuery(table=table.name, key_list=[int(key) for key in keys])
     check(ask(served.stub, "fp32", [query]).results[0], table, keys)
 
 
-def test_rows_when_keys_repeat_then_each_is_answered_and_counted_as_sent(served):
+def test_rows_when_keys_repeat_then_all_are_returned_and_counts_are_of_unique_and_of_sent_keys(served):
     table = served.tables["fp32_16"]
     keys = np.repeat(table.keys[:3], [1000, 1, 500])
     keys = np.random.default_rng(1).permutation(np.concatenate([keys, [5, 5, 5]]))
@@ -101,26 +101,26 @@ def test_rows_when_keys_repeat_then_each_is_answered_and_counted_as_sent(served)
     assert sum(tier.found_keys for tier in reply.results[0].tier_counts) == 3
 
 
-def test_extreme_keys_when_asked_then_they_are_keys_like_others(served):
+def test_rows_when_keys_are_int64_limits_then_they_are_correct(served):
     table = served.tables["fp32_3"]
     keys = np.array([0, -1, 2**63 - 1, -2**63, -2**63 + 1], np.int64)
     check(ask(served.stub, "fp32", {table.name: keys}).results[0], table, keys)
 
 
-def test_no_keys_when_asked_then_the_result_is_empty(served):
+def test_lookup_when_it_has_no_keys_then_the_result_is_empty(served):
     reply = ask(served.stub, "fp32", {"fp32_7": []})
     assert (reply.results[0].row_count, reply.results[0].rows, reply.results[0].dim) == (0, b"", 7)
     assert len(ask(served.stub, "fp32", []).results) == 0
 
 
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 1023, 4097])
-def test_rows_when_sizes_are_about_block_limits_then_they_are_right(served, n):
+def test_rows_when_counts_are_near_block_sizes_then_they_are_correct(served, n):
     table = served.tables["fp32_128"]
     keys = some_keys(table, n, unknown=n // 7)
     check(ask(served.stub, "fp32", {table.name: keys}).results[0], table, keys)
 
 
-def test_tables_when_asked_by_position_and_by_name_then_they_agree(served):
+def test_tables_when_selected_by_position_or_name_then_rows_are_correct(served):
     tables = [served.tables[f"fp32_{dim}"] for dim in DIMS]
     keys = [some_keys(table, 9, seed=i) for i, table in enumerate(tables)]
     by_position = ask(served.stub, "fp32", [pb.TableQuery(keys=key_bytes(k)) for k in keys])
@@ -132,7 +132,7 @@ def test_tables_when_asked_by_position_and_by_name_then_they_agree(served):
         check(result, table, asked)
 
 
-def test_tables_when_one_is_asked_twice_then_both_answers_are_right(served):
+def test_tables_when_one_is_in_two_queries_then_both_results_are_correct(served):
     table = served.tables["fp16_16"]
     first, second = some_keys(table, 20, seed=1), some_keys(table, 30, seed=2)
     queries = [pb.TableQuery(table=table.name, keys=key_bytes(keys)) for keys in (first, second)]
@@ -141,7 +141,7 @@ def test_tables_when_one_is_asked_twice_then_both_answers_are_right(served):
     check(reply.results[1], table, second)
 
 
-def test_tables_when_many_are_asked_then_each_is_right(served):
+def test_tables_when_there_are_200_queries_then_each_result_is_correct(served):
     names = [f"t{i}" for i in np.random.default_rng(9).permutation(200)]
     queries = {name: some_keys(served.tables[name], 11, unknown=2, seed=len(name)) for name in names}
     reply = ask(served.stub, "many", queries)
@@ -154,7 +154,7 @@ def test_rows_when_the_request_is_compressed_then_they_are_the_same(served):
     keys = some_keys(table, 5000)
     reply = ask(served.stub, "fp32", {table.name: keys}, compression=grpc.Compression.Gzip)
     check(reply.results[0], table, keys)
-    keys = some_keys(table, 40000)  # 320 KB, which a worker inflates
+    keys = some_keys(table, 40000)  # 320 KB, which a worker decompresses
     check(ask(served.stub, "fp32", {table.name: keys}, compression=grpc.Compression.Gzip).results[0], table, keys)
     with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "128 times"):
         ask(served.stub, "fp32", {table.name: np.full(1 << 20, keys[0])}, compression=grpc.Compression.Gzip)
@@ -165,7 +165,7 @@ def test_rows_when_the_request_is_compressed_then_they_are_the_same(served):
 
 # ---- unknown keys ------------------------------------------------------------------------------------
 
-def test_unknown_keys_when_zero_is_asked_then_rows_are_zero_and_the_status_says_so(served):
+def test_unknown_keys_when_policy_is_zero_then_rows_are_zero_with_status_unknown(served):
     table = served.tables["fp32_16"]
     keys = np.array([table.keys[0], 77, table.keys[1]])
     result = ask(served.stub, "fp32", {table.name: keys}, unknown_key_policy=pb.UNKNOWN_KEY_POLICY_ZERO)
@@ -177,7 +177,7 @@ def test_unknown_keys_when_zero_is_asked_then_rows_are_zero_and_the_status_says_
 
 @pytest.mark.parametrize("policy", [0, pb.UNKNOWN_KEY_POLICY_DEFAULT_ROW])
 @pytest.mark.parametrize("output_type", [FP32, FP16, BF16])
-def test_unknown_keys_when_the_default_is_asked_then_it_comes_in_the_type_asked(served, policy,
+def test_unknown_keys_when_policy_is_default_row_then_it_is_in_the_output_type(served, policy,
                                                                                 output_type):
     table = served.tables["fp16_7"]
     reply = ask(served.stub, "fp16", {table.name: [3, 4]}, unknown_key_policy=policy,
@@ -196,7 +196,7 @@ def test_unknown_keys_when_an_error_is_asked_then_it_names_table_and_key(served)
 
 
 @pytest.mark.parametrize("policy", pb.MissPolicy.values())
-def test_miss_policies_when_all_rows_are_in_memory_then_answers_are_exact(served, policy):
+def test_miss_policies_when_all_rows_are_in_memory_then_replies_are_exact(served, policy):
     table = served.tables["fp32_16"]
     keys = some_keys(table, 40, unknown=4)
     reply = ask(served.stub, "fp32", {table.name: keys}, miss_policy=policy, max_wait_us=1)
@@ -205,7 +205,7 @@ def test_miss_policies_when_all_rows_are_in_memory_then_answers_are_exact(served
 
 # ---- limits ------------------------------------------------------------------------------------------
 
-def test_keys_when_as_many_as_allowed_then_answered_and_one_more_is_refused(served):
+def test_keys_when_as_many_as_the_limit_then_accepted_and_one_more_is_refused(served):
     table = served.tables["fp32_1"]
     keys = np.resize(some_keys(table, 10007, unknown=100), KEYS_MAX)
     result = ask(served.stub, "fp32", {table.name: keys}).results[0]
@@ -219,8 +219,8 @@ def test_keys_when_as_many_as_allowed_then_answered_and_one_more_is_refused(serv
 
 
 def aimed_keys(n):
-    """Keys of which SplitMix64's finaliser, which anybody can invert, makes multiples of 2^23: without a
-    secret in the hash all of them fall on one place of a table."""
+    """Keys for which SplitMix64's finaliser, which can be inverted, returns multiples of 2^23. Without a secret in the
+    hash, all of them would be in the same bucket of a table."""
     hashes = np.arange(n, dtype=np.uint64) << np.uint64(23)
     with np.errstate(over="ignore"):
         for shift, factor in ((31, 0x94D049BB133111EB), (27, 0xBF58476D1CE4E5B9), (30, 1)):
@@ -231,18 +231,18 @@ def aimed_keys(n):
     return hashes.view(np.int64)
 
 
-def test_keys_when_aimed_at_one_place_of_a_table_then_answered_like_others(served):
+def test_keys_when_chosen_to_collide_without_a_hash_secret_then_the_lookup_succeeds(served):
     table = served.tables["fp32_1"]
     result = ask(served.stub, "fp32", {table.name: aimed_keys(1 << 20)}).results[0]
     assert result.unique_key_count == 1 << 20
 
 
-def test_keys_when_in_pieces_and_streamed_then_as_many_are_allowed(served):
-    """The way of asking that needs the most memory besides the reply."""
+def test_keys_when_in_merged_messages_and_streamed_then_the_limit_is_the_same(served):
+    """This form of a request needs the most memory in addition to the reply."""
     table = served.tables["fp32_1"]
-    keys = np.arange(KEYS_MAX, dtype=np.int64) // 2  # each one twice, nearly all unknown
+    keys = np.arange(KEYS_MAX, dtype=np.int64) // 2  # each key twice, nearly all unknown
     pieces = [pb.TableQuery(table=table.name, key_list=half.tolist()) for half in np.split(keys, 2)]
-    merged = b"".join(piece.SerializeToString() for piece in pieces)  # one message in protobuf's eyes
+    merged = b"".join(piece.SerializeToString() for piece in pieces)  # protobuf merges them into one message
     length = bytes((len(merged) >> shift & 0x7F) | 0x80 for shift in (0, 7, 14)) + bytes([len(merged) >> 21])
     request = pb.LookupRequest(model="fp32").SerializeToString() + b"\x1a" + length + merged
     call = served.daemon.channel().unary_stream("/hps.v1.ParameterServer/LookupStream",
@@ -256,24 +256,24 @@ def test_keys_when_in_pieces_and_streamed_then_as_many_are_allowed(served):
     assert at == KEYS_MAX
 
 
-def test_tables_when_more_than_allowed_then_the_limit_is_named(served):
+def test_tables_when_more_than_the_limit_then_the_error_names_it(served):
     with refused(grpc.StatusCode.INVALID_ARGUMENT, "queries", "1024"):
         ask(served.stub, "many", [pb.TableQuery(table="t1", keys=key_bytes([1]))] * 1025)
     assert len(ask(served.stub, "many", [pb.TableQuery(table="t1")] * 1024).results) == 1024
 
 
-def test_message_when_longer_than_allowed_then_refused_and_the_connection_goes_on(served):
+def test_message_when_longer_than_the_limit_then_refused_and_the_connection_stays_open(served):
     stub = served.daemon.stub()
     table = served.tables["fp32_7"]
     with refused(grpc.StatusCode.RESOURCE_EXHAUSTED):
         stub.Lookup(pb.LookupRequest(model="x" * (33 << 20)), timeout=PATIENCE_S)
-    with refused(grpc.StatusCode.RESOURCE_EXHAUSTED):  # small on the wire
+    with refused(grpc.StatusCode.RESOURCE_EXHAUSTED):  # small after compression
         stub.Lookup(pb.LookupRequest(model="x" * (64 << 20)), timeout=PATIENCE_S,
                     compression=grpc.Compression.Gzip)
     check(ask(stub, "fp32", {table.name: table.keys[:5]}).results[0], table, table.keys[:5])
 
 
-def test_reply_when_longer_than_allowed_then_the_message_names_size_and_limit(daemon, work):
+def test_reply_when_longer_than_the_limit_then_the_error_names_size_and_limit(daemon, work):
     table = Table.random("a", 100, 16)
     config = default_config([model_config("m", [table.save(work + "/m")], [16], ["a"])],
                             server={"reply_bytes_max": "64KiB"})
@@ -289,7 +289,7 @@ def test_reply_when_longer_than_allowed_then_the_message_names_size_and_limit(da
     check(ask(one.stub(), "m", {"a": keys[:1000]}).results[0], table, keys[:1000])
 
 
-def test_limits_when_exceeded_then_the_codes_are_those_of_the_document(daemon, work):
+def test_limits_when_exceeded_then_codes_are_as_documented(daemon, work):
     with open(f"{ROOT}/docs/lookups.md", encoding="utf-8") as f:
         rows = re.findall(r"^\| (\w+)[^|]* \| `(\w+)` \| `(\w+)` \| (\d+) \|$", f.read(), re.M)
     table = Table.random("a", 100, 250)
@@ -314,7 +314,7 @@ def test_limits_when_exceeded_then_the_codes_are_those_of_the_document(daemon, w
         assert connection.getresponse().status == int(status), (what, limit)
         connection.close()
     assert len(rows) == len(beyond)
-    # Requests that net refuses before it has read them count, too.
+    # Requests that net/ refuses before it reads the message are counted, too.
     counted = 'hpsd_lookup_requests_total{code="%s"}'
     for code in {row[2] for row in rows}:
         n = 2 * sum(row[2] == code for row in rows)
@@ -333,45 +333,45 @@ def raw(served, data):
     (dict(keys=bytes(12)), ("queries[0].keys", "12 bytes", "8")),
     (dict(keys=bytes(8), key_list=[1]), ("queries[0]", "keys", "key_list")),
 ])
-def test_query_when_malformed_then_the_field_is_named(served, query, words):
+def test_query_when_malformed_then_the_error_names_the_field(served, query, words):
     with refused(grpc.StatusCode.INVALID_ARGUMENT, *words):
         ask(served.stub, "fp32", [pb.TableQuery(table="fp32_7", **query)])
 
 
 @pytest.mark.parametrize("model, table", [("fp32\0", "fp32_7"), ("fp32", "fp32_7\0"), ("many", "t7\0")])
-def test_name_when_a_nul_is_in_it_then_it_is_unknown(served, model, table):
-    tail = "x" * 2000000  # a name is no reason to look so far behind ours
+def test_name_when_it_has_a_nul_byte_then_not_found(served, model, table):
+    tail = "x" * 2000000  # must not be read beyond the end of the stored name
     with refused(grpc.StatusCode.NOT_FOUND):
         ask(served.stub, model + tail * ("\0" in model),
             [pb.TableQuery(table=table + tail * ("\0" in table), keys=bytes(8))])
     assert served.daemon.alive()
 
 
-def test_label_when_no_version_has_it_then_it_is_named(served):
+def test_label_when_no_version_has_it_then_the_error_names_it(served):
     with refused(grpc.StatusCode.NOT_FOUND, 'has the label "nightly"'):
         ask(served.stub, "fp32", {"fp32_7": [1]}, label="nightly")
 
 
-def test_staleness_when_no_updates_are_taken_then_unavailable_says_so(served):
+def test_max_staleness_when_the_version_takes_no_updates_then_unavailable(served):
     with refused(grpc.StatusCode.UNAVAILABLE, "max_staleness_ms: got 1", "takes no updates"):
         ask(served.stub, "fp32", {"fp32_7": [1]}, max_staleness_ms=1)
 
 
 @pytest.mark.parametrize("fields", [dict(consistency=pb.CONSISTENCY_ROW), dict(consistency=pb.CONSISTENCY_UNIT),
                                     dict(max_staleness_ms=0)])
-def test_field_when_no_updates_are_taken_then_the_answer_is_right(served, fields):
+def test_consistency_when_the_version_takes_no_updates_then_rows_are_correct(served, fields):
     table = served.tables["fp32_7"]
     check(ask(served.stub, "fp32", {table.name: table.keys[:2]}, **fields).results[0], table,
           table.keys[:2])
 
 
 @pytest.mark.parametrize("field", ["miss_policy", "unknown_key_policy", "output_type", "consistency", "row_layout"])
-def test_enum_when_of_no_known_value_then_the_field_is_named(served, field):
+def test_enum_when_its_value_is_unknown_then_the_error_names_the_field(served, field):
     with refused(grpc.StatusCode.INVALID_ARGUMENT, field, "99"):
         ask(served.stub, "fp32", {"fp32_7": [1]}, **{field: 99})
 
 
-def test_names_when_unknown_then_not_found_says_which(served):
+def test_names_when_unknown_then_the_error_names_them(served):
     with refused(grpc.StatusCode.NOT_FOUND, "nothing"):
         ask(served.stub, "nothing", {"fp32_7": [1]})
     with refused(grpc.StatusCode.NOT_FOUND, "fp32", "99"):
@@ -390,12 +390,12 @@ def test_names_when_unknown_then_not_found_says_which(served):
 
 @pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05ab", b"\x1a\xff\xff\xff\xff\x0f", b"\x08\x01",
                                   b"\x12\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01"])
-def test_message_when_not_protobuf_of_this_kind_then_invalid(served, data):
+def test_message_when_malformed_then_invalid_argument(served, data):
     with refused(grpc.StatusCode.INVALID_ARGUMENT, "malformed"):
         raw(served, data)
 
 
-def test_unknown_fields_when_sent_then_they_are_skipped_as_protobuf_wants(served):
+def test_unknown_fields_when_sent_then_they_are_ignored(served):
     table = served.tables["fp32_7"]
     request = pb.LookupRequest(model="fp32", queries=[
         pb.TableQuery(table=table.name, keys=key_bytes(table.keys[:2]))]).SerializeToString()
@@ -403,9 +403,9 @@ def test_unknown_fields_when_sent_then_they_are_skipped_as_protobuf_wants(served
     check(reply.results[0], table, table.keys[:2])
 
 
-# ---- what comes with an answer -----------------------------------------------------------------------
+# ---- other fields of a reply -------------------------------------------------------------------------
 
-def test_explain_when_asked_then_stages_and_tiers_are_told(served):
+def test_explain_when_set_then_the_reply_has_stages_and_tiers(served):
     table = served.tables["fp32_7"]
     plain = ask(served.stub, "fp32", {table.name: table.keys[:4]})
     assert not plain.HasField("explain")
@@ -415,7 +415,7 @@ def test_explain_when_asked_then_stages_and_tiers_are_told(served):
     assert [(t.tier, t.found_keys) for t in told.results[0].tier_counts if t.found_keys] == [("host", 4)]
 
 
-def test_request_id_when_given_then_the_slow_log_has_it(daemon, work):
+def test_request_id_when_set_then_the_slow_log_has_it(daemon, work):
     table = Table.random("a", 1000, 64)
     one = daemon(default_config([model_config("m", [table.save(work + "/m")], [64], ["a"])],
                                 server={"slow_request_ms": 0}))
@@ -441,7 +441,7 @@ STAGES = ("receive", "decode", "admission", "queue", "gpu", "host", "redis", "ro
           "encode", "send")
 
 
-def test_slow_log_when_lookups_are_beside_each_other_then_named_times_are_the_whole_time(daemon, work):
+def test_slow_log_when_lookups_are_concurrent_then_stage_times_add_up_to_the_duration(daemon, work):
     table = Table.random("a", 20000, 64)
     one = daemon(default_config([model_config("m", [table.save(work + "/m")], [64], ["a"], gpucache=False)],
                                 volatile_db={"type": "disabled"},
@@ -471,7 +471,7 @@ def stream(stub, model, queries, **fields):
 
 
 @pytest.mark.parametrize("output_type", [FP32, FP16, BF16])
-def test_stream_when_read_with_default_limits_then_it_equals_the_unary_answer(served, output_type):
+def test_stream_when_read_with_default_limits_then_it_equals_the_unary_reply(served, output_type):
     stub = served.daemon.stub(options=[])
     names = ["fp32_1", "fp32_7", "fp32_1000", "fp32_4096"]
     queries = {name: some_keys(served.tables[name], 2000, unknown=60, seed=i)
@@ -503,14 +503,14 @@ def test_stream_when_read_with_default_limits_then_it_equals_the_unary_answer(se
         assert (n_rows, n_unknown) == (result.row_count, result.unknown_key_count)
 
 
-def test_stream_when_nothing_is_asked_then_it_ends_well(served):
+def test_stream_when_it_has_no_keys_then_it_ends_with_ok(served):
     assert sum(len(result.rows) for message in stream(served.stub, "fp32", {"fp32_7": []})
                for result in message.results) == 0
     with refused(grpc.StatusCode.NOT_FOUND, "nothing"):
         stream(served.stub, "nothing", {"fp32_7": [1]})
 
 
-def test_unary_when_longer_than_the_client_takes_then_the_client_says_so(served):
+def test_unary_reply_when_longer_than_the_clients_limit_then_the_client_reports_it(served):
     stub = served.daemon.stub(options=[])
     table = served.tables["fp32_4096"]
     keys = some_keys(table, 400)
@@ -519,9 +519,9 @@ def test_unary_when_longer_than_the_client_takes_then_the_client_says_so(served)
     check(ask(stub, "fp32", {table.name: keys[:9]}).results[0], table, keys[:9])
 
 
-# ---- many callers, and what is counted ---------------------------------------------------------------
+# ---- concurrency and metrics -------------------------------------------------------------------------
 
-def test_rows_when_many_threads_ask_then_none_gets_those_of_another(served):
+def test_rows_when_many_threads_look_up_then_each_gets_its_own_rows(served):
     failures = []
 
     def caller(number):
@@ -541,7 +541,7 @@ def test_rows_when_many_threads_ask_then_none_gets_those_of_another(served):
     assert failures == []
 
 
-def test_metrics_when_requests_were_answered_then_they_grew_by_just_that(daemon, work):
+def test_metrics_when_requests_have_ended_then_counters_grew_by_their_keys(daemon, work):
     table = Table.random("a", 1000, 8)
     one = daemon(default_config([model_config("m", [table.save(work + "/m")], [8], ["a"])]))
     stub = one.stub()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random lookups: tables of each type, pooled or not, weights, layout, type of the answer, unknown
-keys, policies, units, keys of 64 and of 32 bits; as one answer and as a stream, from every combination of tiers. Then by
-position, by every front end, from versions that have different tables. Bit for bit with NumPy (bag_rows.py).
+"""Random lookups, checked against NumPy bit for bit (bag_rows.py). They vary the types of tables and replies, pooling,
+weights, layout, unknown keys, policies, consistency, and 64-bit and 32-bit keys, in one reply or a stream, on every
+combination of tiers. Then lookups by position with every front end, from versions with different tables.
 
-HPS_LOOKUPS of them (a few, unless it is set) in each, drawn from HPS_LOOKUP_SEED. One that fails is told with its
-number: HPS_LOOKUP_FIRST=NUMBER HPS_LOOKUPS=1 makes it again, as the first one of its daemon.
+Each test makes HPS_LOOKUPS lookups (by default a few) from the seed HPS_LOOKUP_SEED. The message of a failure has the
+number of the lookup: HPS_LOOKUP_FIRST=NUMBER HPS_LOOKUPS=1 repeats it, as the first lookup of its daemon.
 """
 import http.client
 import itertools
@@ -29,7 +29,7 @@ RAW, CONCAT, UNIT = pb.DATA_TYPE_RAW, pb.ROW_LAYOUT_CONCAT, pb.CONSISTENCY_UNIT
 ZERO, ERROR = pb.UNKNOWN_KEY_POLICY_ZERO, pb.UNKNOWN_KEY_POLICY_ERROR
 IMPATIENT = (pb.MISS_POLICY_WAIT, pb.MISS_POLICY_MEMORY_ONLY)
 MESSAGE_BYTES_MAX = 1 << 20
-SHAPES = ((16, 4000), (33, 700))  # of the tables of each type: whole vectors, and what is left over
+SHAPES = ((16, 4000), (33, 700))  # (dim, rows) of the tables of each type; 33 is not a multiple of 16
 
 
 @pytest.fixture(name="tables", scope="module", params=[False, True], ids=["int64", "uint32"])
@@ -40,7 +40,7 @@ def tables_of_all_tests(request):
 
 
 def draw_keys(rng, table, n):
-    """Of rows, some more than once; some of no row. Of 32-bit keys in any of their int64 forms."""
+    """Keys of rows, some repeated, and unknown keys. 32-bit keys get random upper halves."""
     pool = rng.choice(table.keys, rng.integers(1, len(table.keys)))
     keys = rng.choice(pool, n)
     unknown = rng.random(n) < rng.choice([0, 0.02, 0.5, 1], p=[0.4, 0.4, 0.1, 0.1])
@@ -49,7 +49,7 @@ def draw_keys(rng, table, n):
 
 
 class Part:
-    """One query, and what comes back for it."""
+    """A query, and the expected result."""
 
     def __init__(self, rng, table, n_rows, may_pool):
         self.table = table
@@ -86,13 +86,13 @@ class Part:
             assert state == right or (impatient and state == DEFAULTED), (key, state)
 
     def values(self, told, zero):
-        """float32 [n_rows, dim] of keys of these states."""
+        """The expected float32 values [n_rows, dim] if the keys have these states."""
         rows = self.table.rows(self.keys, told, np.float32(0) if zero else None)
         with np.errstate(over="ignore", invalid="ignore"):
             return pooled(rows, self.offsets, self.pooling, self.weights) if self.pooling else rows
 
     def raw(self, told, zero):
-        """The same, not pooled, as it is stored."""
+        """The expected bytes of unpooled rows in the stored type."""
         out = np.tile(self.table.default_bytes[0], (len(self.keys), 1))
         for i, (key, state) in enumerate(zip(self.keys, told, strict=True)):
             if state == FOUND:
@@ -103,7 +103,7 @@ class Part:
 
 
 class Drawn:
-    """A request, and what must come back."""
+    """A request, and the expected reply."""
 
     def __init__(self, rng, tables):
         self.fields = {"output_type": int(rng.choice([0, FP32, FP16, BF16, RAW])),
@@ -133,7 +133,7 @@ class Drawn:
         return self.fields["row_layout"] == CONCAT
 
     def may_fail(self, error):
-        """By an unknown key that is to be an error; with less than EXACT it may not have been found out."""
+        """Whether the error may be caused by an unknown key; with policies that do not wait, it may stay undetected."""
         return error.code() == grpc.StatusCode.NOT_FOUND and self.fields["unknown_key_policy"] == ERROR and \
             any(part.has_unknown() for part in self.parts)
 
@@ -142,7 +142,7 @@ class Drawn:
             any(part.has_unknown() for part in self.parts)
 
     def check(self, got, matrix):
-        """got: of each query its (states, bytes of rows)."""
+        """got: (states, bytes of rows) of each query."""
         assert not self.must_fail()
         zero = self.fields["unknown_key_policy"] == ZERO
         columns = [np.zeros((self.parts[0].n_rows if self.parts else 0, 0), np.float32)]
@@ -191,7 +191,7 @@ def check_whole(drawn, reply):
 
 
 def check_stream(drawn, messages):
-    """Put together: of each query the consecutive rows of its messages, of which there is at least one."""
+    """Join the messages of a stream. Each query has at least one message, and its rows are consecutive."""
     n = len(drawn.parts)
     at, told, rows, matrix, current = [0] * n, [[] for _ in range(n)], [b""] * n, b"", -1
     columns = list(drawn.columns())
@@ -223,7 +223,7 @@ def check_one(served, drawn):
 
 
 @pytest.mark.parametrize("tiers", TIERS)
-def test_lookups_when_drawn_at_random_then_every_bit_is_as_numpy_has_it(tables, tiers):
+def test_lookups_when_random_then_every_bit_equals_numpy(tables, tiers):
     with scratch() as work:
         served = Served(work, tables, tiers)
         with served.daemon:
@@ -242,8 +242,8 @@ class Refused(Exception):
 
 
 class Versions:
-    """A daemon with versions 1 and 2 (active), and a third that was unloaded unused; names: of the tables of each.
-    `order`: those of the model's places."""
+    """A daemon with versions 1 and 2 (active), and a version 3 that was unloaded and never active. names: the tables of
+    each version. `order`: the tables of the model's positions."""
 
     def __init__(self, work, tables, names):
         self.order = list(dict.fromkeys(itertools.chain(*names)))
@@ -299,9 +299,10 @@ FRONTS = {"hps.v1": lambda *args: ask_hps(*args, stream=False), "stream": lambda
 
 
 def draw_groups(rng, tables, versions, version):
-    """Keys of each place; often fewer lists than there are places, at times more, which are empty as a rule."""
+    """Keys for each position. The lists are often fewer than the positions, sometimes more; the additional lists are
+    mostly empty."""
     n = int(rng.choice([len(versions.order), rng.integers(len(versions.order)), len(versions.order) + 2]))
-    spare = rng.random() < 0.7  # places that the version lacks get no keys
+    spare = rng.random() < 0.7  # no keys for tables that the version lacks
     groups = []
     for place in range(n):
         table = tables[versions.order[place % len(versions.order)]]
@@ -332,7 +333,7 @@ def check_groups(tables, versions, version, groups, output_type, ask_front):
     assert (f"'{versions.order[bad[0]]}'" if known else f"{len(versions.order)} tables") in got[1], got
 
 
-def test_lookups_when_by_position_from_versions_with_different_tables_then_places_are_the_models(tables):
+def test_positions_when_versions_have_different_tables_then_they_follow_the_models_order(tables):
     with scratch() as work:
         rng = np.random.default_rng(SEED)
         versions = Versions(work, tables, [list(rng.permutation(list(tables))[:rng.integers(2, 8)]) for _ in range(3)])
@@ -352,7 +353,7 @@ def test_lookups_when_by_position_from_versions_with_different_tables_then_place
                                              f"{[len(keys) for keys in groups]} of {versions.order}: {error}") from error
 
 
-def test_positions_when_a_larger_version_was_unloaded_unused_then_counts_mean_the_same_before_and_after_a_restart(tables):
+def test_positions_when_a_larger_version_was_unloaded_unused_then_a_restart_does_not_change_them(tables):
     names = list(tables)[:3]
     with scratch() as work:
         versions = Versions(work, tables, [names[:2], names[:2], names])

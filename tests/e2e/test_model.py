@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GetModel: what of a model can be asked for, by a client of lookups; and errors that say what there is. Positions
-are in test_updates.py."""
+"""GetModel: the tables and versions of a model for lookup clients, and errors that list existing names. test_updates.py
+tests log positions."""
 import hashlib
 import json
 import os
@@ -23,7 +23,7 @@ def get(stub, model="m", metadata=None, **fields):
     return stub.GetModel(pb.GetModelRequest(model=model, **fields), timeout=PATIENCE_S, metadata=metadata)
 
 
-def test_model_when_it_is_served_then_tables_in_order_and_versions(work):
+def test_get_model_when_it_is_served_then_returns_tables_in_order_and_versions(work):
     config, tables = served(work)
     with Daemon(work, default_config([config])) as daemon:
         stub = daemon.stub()
@@ -45,7 +45,7 @@ def test_model_when_it_is_served_then_tables_in_order_and_versions(work):
         assert daemon.metrics()['hpsd_rpc_requests_total{method="hps.v1.ParameterServer/GetModel",code="OK"}'] == 3
 
 
-def test_names_when_there_is_none_then_the_error_says_which_there_are(work):
+def test_names_when_unknown_then_the_error_lists_existing_names(work):
     config, _ = served(work)
     other, _ = served(work, ["only"], "other")
     with Daemon(work, default_config([config, other])) as daemon:
@@ -57,7 +57,7 @@ def test_names_when_there_is_none_then_the_error_says_which_there_are(work):
             ask(stub, "m", {"itmes": [1]})
 
 
-def test_roles_when_there_is_a_role_file_then_read_of_that_model_is_needed(work):
+def test_get_model_when_there_is_a_role_file_then_it_needs_the_role_read_for_the_model(work):
     path = os.path.join(work, "roles.json")
     names = ("app", "watch", "ops")
     with open(path, "w", encoding="utf-8") as f:
@@ -82,7 +82,7 @@ def test_roles_when_there_is_a_role_file_then_read_of_that_model_is_needed(work)
             get(stub, "m", by("app"))
         with refused(UNKNOWN):
             get(stub)
-        with refused(DENIED, "token:watch", "'n'"):  # does not tell that there is none
+        with refused(DENIED, "token:watch", "'n'"):  # same error as for an existing model
             get(stub, "n", by("watch"))
         with refused(NOT_FOUND, "m, secret"):
             get(stub, "n", by("ops"))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bags of keys, rows as they are stored, and one matrix for all tables: over gRPC with stock grpcio, compared bit by
-bit with NumPy (bag_rows.py)."""
+"""Pooled lookups, rows in the stored type, and one matrix of all tables, over gRPC with stock grpcio. Compared with
+NumPy bit for bit (bag_rows.py)."""
 import grpc
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def tables_of_all_tests():
     return {name: Stored(name, *shape, i) for i, (name, shape) in enumerate(SHAPES.items())}
 
 
-# ThreadSanitizer sees whose rows are added where on which threads, for which a few are enough.
+# ThreadSanitizer checks which threads add up rows; a few combinations of tiers are enough for this.
 SERVED = list(TIERS)[1::2] if SANITIZER == "thread" else TIERS
 
 
@@ -34,7 +34,7 @@ def daemon_of_all_tests(request, tables):
 
 
 def bags_of(n_keys, seed=1):
-    """Offsets of bags, some of them empty, of n_keys keys in all."""
+    """Offsets of bags with n_keys keys in total. Some bags are empty."""
     rng = np.random.default_rng(seed)
     return np.concatenate([[0], np.sort(rng.integers(0, n_keys + 1, n_keys // 5)), [n_keys]]).astype("<u4")
 
@@ -55,11 +55,11 @@ def check(result, table, keys, offsets, pooling, weights=None, output_type=FP32,
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_bags_when_asked_of_every_table_then_every_bit_is_right(served, pooling, weighted):
+def test_bags_when_of_every_table_then_every_bit_is_correct(served, pooling, weighted):
     asked = []
     for i, table in enumerate(served.tables.values()):
         keys = table.some_keys(300, n_unknown=20, seed=i)
-        keys[50:90] = keys[:40]  # some are there twice
+        keys[50:90] = keys[:40]  # repeated keys
         asked.append((table, keys, bags_of(300, i), weights_of(300, i) if weighted else None))
     reply = served.ask([query(table, keys, offsets, pooling, weights) for table, keys, offsets, weights in asked])
     for result, (table, keys, offsets, weights) in zip(reply.results, asked, strict=True):
@@ -67,7 +67,7 @@ def test_bags_when_asked_of_every_table_then_every_bit_is_right(served, pooling,
 
 
 @pytest.mark.parametrize("output_type", [FP16, BF16])
-def test_bags_when_asked_as_halves_then_the_sum_is_rounded_once(served, output_type):
+def test_bags_when_output_is_16_bit_then_the_sum_is_rounded_once(served, output_type):
     table = served.tables["int8"]
     keys, offsets, weights = table.some_keys(100, 9), bags_of(100), weights_of(100)
     reply = served.ask([query(table, keys, offsets, SQRTN, weights)], output_type=output_type)
@@ -83,14 +83,14 @@ def test_bags_when_weights_cancel_out_then_a_mean_is_zero(served):
         check(result, table, keys, offsets, pooling, weights)
 
 
-def test_bags_when_all_are_empty_or_there_is_none_then_rows_are_zero_or_there_is_none(served):
+def test_bags_when_empty_then_rows_are_zero_and_when_missing_then_there_are_no_rows(served):
     table = served.tables["fp16"]
     for offsets in (np.zeros(6, int), np.zeros(1, int)):
         result = served.ask([query(table, [], offsets, MEAN)]).results[0]
         check(result, table, [], offsets, MEAN)
 
 
-def test_bag_when_it_has_very_many_keys_then_they_are_added_in_their_order(served):
+def test_bag_when_it_has_100000_keys_then_rows_are_added_in_key_order(served):
     table = served.tables["fp32"]
     keys = table.some_keys(100_000, 100)
     offsets = np.array([0, 0, len(keys) - 1, len(keys)])
@@ -99,7 +99,7 @@ def test_bag_when_it_has_very_many_keys_then_they_are_added_in_their_order(serve
 
 @pytest.mark.parametrize("policy, unknown", [(pb.UNKNOWN_KEY_POLICY_ZERO, 0.0),
                                              (pb.UNKNOWN_KEY_POLICY_DEFAULT_ROW, DEFAULT)])
-def test_unknown_keys_when_in_a_bag_then_they_take_part_as_the_policy_says(served, policy, unknown):
+def test_unknown_keys_when_in_a_bag_then_the_policy_chooses_their_rows(served, policy, unknown):
     table = served.tables["fp32"]
     keys, offsets = np.concatenate([table.keys[:3], [5, 6, 7]]), np.array([0, 2, 4, 6])
     result = served.ask([query(table, keys, offsets, MEAN)], unknown_key_policy=policy).results[0]
@@ -114,7 +114,7 @@ def test_unknown_keys_when_an_error_is_asked_then_it_names_table_and_key(served)
 
 
 @pytest.mark.parametrize("policy", pb.MissPolicy.values())
-def test_miss_policies_when_bags_are_asked_then_each_key_has_the_row_of_its_state(served, policy):
+def test_miss_policies_when_pooled_then_each_key_adds_the_row_of_its_status(served, policy):
     table = served.tables["wide"]
     keys, offsets = table.some_keys(400, 40, seed=policy), bags_of(400)
     result = served.ask([query(table, keys, offsets, SUM)], miss_policy=policy, max_wait_us=1).results[0]
@@ -123,14 +123,14 @@ def test_miss_policies_when_bags_are_asked_then_each_key_has_the_row_of_its_stat
     assert (result.defaulted_key_count, result.unknown_key_count) == (told.count(DEFAULTED), told.count(UNKNOWN))
 
 
-def test_unit_when_bags_are_asked_then_they_are_the_same(served):
+def test_consistency_unit_when_pooled_then_rows_are_correct(served):
     table = served.tables["int8"]
     keys, offsets = table.some_keys(200, 10), bags_of(200)
     reply = served.ask([query(table, keys, offsets, MEAN)], consistency=pb.CONSISTENCY_UNIT)
     check(reply.results[0], table, keys, offsets, MEAN)
 
 
-def test_explain_when_bags_are_asked_then_it_says_how_many_were_added_where_their_rows_lie(served):
+def test_explain_when_pooled_then_reports_how_many_bags_were_pooled_in_place(served):
     table = served.tables["fp16"]
     keys = table.some_keys(20)
     told = served.ask([query(table, keys, np.array([0, 20]), SUM)], explain=True)
@@ -138,9 +138,9 @@ def test_explain_when_bags_are_asked_then_it_says_how_many_were_added_where_thei
     assert note.startswith(f"table '{table.name}': ") and note.endswith(" of 1"), note
 
 
-# ---- rows as they are stored, and one matrix ---------------------------------------------------------
+# ---- rows in the stored type, and one matrix ---------------------------------------------------------
 
-def test_raw_when_asked_then_bytes_and_type_are_those_that_are_stored(served):
+def test_raw_when_set_then_rows_have_the_stored_bytes_and_type(served):
     tables = list(served.tables.values())
     keys = [table.some_keys(50, seed=3) for table in tables]
     reply = served.ask([query(table, asked) for table, asked in zip(tables, keys, strict=True)], output_type=pb.DATA_TYPE_RAW)
@@ -149,14 +149,14 @@ def test_raw_when_asked_then_bytes_and_type_are_those_that_are_stored(served):
         assert result.rows == table.bytes[[table.at[int(key)] for key in asked]].tobytes()
 
 
-def test_raw_when_a_key_is_unknown_then_the_default_row_is_of_the_type_that_is_stored(served):
+def test_raw_when_a_key_is_unknown_then_the_default_row_has_the_stored_type(served):
     for table in served.tables.values():
         result = served.ask([query(table, [5])], output_type=pb.DATA_TYPE_RAW).results[0]
         assert result.rows == dtypes.stored(np.full((1, table.dim), DEFAULT, np.float32), table.dtype).tobytes()
 
 
 def side_by_side(served, n, seed=1):
-    """Queries of n rows each, and the matrix that they come to: some pooled, some not."""
+    """Queries of n rows each, some pooled, and the expected matrix."""
     queries, columns = [], []
     for i, table in enumerate(served.tables.values()):
         if i % 2:
@@ -181,14 +181,14 @@ def check_columns(reply, tables, n):
 
 
 @pytest.mark.parametrize("output_type", [FP32, FP16, BF16])
-def test_matrix_when_asked_then_each_row_has_those_of_all_tables(served, output_type):
+def test_matrix_when_layout_is_concat_then_each_row_joins_the_rows_of_all_tables(served, output_type):
     queries, expected = side_by_side(served, 40)
     reply = served.ask(queries, row_layout=pb.ROW_LAYOUT_CONCAT, output_type=output_type)
     check_columns(reply, served.tables.values(), 40)
     assert reply.matrix == encoded(expected, output_type)
 
 
-def test_matrix_when_a_table_is_asked_twice_then_it_has_columns_twice(served):
+def test_matrix_when_a_table_is_in_two_queries_then_its_columns_are_repeated(served):
     table = served.tables["fp16"]
     keys = table.some_keys(30)
     reply = served.ask([query(table, keys), query(table, keys[::-1])], row_layout=pb.ROW_LAYOUT_CONCAT)
@@ -212,7 +212,7 @@ def stream(served, queries, **fields):
         yield message
 
 
-def test_stream_when_bags_are_asked_then_messages_have_whole_ones_and_their_keys(served):
+def test_stream_when_pooled_then_messages_have_complete_bags_and_their_key_statuses(served):
     table = served.tables["wide"]
     n = 30_000
     keys, offsets = table.some_keys(n, 300), np.arange(0, n + 1, 2)
@@ -230,7 +230,7 @@ def test_stream_when_bags_are_asked_then_messages_have_whole_ones_and_their_keys
     assert rows == whole.rows and told == states(whole, n)
 
 
-def test_stream_when_a_matrix_is_asked_then_messages_have_whole_rows_of_it(served):
+def test_stream_when_layout_is_concat_then_messages_have_complete_rows(served):
     n = 4000
     queries, _ = side_by_side(served, n)
     matrix, at = b"", 0
@@ -243,7 +243,7 @@ def test_stream_when_a_matrix_is_asked_then_messages_have_whole_rows_of_it(serve
     assert at == n and matrix == served.ask(queries, row_layout=pb.ROW_LAYOUT_CONCAT).matrix
 
 
-def test_stream_when_rows_are_raw_then_they_are_those_of_the_whole(served):
+def test_stream_when_rows_are_raw_then_they_equal_the_stored_rows(served):
     table = served.tables["int8"]
     keys = table.some_keys(40_000)
     messages = list(stream(served, [query(table, keys)], output_type=pb.DATA_TYPE_RAW))
@@ -253,7 +253,7 @@ def test_stream_when_rows_are_raw_then_they_are_those_of_the_whole(served):
         table.bytes[[table.at[int(key)] for key in keys]].tobytes()
 
 
-# ---- what is refused ---------------------------------------------------------------------------------
+# ---- refused requests --------------------------------------------------------------------------------
 
 REFUSED = {
     "queries[1].offsets[0]": dict(keys=bytes(8), offsets=np.array([1, 1]), pooling=SUM),
@@ -268,7 +268,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_bags_when_malformed_then_field_and_index_are_named(served, words):
+def test_bags_when_malformed_then_the_error_names_field_and_index(served, words):
     fields = dict(REFUSED[words])
     if "offsets" in fields:
         fields["offsets"] = fields["offsets"].astype("<u4").tobytes()
@@ -276,7 +276,7 @@ def test_bags_when_malformed_then_field_and_index_are_named(served, words):
         served.ask([pb.TableQuery(table="fp32"), pb.TableQuery(table="fp32", **fields)])
 
 
-def test_fields_when_they_exclude_each_other_then_both_are_named(served):
+def test_fields_when_incompatible_then_the_error_names_both(served):
     table = served.tables["fp32"]
     bag = query(table, [1], np.array([0, 1]), SUM)
     with refused(grpc.StatusCode.INVALID_ARGUMENT, "queries[0].pooling", "RAW"):
@@ -289,8 +289,8 @@ def test_fields_when_they_exclude_each_other_then_both_are_named(served):
         served.ask([query(table, [1])], output_type=pb.DATA_TYPE_INT8_ROWWISE_F32)
 
 
-def test_bags_when_their_rows_are_too_many_to_gather_then_the_limit_is_named(tables):
-    """The answer is one row; what it is added from is not."""
+def test_bags_when_gathered_rows_exceed_the_limit_then_the_error_names_it(tables):
+    """The reply has only one row, but the rows that it is added from need memory, too."""
     table = tables["fp32"]
     keys = table.some_keys(50_000)
     with scratch() as work:
@@ -305,7 +305,7 @@ def test_bags_when_their_rows_are_too_many_to_gather_then_the_limit_is_named(tab
             check(result, table, keys, offsets, SUM)
 
 
-def test_call_when_cancelled_then_what_it_held_is_given_back(served):
+def test_call_when_cancelled_then_its_reply_memory_is_released(served):
     table = served.tables["wide"]
     keys, offsets = table.some_keys(60_000), np.arange(0, 60_001, 4)
     request = pb.LookupRequest(model="m", queries=[query(table, keys, offsets, SUM)] * 8)
@@ -318,9 +318,9 @@ def test_call_when_cancelled_then_what_it_held_is_given_back(served):
     check(served.ask([query(table, keys, offsets, SUM)]).results[0], table, keys, offsets, SUM)
 
 
-# ---- what is counted ---------------------------------------------------------------------------------
+# ---- metrics -----------------------------------------------------------------------------------------
 
-def test_metrics_and_slow_log_when_bags_are_asked_then_they_count_keys(tables):
+def test_metrics_and_slow_log_when_pooled_then_they_count_keys(tables):
     table = tables["fp16"]
     with scratch() as work:
         config = default_config([model_config("m", [table.save(work)], [table.dim], [table.name])],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hps-publish against a real broker, read back by confluent-kafka and taken apart here."""
+"""hps-publish with a real broker. Records are read with confluent-kafka and parsed here."""
 import json
 import os
 import re
@@ -23,7 +23,7 @@ PUBLISH = os.path.join(BIN, "hps-publish")
 
 
 def publish(broker, *args, code=0, lines=None):
-    """Run it; returns (stdout, stderr)."""
+    """Run hps-publish; (stdout, stderr)."""
     address = ["--bootstrap-server", broker if isinstance(broker, str) else broker.bootstrap] if broker else []
     done = subprocess.run([PUBLISH, *address, "--model", "m", *map(str, args)], input=lines or "", text=True,
                           capture_output=True, timeout=PATIENCE_S * 4)
@@ -32,7 +32,7 @@ def publish(broker, *args, code=0, lines=None):
 
 
 def murmur2_partition(key, partitions):
-    """Kafka's default partitioner, as its documents describe it."""
+    """Kafka's default partitioner, as Kafka's documentation describes it."""
     data, m, mask = key_of(key), 0x5BD1E995, 0xFFFFFFFF
     h = 0x9747B28C ^ len(data)
     for k in struct.unpack("<2I", data):
@@ -48,7 +48,7 @@ def key_of(key):
 
 
 def replay(messages, table=None):
-    """{key: row bytes} after all records of keyed or packed form, in order within a partition."""
+    """{key: row bytes} after all records of keyed or packed format, applied in order per partition."""
     rows = {}
     for message in messages:
         if message.key() is not None:
@@ -72,7 +72,7 @@ def content(table):
 
 
 def changed(table, seed=5):
-    """Some rows of other values, some gone, some new."""
+    """The table with some rows changed, some removed and some added."""
     rng = np.random.default_rng(seed)
     rows = table.rows.copy()
     rows[::3] += np.float32(1)
@@ -85,7 +85,7 @@ def changed(table, seed=5):
 
 # ---- forms ------------------------------------------------------------------------------------------
 
-def test_keyed_when_npy_then_every_row_where_stock_clients_would_put_it(broker, work):
+def test_keyed_when_from_npy_then_rows_are_in_the_partitions_of_the_default_partitioner(broker, work):
     topic = broker.create("hps_et.m.plain", 3)
     rows = np.arange(300 * 4, dtype="<f4").reshape(300, 4)
     np.save(os.path.join(work, "plain.npy"), rows)
@@ -103,7 +103,7 @@ def test_keyed_when_npy_then_every_row_where_stock_clients_would_put_it(broker, 
         (topic, i): high - 1 for i, (_, high) in broker.offsets(topic).items()}
 
 
-def test_keyed_when_published_then_in_the_partition_of_kafkas_own_partitioner(broker):
+def test_keyed_when_published_then_partitions_equal_librdkafkas_murmur2(broker):
     ours, theirs = broker.create("hps_et.m.ours", 5), broker.create("theirs", 5)
     keys = [0, 1, -1, 2**63 - 1, -2**63, 10**12, 77]
     publish(broker, "--table", "ours", "-", lines="".join(f"{key} 1\n" for key in keys))
@@ -114,7 +114,7 @@ def test_keyed_when_published_then_in_the_partition_of_kafkas_own_partitioner(br
 
 
 @pytest.mark.parametrize("key_bytes", (8, 4))
-def test_hctr_when_model_directory_then_batches_as_hps_reads_them(broker, work, key_bytes):
+def test_hctr_when_from_a_model_directory_then_batches_are_as_hps_reads_them(broker, work, key_bytes):
     model = os.path.join(work, "model")
     tables = []
     for number in range(2):
@@ -136,7 +136,7 @@ def test_hctr_when_model_directory_then_batches_as_hps_reads_them(broker, work, 
         assert len(messages) < 30
 
 
-def test_packed_when_float16_pairs_then_rows_as_they_are_in_the_files(broker, work):
+def test_packed_when_from_float16_files_then_rows_are_unchanged(broker, work):
     topic = broker.create("hps_et.packed16", 2)
     table = Table.random("half", 500, 6, np.float16)
     publish(broker, "--model", "packed16", "--from", table.save(work), "--format", "packed", "--for-version", 9,
@@ -150,7 +150,7 @@ def test_packed_when_float16_pairs_then_rows_as_they_are_in_the_files(broker, wo
     assert replay(found) == {int(k): r.astype("<f2").tobytes() for k, r in zip(table.keys, table.rows)}
 
 
-def test_from_when_one_table_of_a_directory_is_named_then_that_one_alone(broker, work):
+def test_from_when_a_table_of_a_directory_is_named_then_only_it_is_published(broker, work):
     topic = broker.create("hps_et.m.feature_1", 1)
     generate(os.path.join(work, "g"), "--tables", 3, "--rows", 50, "--dim", 4, "--format", "npy")
     publish(broker, "--table", "feature_1", "--from", os.path.join(work, "g"))
@@ -160,14 +160,14 @@ def test_from_when_one_table_of_a_directory_is_named_then_that_one_alone(broker,
 # ---- difference, lines, deletes --------------------------------------------------------------------------
 
 @pytest.mark.parametrize("form", ("keyed", "packed"))
-def test_diff_when_published_then_a_replay_makes_new_of_old(broker, work, form):
+def test_diff_when_applied_to_the_old_rows_then_they_equal_the_new_rows(broker, work, form):
     model = f"diff-{form}"
     old = [Table.random(name, 2000, 4, number=i) for i, name in enumerate(("a", "b"))]
     new = [changed(old[0]), old[1]]
     for table in old:
         table.save(os.path.join(work, "old"))
     new[0].save(os.path.join(work, "new"))
-    new[1].save_hugectr(os.path.join(work, "new"))  # the form of the files is no difference
+    new[1].save_hugectr(os.path.join(work, "new"))  # another file format is not a difference
     topics = {name: broker.create(f"hps_et.{model}.{name}", 2) for name in "ab"}
     topics[None] = broker.create(f"hps_et.{model}", 2)
     out, _ = publish(broker, "--model", model, "--diff", os.path.join(work, "old"), os.path.join(work, "new"),
@@ -205,7 +205,7 @@ def test_diff_when_tables_differ_then_refused_before_anything_is_sent(broker, wo
     assert broker.read("hps_et.m.a") == []
 
 
-def test_lines_when_piped_then_rows_and_deletes_in_order(broker):
+def test_lines_when_piped_then_rows_and_deletes_are_published_in_order(broker):
     topics = [broker.create(f"hps_et.m.{name}", 1) for name in ("l1", "l2")]
     publish(broker, "-", "--for-version", 3, "--row-version", 2**64 - 1, lines=(
         "# a comment\n\nl1 5 1.5 -2\nl2 18446744073709551615 0.25\nl1\t5\tnull\nl1,6,1e-3,inf\n".replace("inf", "4")
@@ -219,7 +219,7 @@ def test_lines_when_piped_then_rows_and_deletes_in_order(broker):
 
 
 @pytest.mark.parametrize("form", ("keyed", "packed"))
-def test_lines_when_sent_as_a_type_then_as_numpy_converts_them(broker, form):
+def test_lines_when_row_dtype_is_set_then_rows_are_converted_as_by_numpy(broker, form):
     rows = np.random.default_rng(3).normal(size=(40, 3)).astype("<f4") * 100
     lines = "".join(f"{key} {' '.join(map(repr, row.tolist()))}\n" for key, row in enumerate(rows))
     for dtype, name in dtypes.NAMES.items():
@@ -238,8 +238,8 @@ def test_lines_when_sent_as_a_type_then_as_numpy_converts_them(broker, form):
     assert "line 2" in error and "fp16 cannot hold value 1" in error
 
 
-def test_files_of_uint16_when_the_manifest_or_the_user_says_so_then_bf16_and_else_refused(broker, work):
-    """Their own rows; as numpy widens them; and what differs between two directories."""
+def test_uint16_files_when_manifest_or_option_declares_bf16_then_published_else_refused(broker, work):
+    """Publish the rows unchanged, converted as by numpy, and the difference of two directories."""
     rows = np.random.default_rng(4).normal(size=(50, 6)).astype("<f4")
     halves = dtypes.stored(rows, dtypes.BF16).view("<u2")
     for name, data in (("told", halves), ("bare", halves), ("next", np.where(np.arange(50)[:, None] == 7, 0, halves))):
@@ -265,7 +265,7 @@ def test_files_of_uint16_when_the_manifest_or_the_user_says_so_then_bf16_and_els
         assert "t.npy: rows of uint16" in error and "manifest.json" in error and "row_dtype is bf16" in error, error
 
 
-def test_lines_when_the_pipe_stays_open_then_what_came_is_published(broker):
+def test_lines_when_the_pipe_stays_open_then_complete_lines_are_published(broker):
     topic = broker.create("hps_et.m.live", 1)
     with subprocess.Popen([PUBLISH, "-b", broker.bootstrap, "-m", "m", "-t", "live", "-f", "hctr", "-"],
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -278,7 +278,7 @@ def test_lines_when_the_pipe_stays_open_then_what_came_is_published(broker):
         assert process.wait(PATIENCE_S) == 0
 
 
-def test_lines_when_units_then_one_record_for_all_up_to_commit(broker):
+def test_lines_when_units_then_one_record_has_all_lines_up_to_commit(broker):
     topic = broker.create("hps_et.units", 1)
     publish(broker, "--model", "units", "--format", "packed", "--units", "-",
             lines="a 1 1 2\nb 7 3\na 2 null\ncommit\nb 7 4\ncommit\ncommit\n")
@@ -290,14 +290,14 @@ def test_lines_when_units_then_one_record_for_all_up_to_commit(broker):
     _, error = publish(broker, "--model", "units", "--format", "packed", "--units", "-", code=2,
                        lines="a 1 1 2\ncommit\na 2 1 2\na 3 x\ncommit\n")
     assert "line 4" in error
-    assert len(broker.read(topic)) == 3  # no part of a unit
+    assert len(broker.read(topic)) == 3  # the incomplete unit was not sent
     out, error = publish(broker, "--model", "units", "--format", "packed", "--units", "-", code=2,
                          lines="a 1 1 2\ncommit\n\na 2 1 2\nb 7 5\n")
     assert "published 1 rows" in out and 'line 4: the input ended before the "commit"' in error
     assert len(broker.read(topic)) == 4
 
 
-def test_deletes_when_npy_or_lines_then_nulls_after_the_rows(broker, work):
+def test_deletes_when_from_npy_or_text_then_tombstones_follow_the_rows(broker, work):
     topic = broker.create("hps_et.m.gone", 1)
     np.save(os.path.join(work, "keys.npy"), np.array([3, -1], "<i8"))
     with open(os.path.join(work, "keys.txt"), "w", encoding="utf-8") as f:
@@ -310,7 +310,7 @@ def test_deletes_when_npy_or_lines_then_nulls_after_the_rows(broker, work):
         (key_of(3), struct.pack("<f", 1)), *((key_of(key), None) for key in (3, -1, 4, 5, 6, -2))]
 
 
-def test_rate_and_properties_when_given_then_everything_arrives(broker, work):
+def test_rate_and_properties_when_set_then_all_rows_are_published(broker, work):
     topic = broker.create("hps_et.m.paced", 2)
     table = Table.random("paced", 400, 4)
     _, error = publish(broker, "--from", table.save(work), "--rate", 2000, "-X", "compression.type=gzip",
@@ -319,7 +319,7 @@ def test_rate_and_properties_when_given_then_everything_arrives(broker, work):
     assert "400 rows" in error and "100 %" in error
 
 
-def test_example_when_run_then_stock_client_writes_what_hps_publish_would(broker):
+def test_example_when_run_then_its_records_equal_those_of_hps_publish(broker):
     topic, ours = broker.create("hps_et.stock.items", 3), broker.create("hps_et.m.items", 3)
     example = os.path.join(ROOT, "docs", "examples", "publish.py")
     done = subprocess.run([sys.executable, example, broker.bootstrap, "stock", "items"], capture_output=True,
@@ -331,9 +331,9 @@ def test_example_when_run_then_stock_client_writes_what_hps_publish_would(broker
     assert found[0] == found[1]
 
 
-# ---- waiting until it is visible -------------------------------------------------------------------------
+# ---- waiting until updates are visible -------------------------------------------------------------------
 
-def test_wait_when_called_then_servers_are_asked_before_and_for_our_records_alone(broker):
+def test_wait_when_another_producer_writes_then_servers_are_queried_only_for_our_records(broker):
     topic = broker.create("hps_et.m.asked", 1)
     with Admin(tables=[("asked", 1, "FP32")]) as one, Admin(tables=[("asked", 1, "FP32")]) as other, subprocess.Popen(
             [PUBLISH, "-b", broker.bootstrap, "-m", "m", "-t", "asked", "--wait", "--wait-timeout", "9", "--addr", one.address,
@@ -342,7 +342,7 @@ def test_wait_when_called_then_servers_are_asked_before_and_for_our_records_alon
         process.stdin.write("1 1\n")
         process.stdin.flush()
         kafka.until(lambda: broker.offsets(topic)[0][1] == 1, "the first row")
-        broker.write(topic, [(key_of(9), b"")])  # of another producer, between ours
+        broker.write(topic, [(key_of(9), b"")])  # a record of another producer, between ours
         _, error = process.communicate("2 2\n", timeout=PATIENCE_S)
         assert process.returncode == 0, error
     ready = {"model": "m", "version": 7, "goal": pb.WAIT_GOAL_READY, "names_version": True}
@@ -357,7 +357,7 @@ def test_wait_when_called_then_servers_are_asked_before_and_for_our_records_alon
                                      mark=pb.UpdateMark(instance=77, rejected=5))]
 
 
-def test_wait_when_there_are_many_ranges_then_they_are_waited_for_piece_by_piece(broker):
+def test_wait_when_there_are_many_ranges_then_requests_have_at_most_64_kib(broker):
     tables = [f"pieces{i}_{'x' * 100}" for i in range(2)]
     topics = [broker.create(f"hps_et.m.{table}", 600) for table in tables]
     with Admin(tables=[(table, 1, "FP32") for table in tables]) as server:
@@ -380,7 +380,7 @@ def test_wait_when_there_are_many_ranges_then_they_are_waited_for_piece_by_piece
     ("keys", dict(), ("--key-bytes 8",)),
     ("type", dict(tables=[("refused-type", 1, "FP16")]), ("rows of fp16", "got rows of bf16", "--row-dtype fp32")),
 ))
-def test_wait_when_a_server_would_not_take_it_then_exit_1_before_anything_is_sent(broker, what, says, words):
+def test_wait_when_a_server_would_reject_the_records_then_exit_1_and_none_is_sent(broker, what, says, words):
     table = f"refused-{what}"
     topic = broker.create(f"hps_et.m.{table}", 1)
     how = {"keys": ("-f", "hctr", "--key-bytes", 4), "type": ("--row-dtype", "bf16")}.get(what, ())
@@ -391,7 +391,7 @@ def test_wait_when_a_server_would_not_take_it_then_exit_1_before_anything_is_sen
     assert broker.read(topic) == []
 
 
-def test_wait_when_one_of_many_tables_is_wrong_then_nothing_of_any_is_sent(broker, work):
+def test_wait_when_one_of_many_tables_is_invalid_then_no_record_is_sent(broker, work):
     topics = [broker.create(f"hps_et.m.many-{name}", 1) for name in "ab"]
     for name in "ab":
         Table.random(f"many-{name}", 10, 4).save(f"{work}/old")
@@ -401,7 +401,7 @@ def test_wait_when_one_of_many_tables_is_wrong_then_nothing_of_any_is_sent(broke
             _, error = publish(broker, *how, "--wait", "--addr", server.address, code=1)
             assert "many-b" in error and "rows of 8 values" in error
         assert [broker.read(topic) for topic in topics] == [[], []]
-        # Lines tell of a table only when they come: what was before has been sent, and the summary says so.
+        # A line names a table only when it is read. Rows before it have been sent, and the summary reports them.
         out, error = publish(broker, "-", "--wait", "--addr", server.address, code=1,
                              lines="many-a 1 1 2 3 4\nmany-b 1 1 2 3 4\nmany-a 2 1 2 3 4\n")
     assert "published 1 rows" in out and "line 2" in error and "many-b" in error
@@ -412,7 +412,7 @@ def test_wait_when_one_of_many_tables_is_wrong_then_nothing_of_any_is_sent(broke
     (("NOT_YET", "no route to host"), 4), (("REJECTED", "was refused"), 5), (("GAP", "at a gap"), 5),
     (("UNKNOWN", "restarted"), 5), (grpc.StatusCode.NOT_FOUND, 5), (grpc.StatusCode.RESOURCE_EXHAUSTED, 1),
 ))
-def test_wait_when_it_does_not_become_visible_then_exit_code_and_reason(broker, said, code):
+def test_wait_when_records_do_not_become_visible_then_exit_code_and_reason(broker, said, code):
     table = f"unseen-{said[0] if isinstance(said, tuple) else said.name}"
     broker.create(f"hps_et.m.{table}", 1)
     with Admin(waits=lambda request: said if request.records else ("VISIBLE", ""),
@@ -422,7 +422,7 @@ def test_wait_when_it_does_not_become_visible_then_exit_code_and_reason(broker, 
     assert (said[1] if isinstance(said, tuple) else "made up") in error
 
 
-def test_wait_when_the_server_is_restarted_meanwhile_then_no_success_is_claimed(broker, daemon, work):
+def test_wait_when_the_server_restarts_during_the_wait_then_exit_5(broker, daemon, work):
     topic = broker.create("hps_et.anew.items", 1)
     one = daemon(default_config([model_config("anew", [Table.random("items", 5, 4).save(work)], [4], ["items"])],
                                 update_source={"type": "kafka_message_queue", "brokers": broker.bootstrap,
@@ -462,13 +462,13 @@ def test_wait_when_interrupted_then_exit_130(broker, goal):
         gate.set()
 
 
-def test_wait_when_hpsd_follows_then_lookups_have_it_when_it_returns(broker, daemon, work):
+def test_wait_when_it_succeeds_then_lookups_return_the_new_rows(broker, daemon, work):
     old = Table.random("items", 500, 4)
     new = changed(old)
     paths = [table.save(os.path.join(work, name)) for name, table in (("old", old), ("new", new))]
     one = daemon(default_config([model_config("whole", paths[:1], [4], ["items"])], update_source={
         "type": "kafka_message_queue", "brokers": broker.bootstrap, "start": "earliest"}))
-    for topic in ("hps_et.whole.items", "hps_et.whole"):  # which the server has not heard of
+    for topic in ("hps_et.whole.items", "hps_et.whole"):  # topics that the server does not know yet
         broker.create(topic, 3)
     keys = np.union1d(old.keys, new.keys)
     stub = one.stub()
@@ -489,7 +489,7 @@ def test_wait_when_hpsd_follows_then_lookups_have_it_when_it_returns(broker, dae
     check({**content(old), **content(new)})
 
 
-def test_wait_when_hpsd_refuses_a_record_then_exit_5_and_before_that_what_can_be_known(broker, daemon, work):
+def test_wait_when_hpsd_rejects_a_record_then_exit_5_or_exit_1_if_known_before_sending(broker, daemon, work):
     table = Table.random("items", 50, 4)
     topic = broker.create("hps_et.picky.items", 1)
     config = default_config([model_config("picky", [table.save(work)], [4], ["items"])], supportlonglong=False,
@@ -531,12 +531,12 @@ def test_wait_when_the_version_is_frozen_then_refused_unless_records_name_it(bro
     assert np.frombuffer(rows, "<f4").tolist() == [1, 2, 3, 4]
     broker.write(topic, [(key_of(2), struct.pack("<4f", 9, 9, 9, 9))])
     one.ctl("updates", "seek", "--model", "ice", "--version", 1, "--to", "latest")
-    publish(broker, *wait, lines="1 5 6 7 8\n")  # what was skipped is before it
+    publish(broker, *wait, lines="1 5 6 7 8\n")  # the skipped records are before this one
     assert "was skipped" in one.ctl("wait-for", f"{topic}:0:1", "--version", 1, code=5)
     one.ctl("wait-for", f"{topic}:0:2", "--version", 1)
 
 
-def test_wait_when_the_version_is_not_loaded_then_said_and_its_records_are_counted(broker, daemon, work):
+def test_wait_when_the_version_is_not_loaded_then_reported_and_its_records_are_counted(broker, daemon, work):
     topic = broker.create("hps_et.absent.items", 1)
     one = daemon(default_config([model_config("absent", [Table.random("items", 5, 4).save(f"{work}/absent")], [4], ["items"])],
                                 update_source={"type": "kafka_message_queue", "brokers": broker.bootstrap,
@@ -560,7 +560,7 @@ def test_wait_when_the_version_is_not_loaded_then_said_and_its_records_are_count
     assert one.metrics()['hpsd_update_records_rejected_total{model="absent",reason="version"}'] == 1
 
 
-def test_row_version_when_the_model_compares_them_then_an_older_one_is_left_out(broker, daemon, work):
+def test_row_version_when_the_model_has_row_versions_then_older_rows_are_ignored(broker, daemon, work):
     table = Table.random("items", 10, 4)
     broker.create("hps_et.rowp.items", 1)
     one = daemon(default_config([model_config("rowp", [table.save(work)], [4], ["items"], row_versions=True)],
@@ -575,7 +575,7 @@ def test_row_version_when_the_model_compares_them_then_an_older_one_is_left_out(
         assert np.frombuffer(rows, "<f4").tolist() == [seen] * 4
 
 
-def test_wait_when_server_is_away_then_exit_3_before_anything_is_sent(broker):
+def test_wait_when_the_server_is_unreachable_then_exit_3_and_no_record_is_sent(broker):
     topic = broker.create("hps_et.m.alone", 1)
     with ports.refusing() as address:
         _, error = publish(broker, "-t", "alone", "-", "--wait", "--addr", address, code=3, lines="1 1\n")
@@ -584,9 +584,9 @@ def test_wait_when_server_is_away_then_exit_3_before_anything_is_sent(broker):
     publish(broker, "-t", "alone", "-", "--addr", "127.0.0.1:1", code=2, lines="1 1\n")
 
 
-# ---- what goes wrong -----------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------------
 
-def test_dry_run_when_no_broker_then_counts_and_checks(work):
+def test_dry_run_when_there_is_no_broker_then_counts_and_checks_rows(work):
     table = Table.random("dry", 100, 4)
     out, _ = publish("127.0.0.1:1", "--from", table.save(work), "--dry-run", "--format", "hctr")
     assert "would publish" in out and f"{len(table.keys)} rows" in out
@@ -614,7 +614,7 @@ def test_dry_run_when_no_broker_then_counts_and_checks(work):
     ("a.b 1 1\n", ("line 1", "a.b")),
     ("commit\n", ("line 1",)),
 ))
-def test_lines_when_bad_then_named(lines, words):
+def test_lines_when_invalid_then_the_error_names_line_and_text(lines, words):
     _, error = publish(None, "-", "--dry-run", code=2, lines=lines)
     for word in words:
         assert word in error, error
@@ -636,18 +636,18 @@ def test_lines_when_bad_then_named(lines, words):
     (("-", "--format", "hctr", "--row-dtype", "fp16"), "hctr records have only fp32"),
     (("-", "extra"), "extra"),
 ))
-def test_options_when_wrong_then_exit_2_and_said(args, word):
+def test_options_when_invalid_then_exit_2_and_the_error_names_them(args, word):
     _, error = publish(None, "--dry-run", *args, code=2)
     assert word in error, error
 
 
-def test_broker_when_away_then_exit_3_and_said():
+def test_broker_when_unreachable_then_exit_3_with_the_reason():
     with ports.refusing() as address:
         _, error = publish(address, "-t", "a", "-", "--timeout", "3", code=3, lines="1 1\n")
     assert address in error and "refused" in error, error
 
 
-def test_broker_when_it_refuses_then_exit_1_and_said(broker):
+def test_broker_when_it_refuses_then_exit_1_with_the_reason(broker):
     _, error = publish(broker, "-t", "absent", "-", code=1, lines="1 1\n")
     assert "hps_et.m.absent" in error and "does not exist" in error
     broker.create("hps_et.m.compacted", 1, cleanup_policy="compact")
@@ -667,7 +667,7 @@ def test_broker_when_it_refuses_then_exit_1_and_said(broker):
     assert "hps_et.small" in error
 
 
-def test_broker_when_killed_and_back_then_every_row_once_and_in_order(own_broker):
+def test_broker_when_killed_and_restarted_then_every_row_is_written_once_in_order(own_broker):
     topic = own_broker.create("hps_et.m.steady", 2)
     n = 4000
     with subprocess.Popen([PUBLISH, "-b", own_broker.bootstrap, "-m", "m", "-t", "steady", "--timeout", "120", "-"],
@@ -688,7 +688,7 @@ def test_broker_when_killed_and_back_then_every_row_once_and_in_order(own_broker
     assert seen == {key_of(key): list(range(key, n, 10)) for key in range(10)}
 
 
-def test_broker_when_gone_for_good_then_exit_4_and_what_was_acknowledged(own_broker):
+def test_broker_when_killed_then_exit_4_with_the_number_of_acknowledged_records(own_broker):
     own_broker.create("hps_et.m.lost", 1)
     with subprocess.Popen([PUBLISH, "-b", own_broker.bootstrap, "-m", "m", "-t", "lost", "--timeout", "10", "-"],
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When hpsd says that it listens and that it is ready, and what it says of models that are not there yet."""
+"""When hpsd prints that it listens and that it is ready, and what it reports about models that are not loaded yet."""
 import os
 import re
 import signal
@@ -26,13 +26,13 @@ def health(daemon):
 
 
 def info(daemon):
-    """What `hpsctl models` says of the one model."""
+    """The only model in the output of `hpsctl models`."""
     (model,) = daemon.ctl("-o", "json", "models")[0]["models"]
     return model
 
 
 def stages(daemon):
-    """All that tells whether it is ready: the page, the metric, health, status."""
+    """Readiness as the page, the metric, the health service and hpsctl report it."""
     status = daemon.ctl("-o", "json", "status")[0]
     return (daemon.get("/readyz")[0] == 200, daemon.metrics()["hpsd_ready"] == 1, health(daemon) == SERVING,
             status.get("ready", False))
@@ -44,7 +44,7 @@ def check(daemon, table):
 
 
 def silent(daemon):
-    """hpsd has printed nothing that was not read."""
+    """Whether hpsd has printed nothing since the last line that was read."""
     os.set_blocking(daemon.process.stdout.fileno(), False)
     try:
         return daemon.said == b"" and os.read(daemon.process.stdout.fileno(), 100) == b""
@@ -56,7 +56,7 @@ def silent(daemon):
 
 @pytest.fixture(name="held")
 def load_that_is_held(work, daemon):
-    """held(config) -> (an hpsd whose first load is held in the middle, the killpoint)."""
+    """held(config) -> (an hpsd that is held during its first load, the killpoint)."""
     points = []
 
     def make(config):
@@ -71,7 +71,7 @@ def load_that_is_held(work, daemon):
         point.let_go()
 
 
-def test_start_when_a_model_loads_then_it_listens_and_everything_tells_progress(held, work):
+def test_start_when_a_model_loads_then_hpsd_listens_and_reports_progress(held, work):
     table = Table.random("a", 60_000, 64)
     table.save(work + "/m")
     one, point = held(default_config([model_of(table, work + "/m")]))
@@ -104,7 +104,7 @@ def test_start_when_a_model_loads_then_it_listens_and_everything_tells_progress(
     assert info(one)["state"] == "active" and not info(one)["reason"]
 
 
-def test_load_when_it_is_the_first_of_a_model_then_lookups_are_told_progress(daemon, work):
+def test_load_when_it_is_the_first_of_a_model_then_lookups_fail_with_progress(daemon, work):
     table = Table.random("a", 60_000, 64)
     table.save(work + "/m")
     point = Killpoint(f"{work}/point", f"{work}/state")
@@ -116,7 +116,7 @@ def test_load_when_it_is_the_first_of_a_model_then_lookups_are_told_progress(dae
     until(point.holds, "the load to be held")
     with refused(grpc.StatusCode.UNAVAILABLE, 'model "m" is loading, '):
         ask(one.stub(), "m", {"a": [1]})
-    assert one.get("/readyz")[0] == 200  # nobody configured it
+    assert one.get("/readyz")[0] == 200  # the model is not in models[]
     point.let_go()
     until(lambda: one.versions("m") == {1: "active"}, "the load")
     check(one, table)
@@ -126,7 +126,7 @@ def test_load_when_it_is_the_first_of_a_model_then_lookups_are_told_progress(dae
 
 
 @pytest.mark.parametrize("heal", ["hup", "load", "restart"])
-def test_model_when_its_load_fails_then_the_reason_is_told_and_it_can_be_tried_again(daemon, work, heal):
+def test_model_when_its_load_fails_then_the_reason_is_reported_and_a_retry_succeeds(daemon, work, heal):
     table = Table.random("a", 2000, 16)
     config = default_config([model_of(table, work + "/m")], server={"model_roots": [work]})
     one = daemon(config, ready=False)
@@ -141,7 +141,7 @@ def test_model_when_its_load_fails_then_the_reason_is_told_and_it_can_be_tried_a
     assert why in one.ctl("models")
     with refused(grpc.StatusCode.UNAVAILABLE, why):
         ask(one.stub(), "m", {"a": [1]})
-    if heal == "hup":  # in vain, then not
+    if heal == "hup":  # the first reload fails, the second one succeeds
         one.send(signal.SIGHUP)
         until(lambda: one.metrics()[FAILURES] == 2, "the second failure")
     table.save(work + "/m")
@@ -158,7 +158,7 @@ def test_model_when_its_load_fails_then_the_reason_is_told_and_it_can_be_tried_a
     check(one, table)
 
 
-def test_model_when_damaged_in_the_middle_then_the_load_is_counted_and_named(daemon, work):
+def test_model_when_a_row_is_invalid_then_the_failed_load_is_counted_and_reported(daemon, work):
     table = Table.random("a", 2000, 16)
     table.rows[1999, 3] = np.nan
     table.save(work + "/m")
@@ -168,7 +168,7 @@ def test_model_when_damaged_in_the_middle_then_the_load_is_counted_and_named(dae
     assert one.metrics()[FAILURES] == 1
     config = default_config([model_of(table, work + "/m")], server={"model_roots": [work], "nan_policy": "accept"})
     one.write_config(config)
-    one.send(signal.SIGHUP)  # with what the file says now
+    one.send(signal.SIGHUP)  # the reload uses the changed file
     assert one.read_line("ready") == one.addresses
     assert one.metrics()[FAILURES] == 1
 
@@ -188,12 +188,12 @@ def test_load_when_a_later_version_fails_then_it_is_counted_and_the_model_serves
     one.ctl("unload", "m", 1)
     assert one.get("/readyz") == (503, 'model "m" has no active version; use hpsctl load\n')
     assert info(one)["state"] == "absent"
-    one.send(signal.SIGHUP)  # what an operator took out stays out
+    one.send(signal.SIGHUP)  # a reload does not load a version that an operator unloaded
     until(lambda: '"reloaded"' in one.log() or "msg=reloaded" in one.log(), "the reload")
     assert one.metrics()[FAILURES] == 1 and one.versions("m") == {}
 
 
-def test_ready_when_there_are_no_models_then_both_lines_come_and_the_second_once(daemon):
+def test_ready_when_there_are_no_models_then_the_line_ready_is_printed_once(daemon):
     one = daemon(ready=False)
     assert one.read_line("ready") == one.addresses
     one.send(signal.SIGHUP)
@@ -201,7 +201,7 @@ def test_ready_when_there_are_no_models_then_both_lines_come_and_the_second_once
     assert silent(one)
 
 
-def test_start_when_nobody_reads_past_the_first_line_then_it_serves(work):
+def test_start_when_stdout_is_closed_after_the_first_line_then_hpsd_serves(work):
     table = Table.random("a", 2000, 16)
     table.save(work + "/m")
     point = Killpoint(f"{work}/point", f"{work}/state")

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Redis as a tier of the daemon: what is served, what a load, a switch and an unload leave in Redis, and what a
-Redis that is away does to it."""
+"""Redis as a tier of hpsd: lookups, the keys that loads, switches and unloads leave in Redis, and failures of Redis."""
 import json
 import os
 import shutil
@@ -19,7 +18,7 @@ from rig import (BIN, SLOW, Authority, Table, admin_pb, ask, default_config, flo
 pytestmark = pytest.mark.skipif(redis.missing() is not None, reason=redis.missing() or "")
 
 N_SHARDS = 8
-# What a daemon needs of a server; docs/redis.md tells it.
+# The permissions that a daemon needs, as in docs/redis.md.
 ACL = ["resetkeys", "~hpsd:*", "-@all", "+@hash", "+@sortedset", "+@scripting", "+@connection", "+unlink", "+pexpire",
        "+rename", "+time", "+cluster|slots"]
 
@@ -35,7 +34,7 @@ def model_of(table, directory):
 
 
 def shards(*nodes):
-    """Rows by the names of the shards, of all servers."""
+    """{name of a shard: number of its rows} of all servers."""
     found = {}
     for node in nodes:
         for name in node.ask("KEYS", "hpsd:*"):
@@ -49,7 +48,7 @@ def n_rows(*nodes):
 
 
 def check(daemon, table, keys=None, **fields):
-    """All rows are right; by which tier how many were found."""
+    """Check all rows; {tier: number of keys found in it}."""
     keys = table.keys if keys is None else keys
     result = ask(daemon.stub(), "m", {table.name: keys}, **fields).results[0]
     np.testing.assert_array_equal(floats(result), table.expect(keys))
@@ -70,7 +69,7 @@ def server_fixture(work):
 
 
 @pytest.mark.parametrize("address", ["redis://10.0.0.1:7001", "10.0.0.1:99999", "10.0.0.1:7001,::1:7001"])
-def test_check_when_an_address_is_none_then_it_says_which(work, address):
+def test_check_when_an_address_is_invalid_then_the_error_names_it(work, address):
     file = os.path.join(work, "ps.json")
     with open(file, "w", encoding="utf-8") as out:
         json.dump({**config_of(work, address), "server": {"state_dir": work}}, out)
@@ -83,7 +82,7 @@ def test_check_when_an_address_is_none_then_it_says_which(work, address):
 
 # ---- above RocksDB -----------------------------------------------------------------------------------
 
-def test_load_when_redis_is_above_the_store_then_it_gets_the_rows_and_answers(daemon, work, server):
+def test_load_when_redis_is_above_rocksdb_then_redis_gets_and_returns_all_rows(daemon, work, server):
     table = Table.random("a", 3000, 8)
     one = daemon(config_of(work, server.address, [model_of(table, work + "/m")]))
     assert sorted(shards(server)) and len(shards(server)) == N_SHARDS
@@ -117,7 +116,8 @@ def test_serve_when_redis_has_a_unix_socket_then_it_is_used(daemon, work):
 
 
 def secured(work):
-    """A server that takes certificates of one authority, and a user with just what a daemon needs."""
+    """A server that requires client certificates of one CA, and a user with only the permissions that a daemon
+    needs."""
     authority = Authority(work, "ca")
     certificate, key = authority.issue("server")
     port = ports.take()
@@ -130,7 +130,7 @@ def secured(work):
         "tls_client_certificate": certificate, "tls_client_key": key}
 
 
-def test_serve_when_redis_asks_for_certificates_and_a_password_then_it_gets_them(daemon, work):
+def test_serve_when_redis_requires_certificates_and_a_password_then_hpsd_connects(daemon, work):
     table = Table.random("a", 500, 8)
     server, address, volatile = secured(work)
     with server:
@@ -145,7 +145,7 @@ def test_serve_when_redis_asks_for_certificates_and_a_password_then_it_gets_them
 
 @pytest.mark.parametrize("wrong", [{"password": "wrong"}, {"tls_server_name_identification": "redis.example"},
                                    {"tls_client_certificate": "", "tls_client_key": ""}])
-def test_serve_when_redis_refuses_the_daemon_then_rows_come_from_the_store_below(daemon, work, wrong):
+def test_serve_when_redis_refuses_the_daemon_then_rows_come_from_rocksdb(daemon, work, wrong):
     table = Table.random("a", 500, 8)
     server, address, volatile = secured(work)
     with server:
@@ -216,7 +216,7 @@ def test_unload_when_another_daemon_has_the_version_then_its_rows_stay(daemon, w
     assert server.ask("KEYS", "hpsd:*") == []
 
 
-def test_load_when_redis_is_away_then_it_serves_from_below_and_the_next_load_fills_redis(daemon, work, server):
+def test_load_when_redis_is_down_then_rocksdb_serves_and_the_next_load_fills_redis(daemon, work, server):
     table = Table.random("a", 500, 8)
     server.kill()
     one = daemon(config_of(work, server.address, [model_of(table, work + "/m")], redis_connect_timeout_ms=50))
@@ -231,7 +231,7 @@ def test_load_when_redis_is_away_then_it_serves_from_below_and_the_next_load_fil
     until(lambda: check(one, table) == {"redis": len(table.keys)}, "rows from Redis")
 
 
-def test_unload_when_redis_hangs_then_its_rows_go_when_it_is_back(daemon, work, server):
+def test_unload_when_redis_hangs_then_a_restart_removes_the_rows_later(daemon, work, server):
     table = Table.random("a", 500, 8)
     one = daemon(config_of(work, server.address, [model_of(table, work + "/m")]))
     one.load("m", work + "/m", activate=True)
@@ -248,7 +248,7 @@ def test_unload_when_redis_hangs_then_its_rows_go_when_it_is_back(daemon, work, 
     assert check(one, table) == {"redis": len(table.keys)}
 
 
-def test_load_when_killed_while_it_fills_redis_then_the_next_start_leaves_nothing_of_it(daemon, work, server):
+def test_load_when_killed_while_it_fills_redis_then_the_next_start_removes_its_rows(daemon, work, server):
     one = daemon(config_of(work, server.address))
     Table.random("a", 200_000, 16).save(work + "/m")
 
@@ -258,15 +258,15 @@ def test_load_when_killed_while_it_fills_redis_then_the_next_start_leaves_nothin
     def is_killed_on_the_way():
         load = one.admin_stub().LoadModel(admin_pb.LoadModelRequest(model="m", directory=work + "/m"))
         until(is_filled, "the first rows", step_s=0.001)
-        server.pause()  # no answer, no end of the load
+        server.pause()  # the load cannot complete
         one.kill()
         load.cancel()
         server.resume()
-        # What had been sent is carried out until then.
+        # By then the server has executed the commands that were sent.
         until(lambda: len(server.ask("CLIENT", "LIST").splitlines()) == 1, "the end of the daemon's connections")
         if is_filled():
             return True
-        server.ask("FLUSHALL")  # the load had come to its end before the pause: once more
+        server.ask("FLUSHALL")  # the load was complete before the pause; try again
         shutil.rmtree(one.state)
         one.start()
         return False
@@ -277,7 +277,7 @@ def test_load_when_killed_while_it_fills_redis_then_the_next_start_leaves_nothin
     until(lambda: server.ask("DBSIZE") == 0, "the end of what nobody uses")
 
 
-def test_lookup_when_redis_has_lost_its_rows_then_they_come_back_if_wanted(daemon, work, server):
+def test_lookup_when_redis_has_lost_its_rows_then_cache_missed_embeddings_restores_them(daemon, work, server):
     table = Table.random("a", 500, 8)
     one = daemon(config_of(work, server.address, [model_of(table, work + "/m")], cache_missed_embeddings=True))
     two = daemon(config_of(work, server.address, [model_of(table, work + "/m")]), state="other")
@@ -293,7 +293,7 @@ def test_lookup_when_redis_has_lost_its_rows_then_they_come_back_if_wanted(daemo
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.25])
-def test_load_when_a_share_is_wanted_then_redis_gets_that_of_each_shard(daemon, work, server, rate):
+def test_load_when_initial_cache_rate_is_set_then_redis_gets_this_share_of_each_shard(daemon, work, server, rate):
     table = Table.random("a", 8000, 4)
     one = daemon(config_of(work, server.address, [model_of(table, work + "/m")], initial_cache_rate=rate))
     assert abs(n_rows(server) - rate * len(table.keys)) < 200
@@ -303,7 +303,7 @@ def test_load_when_a_share_is_wanted_then_redis_gets_that_of_each_shard(daemon, 
 
 
 @pytest.mark.parametrize("policy", ["random", "least_used", "oldest"])
-def test_load_when_a_shard_has_a_margin_then_it_is_brought_down_to_the_target(daemon, work, server, policy):
+def test_load_when_overflow_margin_is_set_then_shards_are_evicted_down_to_the_target(daemon, work, server, policy):
     table = Table.random("a", 3000, 8)
     config = config_of(work, server.address, [model_of(table, work + "/m")], overflow_margin=100, overflow_policy=policy,
                        overflow_resolution_target=0.6, cache_missed_embeddings=True)
@@ -318,7 +318,7 @@ def test_load_when_a_shard_has_a_margin_then_it_is_brought_down_to_the_target(da
     until(lambda: one.metrics()[evicted] > before and max(shards(server).values()) <= 100, "evictions after insertions")
 
 
-def test_load_when_a_host_map_is_above_redis_then_it_answers_first(daemon, work, server):
+def test_load_when_a_host_map_is_above_redis_then_lookups_use_the_host_map(daemon, work, server):
     table = Table.random("a", 500, 8)
     config = config_of(work, server.address, [model_of(table, work + "/m")], local_cache_bytes="8MiB")
     one = daemon(config)
@@ -329,9 +329,9 @@ def test_load_when_a_host_map_is_above_redis_then_it_answers_first(daemon, work,
     assert plan.redis_bytes_needed > 500 * 8 * 4
 
 
-# ---- alone -------------------------------------------------------------------------------------------
+# ---- without RocksDB ---------------------------------------------------------------------------------
 
-def test_restart_when_redis_has_the_only_copy_then_its_rows_stay_as_they_are(daemon, work, server):
+def test_restart_when_redis_has_the_only_copy_then_its_rows_are_not_rewritten(daemon, work, server):
     table = Table.random("a", 500, 8)
     config = config_of(work, server.address, [model_of(table, work + "/m")], durable=False)
     one = daemon(config)
@@ -349,7 +349,7 @@ def test_restart_when_redis_has_the_only_copy_then_its_rows_stay_as_they_are(dae
     assert check(one, table) == {"redis": len(table.keys)}
 
 
-def test_restart_when_the_only_copy_lacks_a_shard_then_it_is_loaded_again(daemon, work, server):
+def test_restart_when_the_only_copy_lacks_a_shard_then_the_version_is_loaded_again(daemon, work, server):
     table = Table.random("a", 500, 8)
     one = daemon(config_of(work, server.address, [model_of(table, work + "/m")], durable=False))
     one.stop()
@@ -361,18 +361,18 @@ def test_restart_when_the_only_copy_lacks_a_shard_then_it_is_loaded_again(daemon
 
 
 @pytest.mark.parametrize("policy", ["noeviction", "allkeys-lru"])
-def test_load_when_the_server_may_evict_the_only_copy_then_the_log_says_so(daemon, work, policy):
+def test_load_when_the_server_may_evict_the_only_copy_then_the_log_has_a_warning(daemon, work, policy):
     table = Table.random("a", 500, 8)
     with redis.Redis(os.path.join(work, "redis"), maxmemory="100mb", maxmemory_policy=policy) as server:
         one = daemon(config_of(work, server.address, [model_of(table, work + "/m")], durable=False))
         assert ("rows at risk" in one.log()) == (policy != "noeviction")
 
 
-@pytest.mark.parametrize("noticed", [False, True])  # by the server that is there, which then takes no writes
-def test_restart_when_a_part_of_the_only_copy_is_away_then_the_rest_is_not_deleted(daemon, work, noticed):
+@pytest.mark.parametrize("noticed", [False, True])  # whether the other server has detected it, and refuses writes
+def test_restart_when_one_master_of_the_only_copy_hangs_then_other_shards_are_not_deleted(daemon, work, noticed):
     table = Table.random("a", 500, 8)
     with redis.Cluster(os.path.join(work, "redis"), masters=2, replicas=0,
-                       cluster_allow_reads_when_down="yes") as cluster:  # we ask, however long it takes
+                       cluster_allow_reads_when_down="yes") as cluster:  # so that the test can read its keys
         one = daemon(config_of(work, cluster.addresses, [model_of(table, work + "/m")], durable=False))
 
         def leased():
@@ -393,7 +393,7 @@ def test_restart_when_a_part_of_the_only_copy_is_away_then_the_rest_is_not_delet
         assert check(one, table) == {"redis": len(table.keys)}
 
 
-def test_lookup_when_the_only_copy_is_lost_then_it_fails_and_says_so(daemon, work, server):
+def test_lookup_when_the_only_copy_is_lost_then_unavailable_names_redis(daemon, work, server):
     table = Table.random("a", 500, 8)
     one = daemon(config_of(work, server.address, [model_of(table, work + "/m")], durable=False))
     server.ask("FLUSHALL")
@@ -404,7 +404,7 @@ def test_lookup_when_the_only_copy_is_lost_then_it_fails_and_says_so(daemon, wor
         check(one, table)
 
 
-def test_ready_when_the_only_copy_is_lost_then_not_until_it_is_loaded_again(daemon, work, server):
+def test_ready_when_the_only_copy_is_lost_then_not_ready_until_it_is_loaded_again(daemon, work, server):
     table = Table.random("a", 500, 8)
     config = config_of(work, server.address, [model_of(table, work + "/m")], durable=False)
     one = daemon(config)
@@ -421,7 +421,7 @@ def test_ready_when_the_only_copy_is_lost_then_not_until_it_is_loaded_again(daem
     assert one.ctl("-o", "json", "status")[0]["not_ready_reasons"] == [why]
     assert lost() == N_SHARDS
     assert "shards lost" in one.log()
-    two = daemon(config, state="other")  # loads what is missing
+    two = daemon(config, state="other")  # loads the missing rows
     one.wait_ready()
     assert lost() == 0
     assert check(one, table) == check(two, table) == {"redis": len(table.keys)}
@@ -443,7 +443,7 @@ def test_restart_when_the_files_of_the_only_copy_have_changed_then_their_rows_ar
     assert check(one, other) == {"redis": len(other.keys)}
 
 
-def test_start_when_redis_has_the_only_copy_and_is_away_then_the_load_fails_and_says_so(daemon, work, server):
+def test_start_when_redis_has_the_only_copy_and_is_down_then_the_load_fails_with_the_reason(daemon, work, server):
     table = Table.random("a", 500, 8)
     server.kill()
     config = config_of(work, server.address, [model_of(table, work + "/m")], durable=False, redis_connect_timeout_ms=50)
@@ -458,7 +458,7 @@ def test_start_when_redis_has_the_only_copy_and_is_away_then_the_load_fails_and_
     assert one.versions("m") == {}
 
 
-def test_lookup_when_a_host_map_is_above_the_only_copy_then_it_gets_what_is_asked_for(daemon, work, server):
+def test_lookup_when_a_host_map_is_above_the_only_copy_then_requested_rows_are_inserted_into_it(daemon, work, server):
     table = Table.random("a", 500, 8)
     one = daemon(config_of(work, server.address, [model_of(table, work + "/m")], durable=False, local_cache_bytes="8MiB"))
     few = table.keys[:100]

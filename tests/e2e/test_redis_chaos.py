@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two daemons, one log of updates and one Redis cluster to which everything happens: no answer is stale or wrong,
-none fails that RocksDB could have given, and afterwards every shard is as new as the log.
+"""Checks two daemons with one Kafka log and one Redis cluster while all of them fail. No reply may be stale or wrong,
+and no lookup may fail that RocksDB could have served. At the end every shard must be as new as the log.
 
-The cluster has three masters with a replica each, TLS and a password. Updates and lookups go on all the time;
-clients (tests/lib/chaos.py) judge every row. What happens, and when, follows from a seed; now and then two things at
-a time. One version, the guest, comes, is switched to and goes, at each daemon when it likes. Redis keeps nothing on
-disk: a server that is killed has lost all that no replica has.
+The cluster has three masters with a replica each, TLS and a password. Updates and lookups run all the time, and clients
+(tests/lib/chaos.py) check every row. A seed determines the events and their order; some events overlap. One version,
+the guest, is loaded, activated and unloaded again and again, at each daemon independently. Redis stores nothing on
+disk: a killed server loses all data that no replica has.
 
-HPS_CHAOS_S sets for how long (the default is for `./dev check`), HPS_KILL_SEED the random choices.
+HPS_CHAOS_S is the duration in seconds, HPS_KILL_SEED the seed.
 """
 import collections
 import contextlib
@@ -39,18 +39,18 @@ SECONDS = chaos_s()
 SHARDS = 16
 USER, PASSWORD = "hpsd", "correct-horse"
 RATE = 60 if SANITIZER else 300  # records a second
-BEHIND_MAX = 2000  # records that wait to be applied, before more are written
-GUEST_BEHIND = 200  # records of a partition that the guest's files lack when it comes
-TURNS_UNCHECKED = 12  # between two comparisons of all that there is
+BEHIND_MAX = 2000  # records not yet applied, above which the writer waits
+GUEST_BEHIND = 200  # records per partition that the files of the guest lack when it is loaded
+TURNS_UNCHECKED = 12  # turns between two comparisons of all rows
 NODE_TIMEOUT_MS = 1500
-ELECTIONS_S = 4 * PATIENCE_S  # a cluster holds one every 6 s or so, and some come to nothing
+ELECTIONS_S = 4 * PATIENCE_S  # the cluster holds an election about every 6 s, and some elections fail
 COMMAND_TIMEOUT_MS = int(20 * SLOW)
 
 
 # ---- updates -------------------------------------------------------------------------------------------
 
 class Writer(threading.Thread):
-    """Writes the log, never much faster than it is applied."""
+    """Writes the log, not much faster than the daemons apply it."""
 
     def __init__(self, broker, board, behind):
         super().__init__(daemon=True)
@@ -96,7 +96,7 @@ class Writer(threading.Thread):
 
     @contextlib.contextmanager
     def paused(self):
-        """All that was written has reached the broker, and no more is."""
+        """Wait until the broker has all records. Inside the block the thread writes none."""
         with self.lock:
             self.held = True
         assert self.producer.flush(PATIENCE_S) == 0 and self.failure is None, self.failure
@@ -104,16 +104,16 @@ class Writer(threading.Thread):
         self.held = False
 
 
-# ---- the story -----------------------------------------------------------------------------------------
+# ---- the run -------------------------------------------------------------------------------------------
 
 class Story:
-    """What is done to a cluster and two daemons, and what must hold."""
+    """Causes the failures of the cluster and two daemons, and checks what must hold."""
 
     def __init__(self, work, broker, seed):
         self.work, self.rng, self.steps, self.spans = work, random.Random(seed), [], []
         self.counts, self.forgets = collections.Counter(), False
-        self.remains = set()  # keys of the guest that a lost master brought back
-        self.guest_begin = -1  # of its files in the first partition
+        self.remains = set()  # keys of the guest that a replica without the last writes brought back
+        self.guest_begin = -1  # start of the guest's updates in the first partition
         self.board = chaos.Board(f"{work}/board", seed)
         self.gate, self.stack = threading.Event(), contextlib.ExitStack()
         self.good, self.other = self.certificates("good"), self.certificates("other")
@@ -130,7 +130,7 @@ class Story:
         self.watch_failure = None
         self.writer = Writer(broker, self.board, self.behind)
 
-    # ---- what there is ----
+    # ---- set-up ----
 
     def certificates(self, name):
         authority = Authority(self.work, name)
@@ -143,7 +143,7 @@ class Story:
                 "tls_cert_file": certificate, "tls_key_file": key, "tls_auth_clients": "no"}
 
     def add_daemon(self, number):
-        """The first has no memory of its own, and no device: all its lookups ask Redis."""
+        """Start a daemon. The first one has no host map and no device, so all its lookups query Redis."""
         paths = {}
         keys = np.arange(FILE_KEYS, dtype="<i8")
         for version in VERSIONS:
@@ -167,12 +167,12 @@ class Story:
     # ---- watching ----
 
     def admin(self, number):
-        """A channel of its own: one that saw a daemon go would wait long before it tries again."""
+        """A new channel: a channel that saw a daemon end would wait long before it connects again."""
         return grpc.insecure_channel(f"unix:{self.daemons[number].state}/admin.sock",
                                      options=[("grpc.use_local_subchannel_pool", 1)])
 
     def watch(self):
-        """Tell clients what each daemon has published."""
+        """Write to the board what each daemon has published."""
         channels = [None] * N_DAEMONS
         while not self.watch_ends.wait(0.02):
             for number in range(N_DAEMONS):
@@ -181,7 +181,7 @@ class Story:
                     self.publish(number, channels[number])
                 except AssertionError as error:
                     self.watch_failure = str(error)
-                except grpc.RpcError:  # it was killed
+                except grpc.RpcError:  # the daemon was killed
                     channels[number].close()
                     channels[number] = None
         for channel in channels:
@@ -204,12 +204,12 @@ class Story:
                     known[place] = partition.offset
 
     def behind(self):
-        """How many records the daemon has before it that is furthest behind and is not away."""
+        """The largest number of records that a running daemon has not applied yet."""
         return max((int((self.board.written - self.published(number)).sum(axis=1).max())
                     for number in range(N_DAEMONS) if self.board.lives[number] % 2 == 0), default=0)
 
     def versions(self, number):
-        """What a daemon holds."""
+        """The versions that a daemon has loaded."""
         return [version for version in VERSIONS if version != GUEST or self.board.guests[number] % 4 == THERE]
 
     def all_versions(self):
@@ -219,7 +219,7 @@ class Story:
         return self.board.published[number, [VERSIONS.index(version) for version in self.versions(number)]]
 
     def check_alive(self):
-        """Nobody has found anything wrong so far."""
+        """Raise the first error that any thread or process has found."""
         assert self.watch_failure is None, self.watch_failure
         assert self.writer.failure is None, self.writer.failure
         for number, process in enumerate(self.clients):
@@ -243,18 +243,18 @@ class Story:
         return [node for node in self.cluster.nodes if node.process is not None]
 
     def masters(self):
-        """Nodes that have slots, in the eyes of one that is up."""
+        """Nodes that have slots, as the first running node sees it."""
         ports = {master[1] for _, _, master, *_ in self.live()[0].ask("CLUSTER", "SLOTS")}
         return [node for node in self.cluster.nodes if node.port in ports]
 
     @staticmethod
     def master_id(node):
-        """That of a replica's master, in its own eyes; "-" of a master."""
+        """The id of the node's master, as the node sees it; "-" if the node is a master."""
         return next(words[3] for line in node.ask("CLUSTER", "NODES").splitlines()
                     if "myself" in (words := line.split())[2])
 
     def replica_of(self, master):
-        """Its replica, with all that it has told."""
+        """The master's replica, after it has received all writes."""
         for node in self.live():
             if self.master_id(node) == master.id:
                 node.await_in("master_link_status:up", "INFO", "replication")
@@ -262,7 +262,8 @@ class Story:
         raise AssertionError(f"{master.address} has no replica")
 
     def is_whole(self):
-        """Every slot has a master that all agree on, each master a replica that follows, nobody is held for dead."""
+        """Whether all nodes agree on the masters of all slots, each master has a connected replica, and no node is
+        marked as failed."""
         try:
             masters = {node.port for node in self.masters()}
             for node in self.cluster.nodes:
@@ -279,8 +280,8 @@ class Story:
             return False
 
     def close_slots(self):
-        """As `redis-cli --cluster fix` does. A master that has begun with keys of slots which are another's, from what
-        it had once been sent as a replica, takes these for open, and hears no more of whose they are."""
+        """Close open slots as `redis-cli --cluster fix` does. A restarted master may have received keys of foreign
+        slots as a replica. It then marks these slots as open, and ignores news about their owners."""
         for node in self.live():
             with contextlib.suppress(OSError, redis.ServerError):
                 for slot in re.findall(r"\[(\d+)-[<>]-", node.ask("CLUSTER", "NODES")):
@@ -295,13 +296,13 @@ class Story:
             raise AssertionError(f"{error}\n{views}") from None
 
     def some(self):
-        """One master or all of them."""
+        """One master or all masters."""
         masters = self.masters()
         return masters if self.rng.random() < 0.3 else [self.rng.choice(masters)]
 
     @staticmethod
     def keys(node, pattern="hpsd:{*}"):
-        """Those of the shards that a master has, or others."""
+        """The master's keys of shards, or its keys that match the pattern."""
         cursor, found = "0", set()
         while True:
             cursor, keys = node.ask("SCAN", cursor, "COUNT", 1000, "MATCH", pattern)
@@ -309,11 +310,11 @@ class Story:
             if str(cursor) == "0":
                 return sorted(found)
 
-    # ---- what happens: each is there while its context is ----
+    # ---- events: each lasts as long as its context ----
 
     @contextlib.contextmanager
     def master_killed(self):
-        """Its replica is elected, or takes over."""
+        """The replica is elected, or takes over by force."""
         master = self.rng.choice(self.masters())
         replica = self.replica_of(master)
         master.kill()
@@ -325,7 +326,7 @@ class Story:
 
     @contextlib.contextmanager
     def writes_lost(self):
-        """A replica that has not heard of the last writes becomes the master."""
+        """A replica without the last writes becomes the master."""
         master = self.rng.choice(self.masters())
         replica = self.replica_of(master)
         replica.ask("CONFIG", "SET", "masteruser", "nobody", "masterauth", "wrong")
@@ -340,7 +341,7 @@ class Story:
 
     @contextlib.contextmanager
     def master_paused(self):
-        """For a moment, or until another is in its place, of which it then hears."""
+        """The master hangs for a moment, or until its replica has become the master."""
         master = self.rng.choice(self.masters())
         replica = self.replica_of(master)
         master.pause()
@@ -359,7 +360,7 @@ class Story:
 
     @contextlib.contextmanager
     def master_emptied(self):
-        """It is killed, and back with nothing before anybody could take its place."""
+        """A master restarts without data, before its replica takes over."""
         self.rng.choice(self.masters()).restart()
         yield
 
@@ -371,7 +372,7 @@ class Story:
 
     @contextlib.contextmanager
     def failed_over(self):
-        """As an operator does it: nothing is lost."""
+        """Fail over as an operator does, without losing writes."""
         replica = self.replica_of(self.rng.choice(self.masters()))
         self.is_master_by_agreement(replica)
         yield
@@ -379,10 +380,11 @@ class Story:
 
     @staticmethod
     def is_master_by_agreement(replica):
-        """If not, it asks to be: for 5 s, which a busy machine may need for something else."""
+        """Whether the replica is the master. If not, it requests a failover, which times out after 5 s; a busy machine
+        may need several requests."""
         if "role:master" in replica.ask("INFO", "replication"):
             return True
-        with contextlib.suppress(redis.ServerError):  # the master looks dead to it
+        with contextlib.suppress(redis.ServerError):  # the replica considers the master dead
             replica.ask("CLUSTER", "FAILOVER")
         return False
 
@@ -397,7 +399,7 @@ class Story:
 
     @contextlib.contextmanager
     def full(self):
-        """No memory: commands that need some are refused, or shards are evicted."""
+        """Limit the memory: commands fail, or shards are evicted."""
         nodes = self.some()
         policy = self.rng.choice(("noeviction", "allkeys-random"))
         for node in nodes:
@@ -408,7 +410,7 @@ class Story:
 
     @contextlib.contextmanager
     def locked_out(self):
-        """Another password, or nothing that is allowed."""
+        """Change the password, remove all permissions, or disable the user."""
         nodes, rule = self.some(), self.rng.choice((("resetpass", ">other"), ("-@all",), ("off",)))
         for node in nodes:
             node.ask("ACL", "SETUSER", USER, *rule)
@@ -419,7 +421,7 @@ class Story:
 
     @contextlib.contextmanager
     def untrusted(self):
-        """A certificate of somebody else: no handshake succeeds."""
+        """Use a certificate of another CA, so that all handshakes fail."""
         nodes = self.some()
         for node in nodes:
             node.ask("CONFIG", "SET", "tls-cert-file", self.other[1], "tls-key-file", self.other[2])
@@ -439,7 +441,7 @@ class Story:
 
     @contextlib.contextmanager
     def daemon_behind(self):
-        """Its updates stand still, the other's go on."""
+        """One daemon pauses its updates, the other daemon continues."""
         number = self.rng.randrange(N_DAEMONS)
         self.control(number, admin_pb.UPDATE_ACTION_PAUSE)
         yield
@@ -448,7 +450,7 @@ class Story:
 
     @contextlib.contextmanager
     def daemon_restarted(self):
-        """It is drained: calls that it has taken are answered."""
+        """Stop a daemon with SIGTERM: calls that it has accepted get replies."""
         number = self.rng.randrange(N_DAEMONS)
         self.board.lives[number] += 1
         self.daemons[number].stop()
@@ -465,7 +467,7 @@ class Story:
 
     @contextlib.contextmanager
     def version_changed(self):
-        """The guest comes to a daemon, or goes."""
+        """Load and activate the guest at a daemon, or unload it."""
         number = self.rng.randrange(N_DAEMONS)
         self.change_version(number)
         yield
@@ -496,7 +498,7 @@ class Story:
         return True
 
     def make_guest(self):
-        """Files of its own time each time: another load, with other keys in Redis."""
+        """Write a new manifest with other start positions, so that the next load uses other keys in Redis."""
         until(lambda: self.board.written[0] > self.guest_begin, "a record more than there was for the last guest")
         self.board.begins[:] = np.maximum(0, self.board.written - GUEST_BEHIND)
         self.board.begins[0] = self.guest_begin = max(int(self.board.begins[0]), self.guest_begin + 1)
@@ -515,10 +517,10 @@ class Story:
     TO_DAEMONS = (daemon_killed, daemon_behind, daemon_restarted, daemon_paused, version_changed,
                   version_changed)
     FAILOVERS = ("master_killed", "writes_lost", "master_paused", "failed_over")
-    LOSSES = ("master_killed", "writes_lost", "master_paused")  # of what was acknowledged
+    LOSSES = ("master_killed", "writes_lost", "master_paused")  # events that lose acknowledged writes
 
     def turn(self):
-        """One of all that can happen, in an order of chance; sometimes something happens to a daemon meanwhile."""
+        """Run the next event of a random order; sometimes an event of a daemon at the same time."""
         if not self.steps or not self.left:
             self.left = self.rng.sample(self.TO_REDIS + self.TO_DAEMONS, len(self.TO_REDIS + self.TO_DAEMONS))
         what = [self.left.pop()]
@@ -538,10 +540,10 @@ class Story:
         self.spans.append((name, begun, time.monotonic()))
         self.wait(self.rng.uniform(0, 1))
 
-    # ---- what must hold when nothing happens ----
+    # ---- checks between events ----
 
     def compare(self):
-        """All that was written is everywhere, as it was written."""
+        """Wait until Redis and both daemons have all updates, and compare every row."""
         with self.writer.paused():
             ends = self.board.written.tolist()
             until(lambda: self.check_alive() or self.is_applied(), "all to be applied", ELECTIONS_S)
@@ -569,7 +571,8 @@ class Story:
             raise AssertionError(f"{error}; the log ends at {ends}, shards at {self.positions()}") from None
 
     def shards(self, *words, pattern="hpsd:{*}"):
-        """Of each shard its key and the answer to a command. What is left of a slot that has moved is nobody's."""
+        """[(key, reply to the command)] of all shards. Skips keys of slots that have moved away, and keys in
+        `remains`."""
         found = []
         for node in self.masters():
             for key in set(self.keys(node, pattern)) - self.remains:
@@ -578,7 +581,7 @@ class Story:
         return found
 
     def positions(self):
-        """Of each version the positions in all partitions, in order, of each shard."""
+        """The log positions of each shard, sorted, by version."""
         found = collections.defaultdict(list)
         for key, p in self.shards("HGET", "p"):
             one = raw(p or "")
@@ -587,7 +590,7 @@ class Story:
         return found
 
     def compare_redis(self, histories, ends):
-        """Every row that is there."""
+        """Check every row in Redis."""
         for key, words in self.shards("HGETALL"):
             version, told = version_of(key), [raw(word) for word in words]
             for field, row in zip(told[::2], told[1::2]):
@@ -599,7 +602,7 @@ class Story:
                         key, table, row_key, np.frombuffer(row, "<f4")[:4], offset)
 
     def compare_daemon(self, number, histories, ends):
-        """Every row of it; whether the one without memory had all of them from Redis."""
+        """Check every row of a daemon; whether the daemon without host map found all rows in Redis."""
         n_redis = n_there = 0
         for version in self.versions(number):
             reply = ask(self.daemons[number].stub(), MODEL, {table: range(KEYS) for table in DIMS}, version=version,
@@ -617,25 +620,26 @@ class Story:
         return number > 0 or n_redis == n_there
 
     def check_gone(self):
-        """When no daemon has the guest nothing of it is in Redis, but what a lost master brought back."""
+        """If no daemon has the guest, Redis must not have its keys, except keys that a stale replica brought
+        back."""
         if GUEST not in self.all_versions():
             self.remains |= self.guest_keys() if self.forgets else set()
             self.forgets = False
             until(lambda: not self.guest_keys(), "the guest's keys to be gone", ELECTIONS_S)
 
     def guest_keys(self):
-        """But those that remain."""
+        """Keys of the guest in Redis, without those in `remains`."""
         return {key for key, there in self.shards("EXISTS", pattern=f"hpsd:{{{MODEL}/{GUEST}/*") if there}
 
     def end_visit(self):
-        """It goes everywhere, and comes and goes once more."""
+        """Unload the guest at all daemons, load it, and unload it again."""
         for wanted in (False, True, False):
             for number in range(N_DAEMONS):
                 if (GUEST in self.versions(number)) != wanted:
                     self.change_version(number)
             self.check_gone()
 
-    # ---- its course ----
+    # ---- main ----
 
     def run(self):
         for number in range(N_DAEMONS):
@@ -676,7 +680,7 @@ class Story:
         self.print_times(np.array(told[0]["times"]))
 
     def print_times(self, calls):
-        """Of lookups that miss above Redis, of the daemon that has nothing there."""
+        """Print durations of the first daemon's lookups, which all query Redis, during failovers and otherwise."""
         spans = [span for span in self.spans if span[0] in self.FAILOVERS]
         within = np.zeros(len(calls), bool)
         for _, begun, ended in spans:
@@ -716,7 +720,7 @@ def row_of(version, table, key, offset):
 # ---- the tests -----------------------------------------------------------------------------------------
 
 def answer(history, version, keys, at):
-    """Of a daemon that has all records below the positions, and no others."""
+    """The reply of a daemon that has exactly the records below the positions `at`."""
     results = {}
     for table in DIMS:
         states = [history.state(table, key, at[chaos.place_of(key, table)]) for key in keys]
@@ -727,7 +731,7 @@ def answer(history, version, keys, at):
     return results
 
 
-def test_judge_when_rows_are_stale_torn_foreign_or_of_two_times_then_it_says_so():
+def test_judge_when_rows_are_stale_torn_foreign_or_of_two_positions_then_it_raises_wrong():
     judge, keys = chaos.Judge(7), list(range(KEYS))
     none, old, new = ([n] * len(PLACES) for n in (0, 300, 400))
     judge.history.extend(new)
@@ -750,7 +754,7 @@ def test_judge_when_rows_are_stale_torn_foreign_or_of_two_times_then_it_says_so(
         judge.check(1, old, new, after, False)
 
 
-def test_redis_when_all_happens_to_it_then_no_answer_is_stale_wrong_or_missing(own_broker, work):
+def test_lookups_when_redis_and_hpsd_fail_then_all_succeed_with_current_rows(own_broker, work):
     seed = kill_seed()
     story = Story(work, own_broker, seed)
     try:

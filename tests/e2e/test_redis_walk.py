@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookups through a daemon with Redis between host map and disk: who answers, what goes into Redis behind the
-answers, and what a Redis that is slow, or says nothing, costs."""
+"""Lookups with Redis between host map and disk: which tier returns the rows, which rows are inserted into Redis later,
+and the effect of a slow or hanging Redis."""
 import os
 
 import numpy as np
@@ -36,7 +36,7 @@ def tables_fixture():
 
 
 def check(daemon, tables, keys=None, **fields):
-    """Every row is right; how many keys each tier had."""
+    """Check every row; {tier: number of keys found in it}."""
     queries = {table.name: table.keys if keys is None else keys for table in tables}
     counts = {}
     for table, result in zip(tables, ask(daemon.stub(), "m", queries, **fields).results):
@@ -53,15 +53,15 @@ def n_calls(server, command):
     return 0
 
 
-def test_lookup_when_redis_has_lost_the_rows_then_it_gets_them_behind_the_answer(daemon, work, server, tables):
+def test_lookup_when_redis_has_lost_the_rows_then_they_are_inserted_after_the_reply(daemon, work, server, tables):
     one = daemon(config_of(work, server, tables))
     n = N_ROWS * len(tables)
     until(lambda: check(one, tables) == {"redis": n}, "redis to have the rows of the load")
     before = one.metrics().get(ASYNC, 0)
     server.ask("FLUSHALL")
     assert check(one, tables) == {"rocksdb": n}
-    # Of an insertion that redis has carried out too late nobody counts the rows; of one that it has not, they are asked
-    # for again.
+    # Rows of an insertion that timed out but was executed are not counted. Rows of an insertion that was not executed
+    # are looked up again.
     until(lambda: check(one, tables) == {"redis": n}, "the rows to be in redis again")
     until(lambda: one.metrics()[ASYNC] > before, "rows to be counted")
     assert one.metrics()[ASYNC] <= before + n
@@ -71,7 +71,7 @@ def test_lookup_when_redis_has_lost_the_rows_then_it_gets_them_behind_the_answer
     assert any(int(request.get("redis_us", 0)) > 0 for request in slow)
 
 
-def test_lookup_when_redis_shall_not_take_what_it_missed_then_it_does_not(daemon, work, server, tables):
+def test_lookup_when_cache_missed_embeddings_is_false_then_missing_rows_are_not_inserted(daemon, work, server, tables):
     one = daemon(config_of(work, server, tables, cache_missed_embeddings=False))
     n = N_ROWS * len(tables)
     until(lambda: check(one, tables) == {"redis": n}, "redis to have the rows of the load")
@@ -81,7 +81,7 @@ def test_lookup_when_redis_shall_not_take_what_it_missed_then_it_does_not(daemon
     assert one.metrics().get(ASYNC, 0) == 0
 
 
-def test_lookup_when_a_host_map_is_above_redis_then_it_gets_what_redis_has(daemon, work, server, tables):
+def test_lookup_when_a_host_map_is_above_redis_then_rows_from_redis_are_inserted_into_it(daemon, work, server, tables):
     room = 64 * 1024 * 1024
     config = config_of(work, server, tables[:1], local_cache_bytes=room)
     one = daemon(config)
@@ -91,7 +91,7 @@ def test_lookup_when_a_host_map_is_above_redis_then_it_gets_what_redis_has(daemo
     assert n_calls(server, "hmget") == before
 
 
-def test_lookup_when_only_memory_is_to_answer_then_redis_is_not_asked(daemon, work, server, tables):
+def test_lookup_when_miss_policy_is_memory_only_then_redis_is_not_queried(daemon, work, server, tables):
     one = daemon(config_of(work, server, tables))
     before = n_calls(server, "hmget")
     result = ask(one.stub(), "m", {"a": tables[0].keys}, miss_policy=pb.MISS_POLICY_MEMORY_ONLY).results[0]
@@ -99,7 +99,7 @@ def test_lookup_when_only_memory_is_to_answer_then_redis_is_not_asked(daemon, wo
     assert n_calls(server, "hmget") == before
 
 
-def test_lookup_when_redis_says_nothing_then_the_disk_answers_and_redis_comes_back(daemon, work, server, tables):
+def test_lookup_when_redis_hangs_then_rocksdb_serves_until_redis_responds(daemon, work, server, tables):
     one = daemon(config_of(work, server, tables, redis_command_timeout_ms=20))
     n = N_ROWS * len(tables)
     until(lambda: check(one, tables) == {"redis": n}, "redis to have the rows of the load")

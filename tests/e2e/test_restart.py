@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends and starts: drains, kills, what a restart finds, and starts that are refused."""
+"""Drains, kills, restarts, and starts that fail."""
 import glob
 import json
 import os
@@ -39,7 +39,7 @@ def check(daemon, table, n=500):
     np.testing.assert_array_equal(floats(result), table.expect(keys))
 
 
-def test_drain_when_under_load_then_no_call_fails_and_the_next_daemon_goes_on(work):
+def test_drain_when_under_load_then_no_call_fails_and_the_next_daemon_serves(work):
     table, config = model(work)
     address = f"127.0.0.1:{ports.take()}"
     config["server"]["drain_delay_ms"] = 100
@@ -79,7 +79,7 @@ def test_drain_when_under_load_then_no_call_fails_and_the_next_daemon_goes_on(wo
     assert failures == []
 
 
-def test_restart_when_the_model_files_are_gone_then_rows_are_served_from_the_store(daemon, work):
+def test_restart_when_the_model_files_are_missing_then_rows_are_served_from_the_store(daemon, work):
     table, config = model(work)
     one = daemon(config)
     check(one, table)
@@ -90,7 +90,7 @@ def test_restart_when_the_model_files_are_gone_then_rows_are_served_from_the_sto
     assert one.versions("m") == {1: "active"}
 
 
-def test_restart_when_versions_were_switched_then_the_active_one_is_remembered(daemon, work):
+def test_restart_when_versions_were_switched_then_the_same_version_is_active(daemon, work):
     for seed in (1, 2):
         generate(f"{work}/v{seed}", "--tables", 1, "--rows", 100, "--dim", 4, "--seed", seed)
     one = daemon(default_config(server={"model_roots": [work]}))
@@ -105,7 +105,7 @@ def test_restart_when_versions_were_switched_then_the_active_one_is_remembered(d
     assert ask(one.stub(), "m", {"feature_0": [1]}).version == 1
 
 
-def test_kill_when_a_load_is_under_way_then_nothing_of_it_is_left(daemon, work):
+def test_kill_when_a_load_is_running_then_the_restart_removes_its_rows(daemon, work):
     table, config = model(work)
     one = daemon(config)
     generate(f"{work}/big", "--tables", 4, "--rows", LONG_LOAD_ROWS, "--dim", 32)
@@ -117,7 +117,7 @@ def test_kill_when_a_load_is_under_way_then_nothing_of_it_is_left(daemon, work):
     one.start()
     check(one, table)
     versions = one.versions("m")
-    if versions != {1: "active"}:  # the load had come to its end
+    if versions != {1: "active"}:  # the load had ended before the kill
         assert versions == {1: "active", 2: "resident"}
         keys = np.arange(0, LONG_LOAD_ROWS, 97)
         for number in range(4):
@@ -127,7 +127,7 @@ def test_kill_when_a_load_is_under_way_then_nothing_of_it_is_left(daemon, work):
     assert one.load("m", f"{work}/big", activate=True, force=True).version in (2, 3)
 
 
-# ---- starts that are refused -------------------------------------------------------------------------
+# ---- failing starts ----------------------------------------------------------------------------------
 
 def refused_start(work, config, *args):
     path = os.path.join(work, "refused.json")
@@ -136,7 +136,7 @@ def refused_start(work, config, *args):
     return run_hpsd("--config", path, "--http-listen", "127.0.0.1:0", *args)
 
 
-def test_start_when_the_state_directory_is_used_then_exit_3(daemon, work):
+def test_start_when_the_state_directory_is_in_use_then_exit_3(daemon, work):
     _, config = model(work)
     one = daemon(config)
     code, out, err = refused_start(work, config, "--state-dir", one.state, "--listen", "127.0.0.1:0")
@@ -155,7 +155,7 @@ def test_start_when_the_port_is_taken_then_exit_3(work):
     assert address in err
 
 
-def test_start_when_a_test_names_no_port_then_exit_3(work):
+def test_start_when_a_test_uses_the_default_ports_then_exit_3(work):
     done = subprocess.run([os.path.join(BIN, "hpsd"), "--table", f"a={work}/a.npy", "--state-dir", work + "/s"],
                           capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 3 and "127.0.0.1:8601" in done.stderr, done.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A persistent store that is of another format, not ours, or damaged: what hpsd says and does."""
+"""A persistent store with another format, of another program, or with damage: what hpsd reports and does."""
 import ctypes
 import glob
 import hashlib
@@ -25,7 +25,7 @@ def model(work, n_rows=2000, dim=16):
 
 
 def refused_start(daemon):
-    """hpsd on the same state directory, which it refuses; what it says."""
+    """Start hpsd on the same state directory, which it refuses; its stderr."""
     code, out, err = run_hpsd(*daemon.args[1:])
     assert (code, out) == (EXIT_STORE, ""), err
     return err
@@ -33,7 +33,7 @@ def refused_start(daemon):
 
 @pytest.fixture(name="stopped")
 def stopped_daemon(work):
-    """(daemon, table, config) of a daemon that has served and ended."""
+    """(daemon, table, config) of a daemon that has run and stopped."""
     table, config = model(work, n_rows=5000, dim=64)
     one = Daemon(work, config)
     one.stop()
@@ -55,7 +55,7 @@ def test_start_when_rocksdb_cannot_start_a_thread_then_exit_code_4_and_the_limit
     assert "store failed: RocksDB could not start a thread" in err and "processes_max=3" in err, err
 
 
-def test_files_when_the_umask_is_open_then_other_users_can_read_none(work):
+def test_files_when_the_umask_is_0_then_other_users_cannot_read_them(work):
     _, config = model(work)
     with Daemon(work, config, wrapper=["sh", "-c", 'umask 0; exec "$@"', "sh"]) as one:
         one.ctl("snapshot", "create", f"{work}/snapshot")
@@ -65,10 +65,10 @@ def test_files_when_the_umask_is_open_then_other_users_can_read_none(work):
                 assert os.lstat(name).st_mode & 0o027 == 0, name
 
 
-# ---- whose database, of which format ------------------------------------------------------------------
+# ---- other databases and formats ----------------------------------------------------------------------
 
 class Database:
-    """A RocksDB database with all its families, written to as nothing of hpsd can."""
+    """A RocksDB database with all its column families, written without hpsd."""
 
     def __init__(self, path):
         self.c = rocksdb_library()
@@ -85,7 +85,7 @@ class Database:
         assert not self.error, self.error.value
 
     def write(self, family, key, value):
-        """Put, or delete where `value` is None."""
+        """Put a value, or delete the key if `value` is None."""
         handle = ctypes.c_void_p(self.handles[self.names.index(family)])
         options = ctypes.c_void_p(self.c.rocksdb_writeoptions_create())
         key_size = ctypes.c_size_t(len(key))
@@ -108,7 +108,7 @@ class Database:
         return ctypes.string_at(value, size.value)
 
     def flush(self, family):
-        """Move what the log has of it into a file of its own."""
+        """Flush the family's memtable into a new file."""
         self.c.rocksdb_flushoptions_create.restype = ctypes.c_void_p
         options = ctypes.c_void_p(self.c.rocksdb_flushoptions_create())
         handle = ctypes.c_void_p(self.handles[self.names.index(family)])
@@ -135,13 +135,13 @@ def contents(directory):
     return found
 
 
-def test_start_when_the_store_is_of_a_newer_format_then_exit_4_names_path_and_both_formats(stopped):
+def test_start_when_the_store_has_a_newer_format_then_exit_4_with_path_and_both_formats(stopped):
     one, table, _ = stopped
     write_behind_its_back(one, "default", b"hpsd.format", b"7")
     before = contents(one.state)
     err = refused_start(one)
     assert f"{one.state}/hpsd has format 7, this build reads up to 2: start the build that wrote it, or a later one" in err
-    assert contents(one.state) == before  # for the newer hpsd that it belongs to
+    assert contents(one.state) == before  # so that the newer hpsd can still use it
     write_behind_its_back(one, "default", b"hpsd.format", b"1")
     one.restart()
     result = ask(one.stub(), "m", {"a": table.keys[:9]}).results[0]
@@ -149,12 +149,12 @@ def test_start_when_the_store_is_of_a_newer_format_then_exit_4_names_path_and_bo
     one.stop()
 
 
-def test_format_when_int8_rows_come_then_an_older_build_refuses_the_store_by_it(stopped, work):
-    """And not before: until then it could read everything that is there."""
+def test_format_when_int8_rows_are_loaded_then_older_builds_refuse_the_store(stopped, work):
+    """Until a version has INT8 rows, builds that know only format 1 can read the store."""
     one, table, _ = stopped
 
     def read_by_format_1_alone():
-        """What a build does that knows format 1 and no later one."""
+        """Whether a build that knows only format 1 accepts the store."""
         database = Database(f"{one.state}/hpsd")
         value = database.read("default", b"hpsd.format")
         database.close()
@@ -178,7 +178,7 @@ def test_format_when_int8_rows_come_then_an_older_build_refuses_the_store_by_it(
     pytest.param("catalog", b"model/m", b"\x0a\xac\x02" + b"m" * 300, 'catalog record "model/m"', id="long model"),
     pytest.param("catalog", b"version/m/1", b"\x0a\x01m\x3a\xac\x02" + b"0" * 300, 'catalog record "version/m/1"',
                  id="long load id")])
-def test_start_when_a_record_cannot_be_read_then_exit_4_names_it(stopped, family, key, value, word):
+def test_start_when_a_record_is_unreadable_then_exit_4_with_its_name(stopped, family, key, value, word):
     one = stopped[0]
     write_behind_its_back(one, family, key, value)
     assert word in refused_start(one).replace('\\"', '"')
@@ -197,19 +197,19 @@ def overwrite(path, at):
 
 
 @pytest.mark.parametrize("damage", [
-    lambda path: overwrite(path, -48),  # its footer
+    lambda path: overwrite(path, -48),  # the footer
     lambda path: os.truncate(path, os.path.getsize(path) - 1000),
     os.unlink])
-def test_start_when_a_file_of_the_store_cannot_be_used_then_exit_4_says_where(stopped, damage):
+def test_start_when_a_file_of_the_store_is_damaged_then_exit_4_with_the_path(stopped, damage):
     one = stopped[0]
     damage(largest_file(one))
-    assert f"{one.state}/hpsd" in refused_start(one)  # RocksDB's own words follow
+    assert f"{one.state}/hpsd" in refused_start(one)  # followed by RocksDB's message
 
 
-def test_lookup_when_rows_are_damaged_then_data_loss_for_them_and_a_new_load_repairs(stopped, work):
+def test_lookup_when_rows_are_damaged_then_data_loss_until_a_new_load(stopped, work):
     one, table, _ = stopped
     path = largest_file(one)
-    overwrite(path, os.path.getsize(path) // 3)  # rows come first in a file
+    overwrite(path, os.path.getsize(path) // 3)  # rows are at the beginning of a file
     one.restart()
     stub, lost = one.stub(), []
     for key in table.keys:
@@ -224,7 +224,7 @@ def test_lookup_when_rows_are_damaged_then_data_loss_for_them_and_a_new_load_rep
         ask(stub, "m", {"a": table.keys})
     assert os.path.basename(path) in one.log()
     assert one.metrics()['hpsd_tier_errors_total{tier="rocksdb",reason="failed"}'] > 0
-    # What docs/operations.md tells the operator to do.
+    # As docs/operations.md says.
     one.ctl("load", "m", "--from", f"{work}/m", "--activate")
     one.ctl("unload", "m", 1)
     result = ask(stub, "m", {"a": table.keys}).results[0]
@@ -235,7 +235,7 @@ def test_lookup_when_rows_are_damaged_then_data_loss_for_them_and_a_new_load_rep
 
 # ---- read-only ----------------------------------------------------------------------------------------
 
-def test_store_when_read_only_then_serves_what_is_there_and_refuses_changes(stopped, work):
+def test_store_when_read_only_then_serves_existing_rows_and_refuses_changes(stopped, work):
     one, table, config = stopped
     config["persistent_db"]["read_only"] = True
     one.write_config(config)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every table of DLRM-DCNv2's shape while versions are switched, by clients that know only reflection.
+"""Lookups of all tables of a model with DLRM-DCNv2's shape during version switches, by clients that use only
+reflection.
 
-The clients are those of tests/soak/switching.py, which does the same with more keys for longer; here
-turns are counted, and the clients are threads. The last tests are about the clients: they must notice.
+The clients are those of tests/soak/switching.py, which does the same with more keys for a longer time. Here the number
+of switches is fixed, and the clients are threads. The last tests check that the clients detect wrong replies.
 """
 import copy
 import json
@@ -22,7 +23,7 @@ SWITCHES, CLIENTS, KEYS = 20, 2, 300
 
 
 class Served:
-    """A daemon with two versions of the model; every table has a default row of its own."""
+    """A daemon with two versions of the model. Every table has another default row."""
 
     def __init__(self, work):
         for version, seed in SEEDS.items():
@@ -52,7 +53,7 @@ def two_versions_served():
             yield served
 
 
-def test_switches_when_made_under_lookups_of_all_tables_then_every_byte_is_right(served):
+def test_switches_when_lookups_of_all_tables_run_then_every_byte_is_correct(served):
     assert len(served.model.tables) == 26
     served.activate(1)
     clients = [served.client(number, CLIENTS) for number in range(CLIENTS)]
@@ -62,7 +63,7 @@ def test_switches_when_made_under_lookups_of_all_tables_then_every_byte_is_right
         try:
             while not ended.is_set():
                 client.call()
-        except Exception as error:  # whatever it is, the test tells it
+        except Exception as error:  # reported by the test
             failures.append(repr(error))
 
     threads = [threading.Thread(target=work, args=(client,)) for client in clients]
@@ -89,10 +90,10 @@ def test_switches_when_made_under_lookups_of_all_tables_then_every_byte_is_right
         client.close()
 
 
-# ---- what the clients notice -------------------------------------------------------------------------
+# ---- errors that the clients must detect -------------------------------------------------------------
 
 def told_by(client, calls=20):
-    """What a client says within so many calls."""
+    """The error that the client reports within this number of calls."""
     with pytest.raises(switching.Wrong) as caught:
         for _ in range(calls):
             client.call()
@@ -100,7 +101,7 @@ def told_by(client, calls=20):
     return str(caught.value)
 
 
-def test_client_when_rows_are_those_of_the_other_version_then_it_says_so(served):
+def test_client_when_rows_are_from_the_other_version_then_it_reports_them(served):
     served.activate(1)
     model = copy.copy(served.model)
     model.seeds = {1: SEEDS[2], 2: SEEDS[1]}
@@ -146,7 +147,7 @@ def the_version(reply):
     (one_bit, "value 127 of 128"), (two_rows_exchanged, "what came is the"),
     (two_states_exchanged, "expected status"), (two_tables_exchanged, "expected tables"),
     (a_count, "unique keys: expected"), (the_version, "answered from versions [7]")])
-def test_client_when_an_answer_is_spoilt_then_it_says_where(served, spoil, expected):
+def test_client_when_a_reply_is_modified_then_it_reports_the_field(served, spoil, expected):
     client = served.client()
     lookup = client.lookup
 
@@ -159,7 +160,7 @@ def test_client_when_an_answer_is_spoilt_then_it_says_where(served, spoil, expec
     assert expected in told_by(client)
 
 
-def test_client_when_a_stream_mixes_versions_then_it_says_so(served):
+def test_client_when_a_stream_mixes_versions_then_it_reports_them(served):
     client = served.client()
     lookup_stream = client.lookup_stream
 
@@ -171,7 +172,7 @@ def test_client_when_a_stream_mixes_versions_then_it_says_so(served):
     assert "versions [1, 2]" in told_by(client)
 
 
-def test_switches_when_a_call_saw_a_version_of_before_then_it_is_told():
+def test_switches_when_a_call_used_a_version_that_was_not_active_then_check_raises():
     switches = switching.Switches(1)
     switches.add(10, 11, 2)
     switches.add(20, 21, 1)

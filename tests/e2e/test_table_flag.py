@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hpsd --table`: what its files have is what is served, also after they were edited; and the warning of a configuration
-whose files have changed, which loads nothing by itself."""
+"""`hpsd --table` serves the content of its files, also after they have changed. With a configuration, changed files
+only cause a warning."""
 import os
 import signal
 
@@ -49,19 +49,19 @@ def test_table_when_the_file_is_edited_then_a_restart_serves_it(work, serve):
     one = serve(f"items={first.save(work + '/m')}")
     check(one, first, version=1)
     one.stop(signal.SIGQUIT)
-    one.start()  # nothing has changed
+    one.start()  # no change
     check(one, first, version=1)
     for version, now in ((2, second), (3, third)):
         one.kill()
         now.save(work + "/m")
-        one.start()  # waits until it is ready
+        one.start()  # returns when hpsd is ready
         check(one, now, version=version)
         assert not drift(one)
     until(lambda: one.versions("default") == {2: "resident", 3: "active"}, "as many as keep_versions says")
     one.ctl("rollback", "default")
     check(one, second, version=2)
     one.kill()
-    one.start()  # the file is the third one: that version is there
+    one.start()  # version 3 has the rows of the file
     check(one, third, version=3)
     assert one.versions("default") == {2: "resident", 3: "active"}
 
@@ -75,7 +75,7 @@ def test_table_when_another_table_is_named_then_both_are_served(work, serve):
     check(one, items, users, version=2)
 
 
-def test_table_when_the_file_is_gone_then_the_stored_rows_are_served_with_a_warning(work, serve):
+def test_table_when_the_file_is_missing_then_the_stored_rows_are_served_with_a_warning(work, serve):
     first = table(1)
     path = first.save(work + "/m")
     one = serve(f"items={path}")
@@ -87,7 +87,7 @@ def test_table_when_the_file_is_gone_then_the_stored_rows_are_served_with_a_warn
     assert "items.rows.npy" in warned and "model=default" in warned
 
 
-def test_table_when_the_file_is_bad_then_the_stored_rows_are_served_with_a_warning(work, serve):
+def test_table_when_the_file_is_invalid_then_the_stored_rows_are_served_with_a_warning(work, serve):
     first = table(1)
     path = first.save(work + "/m")
     one = serve(f"items={path}")
@@ -131,7 +131,7 @@ def test_config_when_files_have_changed_then_the_warning_names_the_command_that_
     assert not drift(one)
 
 
-def test_table_when_the_stored_rows_have_updates_then_the_files_wait_for_the_operator(broker, work, daemon):
+def test_table_when_the_stored_rows_have_updates_then_changed_files_are_only_reported(broker, work, daemon):
     topic = broker.create("hps_et.default.a", 1)
     config = config_of(work, broker, "default", names=("a",))
     one = daemon(config)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What another version may change: the order of tables, tables and rows that are lost, versions that go; and a store
-that an earlier build has written."""
+"""Changes between versions: the order of tables, lost tables and rows, and the removal of versions. Also stores that
+earlier builds have written."""
 import os
 import shutil
 import signal
@@ -19,7 +19,7 @@ N = 40
 
 
 def table(name, base, n=N, dim=DIM):
-    """Key k has a row of base + k."""
+    """All values of key k's row are base + k."""
     keys = np.arange(n, dtype="<i8")
     return Table(name, keys, np.repeat((base + keys).astype("<f4")[:, None], dim, axis=1), default=-1.0)
 
@@ -29,7 +29,7 @@ def save(directory, **bases):
 
 
 def by_place(daemon, n_tables, model="m", **fields):
-    """The value of key 0 in each table, none of them named."""
+    """(name, value of key 0) of each table, looked up by position."""
     queries = [pb.TableQuery(keys=key_bytes([0])) for _ in range(n_tables)]
     reply = daemon.stub().Lookup(pb.LookupRequest(model=model, queries=queries, **fields))
     return [(result.table, floats(result)[0][0]) for result in reply.results]
@@ -48,14 +48,14 @@ def configured(work, names=("users", "items"), **server):
 
 @pytest.fixture(name="served")
 def two_tables_served(work, daemon):
-    """Version 1 of "m" with users (1000) and items (2000), in this order."""
+    """Serve version 1 of "m" with tables users (1000) and items (2000), in this order."""
     save(f"{work}/m/1", users=1000, items=2000)
     return daemon(configured(work))
 
 
 # ---- the order of tables -------------------------------------------------------------------------------
 
-def test_order_when_later_versions_have_other_tables_then_a_place_means_the_same(served, work):
+def test_order_when_later_versions_have_other_tables_then_positions_stay_the_same(served, work):
     save(f"{work}/m/2", extra=21000, items=22000, users=23000)
     save(f"{work}/m/3", items=32000, users=33000)
     save(f"{work}/m/4", items=42000)
@@ -71,7 +71,7 @@ def test_order_when_later_versions_have_other_tables_then_a_place_means_the_same
         queries = [pb.TableQuery(table="items", keys=key_bytes([0])), pb.TableQuery(keys=key_bytes([0]))]
         reply = served.stub().Lookup(pb.LookupRequest(model="m", queries=queries, version=4))
         assert [result.table for result in reply.results] == ["items", "items"]
-        with pytest.raises(grpc.RpcError):  # by what it knows of later versions it says one or the other
+        with pytest.raises(grpc.RpcError):  # the position of a table that only other versions have
             by_place(served, 3)
         tables = served.ctl("tables", "m", "--version", 2, "-o", "json")[0]["tables"]
         assert [(int(one.get("place", 0)), one["table"]) for one in tables] == [
@@ -86,14 +86,14 @@ def test_order_when_later_versions_have_other_tables_then_a_place_means_the_same
     assert by_place(served, 3) == [("users", 23000), ("items", 22000), ("extra", 21000)]
 
 
-def test_order_when_the_first_version_comes_from_a_directory_then_that_of_the_configuration(work, daemon):
+def test_order_when_the_first_version_is_from_a_directory_then_the_configuration_sets_it(work, daemon):
     save(f"{work}/m/2", items=2000, users=1000)
     one = daemon(configured(work), ready=False)
     one.load("m", f"{work}/m/2")
     assert by_place(one, 2) == [("users", 1000), ("items", 2000)]
 
 
-def test_order_when_every_version_goes_then_it_is_forgotten(daemon, work):
+def test_order_when_all_versions_are_unloaded_then_it_is_removed(daemon, work):
     save(f"{work}/a", b=1)
     save(f"{work}/b", a=2, b=3)
     one = daemon(default_config(server={"model_roots": [work]}))
@@ -106,9 +106,9 @@ def test_order_when_every_version_goes_then_it_is_forgotten(daemon, work):
     assert by_place(one, 2, "n") == [("a", 2), ("b", 3)]
 
 
-# ---- what differs too much -----------------------------------------------------------------------------
+# ---- large differences ---------------------------------------------------------------------------------
 
-def test_activate_when_a_table_is_gone_or_most_rows_then_refused_unless_forced(served, work):
+def test_activate_when_a_table_or_most_rows_are_missing_then_refused_unless_forced(served, work):
     save(f"{work}/m/2", users=1)
     for name in ("users", "items"):
         table(name, 1, n=5).save(f"{work}/m/3")
@@ -126,7 +126,7 @@ def test_activate_when_a_table_is_gone_or_most_rows_then_refused_unless_forced(s
     assert by_place(served, 2) == [("users", 1000), ("items", 2000)]
 
 
-def test_load_when_to_be_activated_and_it_differs_too_much_then_nothing_is_loaded(served, work):
+def test_load_when_activate_is_set_and_a_table_is_missing_then_no_version_is_loaded(served, work):
     save(f"{work}/m/2", users=1)
     assert '"items" is gone' in served.ctl("load", "m", "--from", f"{work}/m/2", "--activate", code=1)
     assert served.versions("m") == {1: "active"}
@@ -136,7 +136,7 @@ def test_load_when_to_be_activated_and_it_differs_too_much_then_nothing_is_loade
     assert served.versions("m") == {1: "resident", 2: "active"}
 
 
-def test_activate_when_the_limit_is_reloaded_then_it_holds(served, work):
+def test_activate_when_activate_rows_loss_max_is_reloaded_then_it_applies(served, work):
     for name in ("users", "items"):
         table(name, 1, n=5).save(f"{work}/m/2")
     served.load("m", f"{work}/m/2")
@@ -153,14 +153,14 @@ def test_activate_when_the_limit_is_reloaded_then_it_holds(served, work):
     until(activated, "an activation")
 
 
-def test_load_when_keys_repeat_then_the_rows_that_the_version_has_are_told(served, work):
+def test_load_when_keys_repeat_then_reports_the_number_of_stored_rows(served, work):
     Table("t", np.array([5, 6, 5]), np.ones((3, DIM), "<f4")).save_hugectr(f"{work}/twice")
     assert "loaded, 2 rows" in served.ctl("load", "twice", "--from", f"{work}/twice")
 
 
-# ---- versions that go ----------------------------------------------------------------------------------
+# ---- removed versions ----------------------------------------------------------------------------------
 
-def test_keep_versions_when_versions_were_never_active_then_they_stay(served, work):
+def test_keep_versions_when_versions_were_never_active_then_they_are_not_unloaded(served, work):
     for number in (2, 3, 4, 5, 6):
         save(f"{work}/m/{number}", users=number, items=number)
     for number in (2, 3, 4):
@@ -183,15 +183,16 @@ def test_keep_versions_when_versions_were_never_active_then_they_stay(served, wo
 # ---- a store of an earlier build -----------------------------------------------------------------------
 
 STORES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "stores")
-# Of the rows of the active version of "n": by the first one versions had no row_dtype, by the last one INT8 rows were
-# in databases of format 1.
+# The type of the rows of the active version of "n". In 1.tar.gz versions have no row_dtype; in 3.tar.gz INT8 rows are
+# in a database of format 1.
 TYPES = {"1.tar.gz": "fp32", "2.tar.gz": "fp16", "3.tar.gz": "int8_rowwise_f32"}
 
 
 @pytest.mark.parametrize("archive", sorted(os.listdir(STORES)))
-def test_store_when_an_earlier_build_has_written_it_then_opened_completed_and_served(work, daemon, archive):
-    """Of "m" versions 1 (active: users, items; users has had updates), 2 (extra, items, users; active before it) and 3
-    (items, users; never active); of "n" two, the later one active, with one table. Its files are not there any more."""
+def test_store_when_an_earlier_build_has_written_it_then_upgraded_and_served(work, daemon, archive):
+    """"m" has versions 1 (active: users, items; users has had updates), 2 (extra, items, users; active before) and 3
+    (items, users; never active). "n" has two versions with one table; the later one is active. Their files no longer
+    exist."""
     with tarfile.open(f"{STORES}/{archive}") as packed:
         packed.extractall(f"{work}/state")
     one = daemon(configured(work, keep_versions=2))
@@ -204,7 +205,7 @@ def test_store_when_an_earlier_build_has_written_it_then_opened_completed_and_se
     reply = ask(one.stub(), "m", {"users": [6, 7, 8, 900]})
     assert floats(reply.results[0])[:, 0].tolist() == [1006, 7777, -1, 9000]
     assert reply.update_sequence > 0
-    one.ctl("activate", "m", 3)  # the first change
+    one.ctl("activate", "m", 3)  # the first change of the store
     assert by_place(one, 2) == [("users", 31000), ("items", 30000)]
     assert one.versions("m") == {1: "resident", 3: "active"}
     again(one)
@@ -216,8 +217,8 @@ def test_store_when_an_earlier_build_has_written_it_then_opened_completed_and_se
 # ---- crashes in the middle -----------------------------------------------------------------------------
 
 def killed_at(work, n, operation, **server):
-    """A daemon on `work` without models[] that ends before write number n to the log of the store that `operation`
-    makes, started again; and whether it did: the operation may make fewer writes."""
+    """Run `operation` on a daemon without models[] that is killed before write number n to the store's log, and restart
+    it. Returns it, and whether it was killed: the operation may make fewer writes."""
     point = Killpoint(f"{work}/point", f"{work}/state")
     one = Daemon(work, default_config(server={"model_roots": [work], "hot_keys_save_s": 0, **server}),
                  wrapper=point.wrapper)
@@ -226,7 +227,7 @@ def killed_at(work, n, operation, **server):
     point.arm("write *.log", n, 0)
     subprocess.run([os.path.join(BIN, "hpsctl"), "--addr", one.admin, *map(str, verb)], capture_output=True,
                    check=False, timeout=PATIENCE_S)
-    killed = point.holds()  # the count is used up
+    killed = point.holds()  # the killpoint has been reached
     point.disarm()
     if killed:
         one.wait_end()
@@ -235,7 +236,7 @@ def killed_at(work, n, operation, **server):
     return one, killed
 
 
-def test_kill_when_a_version_is_retired_then_it_is_so_later_and_no_other_one(work):
+def test_kill_when_activate_unloads_a_version_then_later_loads_unload_only_expected_versions(work):
     for number in range(1, 5):
         save(f"{work}/m/{number}", a=number)
     for n in range(1, 9):
@@ -256,7 +257,7 @@ def test_kill_when_a_version_is_retired_then_it_is_so_later_and_no_other_one(wor
     raise AssertionError("an activation that makes more than 8 writes")
 
 
-def test_kill_when_the_last_version_is_unloaded_then_a_place_means_the_same_or_it_is_gone(work):
+def test_kill_when_the_last_version_is_unloaded_then_the_order_is_unchanged_or_removed(work):
     save(f"{work}/m/1", a=1, b=2, c=3)
     save(f"{work}/m/2", a=11, c=13)
     for n in range(1, 9):
@@ -274,7 +275,7 @@ def test_kill_when_the_last_version_is_unloaded_then_a_place_means_the_same_or_i
                 assert one.versions("m") == {2: "active"}
                 tables = one.ctl("tables", "m", "-o", "json")[0]["tables"]
                 assert [(int(t.get("place", 0)), t["table"]) for t in tables] == [(0, "a"), (2, "c")]
-            else:  # nothing of it is left
+            else:  # the version was removed
                 save(f"{place}/next", c=1, a=2)
                 one.load("m", f"{place}/next")
                 assert by_place(one, 2) == [("a", 2), ("c", 1)]
@@ -284,7 +285,7 @@ def test_kill_when_the_last_version_is_unloaded_then_a_place_means_the_same_or_i
     raise AssertionError("an unload that makes more than 8 writes")
 
 
-def test_activate_when_its_write_takes_long_then_the_daemon_answers(work):
+def test_activate_when_its_write_hangs_then_other_requests_succeed(work):
     for number in (1, 2):
         save(f"{work}/m/{number}", a=number)
     point = Killpoint(f"{work}/point", f"{work}/state")

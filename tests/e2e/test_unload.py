@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A version that is unloaded while a request uses it: nothing else waits, and nothing of it is left.
+"""Unloading a version while a request uses it. Other operations do not wait, and the version is removed completely.
 
-The request that uses version 1 stands in the queue for room in memory, behind a reply that nobody
-reads.
+The request that uses version 1 waits in the queue for reply memory, which a reply that its client does not read
+occupies.
 """
 import os
 import re
@@ -19,7 +19,7 @@ ROWS, DIM = 20000, 128
 
 
 class InUse:
-    """A daemon with versions 1 and 2 (active) of "m", and a call that holds version 1."""
+    """A daemon with versions 1 and 2 (active) of "m", and a call that pins version 1."""
 
     def __init__(self, work):
         for seed in (1, 2, 3):
@@ -54,7 +54,7 @@ class InUse:
         return call
 
     def let_go(self):
-        """The request gets room, and its rows."""
+        """The waiting request gets memory, and returns its rows."""
         self.unread.cancel()
         result = self.waiting.result().results[0]
         np.testing.assert_array_equal(floats(result), hpsgen.rows(1, 0, self.keys, DIM))
@@ -67,7 +67,7 @@ def version_in_use(work):
     made.daemon.kill()
 
 
-def test_unload_when_in_use_then_loads_switches_and_other_unloads_go_on(in_use):
+def test_unload_when_in_use_then_loads_switches_and_other_unloads_succeed(in_use):
     one = in_use.daemon
     unload = in_use.begin_unload()
     with refused(grpc.StatusCode.NOT_FOUND, "version 1"):
@@ -90,7 +90,7 @@ def test_unload_when_in_use_then_loads_switches_and_other_unloads_go_on(in_use):
 
 
 @pytest.mark.parametrize("end", ["cancel", "deadline"])
-def test_unload_when_its_caller_gives_up_then_it_goes_on(in_use, end):
+def test_unload_when_its_caller_gives_up_then_it_continues(in_use, end):
     one = in_use.daemon
     if end == "cancel":
         in_use.begin_unload().cancel()
@@ -104,7 +104,7 @@ def test_unload_when_its_caller_gives_up_then_it_goes_on(in_use, end):
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGKILL, -9), (signal.SIGTERM, 0), (signal.SIGQUIT, 0)])
-def test_unload_when_the_daemon_ends_meanwhile_then_nothing_is_left(in_use, number, code):
+def test_unload_when_hpsd_ends_during_it_then_the_version_is_removed(in_use, number, code):
     one = in_use.daemon
     unload = in_use.begin_unload()
     one.send(number)
@@ -124,7 +124,7 @@ def test_unload_when_the_daemon_ends_meanwhile_then_nothing_is_left(in_use, numb
     one.stop()
 
 
-# ---- who did it --------------------------------------------------------------------------------------
+# ---- the audit log -----------------------------------------------------------------------------------
 
 def audit_lines(daemon):
     """[(method, model, version, code, peer, error)] of the log."""
@@ -134,16 +134,16 @@ def audit_lines(daemon):
     return [(m[1], m[2].strip('"'), int(m[3]), int(m[5]), m[4], m[6].strip('"')) for m in found]
 
 
-def test_admin_when_a_call_changes_something_then_the_log_says_who_at_every_level(daemon, work):
+def test_audit_log_when_an_admin_call_changes_something_then_it_is_logged_at_every_level(daemon, work):
     for seed in (1, 2):
         generate(f"{work}/v{seed}", "--tables", 1, "--rows", 100, "--dim", 4, "--seed", seed)
     one = daemon(default_config(server={"model_roots": [work], "log_level": "error"}))
     me = f"unix:pid={os.getpid()},uid={os.getuid()},gid={os.getgid()}"
     one.versions("m")
     one.ctl("status")
-    assert audit_lines(one) == []  # nothing was changed
+    assert audit_lines(one) == []  # status changes nothing
     admin = one.admin_stub()
-    one.load("m", f"{work}/v1", dry_run=True)  # changes nothing, but tells what files there are
+    one.load("m", f"{work}/v1", dry_run=True)  # changes nothing, but reports which files exist
     one.load("m", f"{work}/v1")
     one.load("m", f"{work}/v2")
     admin.ActivateVersion(admin_pb.ActivateVersionRequest(model="m", version=2), timeout=PATIENCE_S)
@@ -162,7 +162,7 @@ def test_admin_when_a_call_changes_something_then_the_log_says_who_at_every_leve
         ("LoadModel", "m", 0, 5), ("SetLogLevel", "", 0, 0), ("ResetSlowLog", "", 0, 0)]
     assert {line[4] for line in lines} == {me}
     assert "activate another first" in lines[5][5] and lines[6][5] == ""
-    # A burst is not thinned out as other lines are.
+    # Audit lines of a burst are not rate-limited, unlike other log lines.
     for _ in range(30):
         admin.ResetSlowLog(admin_pb.ResetSlowLogRequest(), timeout=PATIENCE_S)
     assert len(audit_lines(one)) == len(lines) + 30

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions of a model: load, switch, roll back, unload, refuse; and hpsctl, which does it."""
+"""Loading, switching, rolling back and unloading versions, refused calls, and the verbs of hpsctl for this."""
 import os
 import signal
 import subprocess
@@ -26,7 +26,7 @@ def one_version_loaded(work, daemon):
 
 
 def check(reply, seeds, keys):
-    """Every row of the reply is of the seed of the version that it names."""
+    """Check that every row of the reply is from the version that it names."""
     for number, result in enumerate(reply.results):
         expected = hpsgen.rows(seeds[reply.version], number, keys, DIM)
         np.testing.assert_array_equal(floats(result), expected)
@@ -36,7 +36,7 @@ def all_tables(keys):
     return {f"feature_{i}": keys for i in range(TABLES)}
 
 
-def test_versions_when_loaded_activated_and_rolled_back_then_replies_name_theirs(loaded, work):
+def test_versions_when_loaded_activated_and_rolled_back_then_replies_name_the_version(loaded, work):
     stub, keys, seeds = loaded.stub(), np.arange(50), {1: 1, 2: 2, 3: 3}
     reply = ask(stub, "m", all_tables(keys))
     assert (reply.version, reply.label) == (1, "first")
@@ -56,30 +56,30 @@ def test_versions_when_loaded_activated_and_rolled_back_then_replies_name_theirs
         check(reply, seeds, keys)
     loaded.ctl("rollback", "m")
     assert ask(stub, "m", all_tables(keys)).version == 1
-    loaded.ctl("unload", "m", 1, code=1)  # active
+    loaded.ctl("unload", "m", 1, code=1)  # refused: it is active
     loaded.ctl("unload", "m", 2)
     with refused(grpc.StatusCode.NOT_FOUND, "2"):
         ask(stub, "m", all_tables(keys), version=2)
 
 
-def test_versions_when_more_than_kept_then_the_oldest_goes(loaded, work):
+def test_versions_when_more_than_keep_versions_then_the_oldest_is_unloaded(loaded, work):
     for seed in (2, 3):
         assert loaded.load("m", f"{work}/v{seed}", activate=True).activated
     until(lambda: loaded.versions("m") == {2: "resident", 3: "active"}, "versions 2 and 3")
 
 
-def test_load_when_a_dry_run_then_the_plan_is_told_and_nothing_is_loaded(loaded, work):
+def test_load_when_a_dry_run_then_returns_the_plan_and_loads_nothing(loaded, work):
     plan = loaded.load("m", f"{work}/v2", dry_run=True).plan
     assert [table.row_count for table in plan.tables] == [ROWS] * TABLES
     assert 0 < plan.disk_bytes_needed < plan.disk_bytes_available
     assert loaded.versions("m") == {1: "active"}
     assert "host memory" in loaded.ctl("load", "m", "--from", f"{work}/v2", "--dry-run")
     lines = [line for line in loaded.log().splitlines() if "component=audit" in line and "dry_run=true" in line]
-    assert len(lines) == 2, lines  # it tells what files there are and what is in them
+    assert len(lines) == 2, lines  # a dry run reports which files exist and their content
     assert all("method=LoadModel model=m" in line and f"request.directory={work}/v2" in line for line in lines), lines
 
 
-def test_load_when_the_number_is_taken_or_the_place_forbidden_then_refused(loaded, work):
+def test_load_when_the_number_is_used_or_the_path_is_forbidden_then_refused(loaded, work):
     with refused(grpc.StatusCode.ALREADY_EXISTS, "1"):
         loaded.load("m", f"{work}/v2", version=1)
     with refused(grpc.StatusCode.NOT_FOUND, "nowhere"):
@@ -94,7 +94,7 @@ def test_load_when_the_number_is_taken_or_the_place_forbidden_then_refused(loade
     assert loaded.versions("m") == {1: "active"}
 
 
-def test_load_when_no_roots_are_given_then_what_lies_beside_the_files_is_taken(work, daemon):
+def test_load_when_model_roots_is_not_set_then_sibling_directories_are_allowed(work, daemon):
     path = Table.random("a", 9, 4).save(f"{work}/m/1")
     Table.random("a", 9, 4, seed=2).save(f"{work}/m/2")
     Table.random("a", 9, 4, seed=3).save(f"{work}/other/3")
@@ -122,7 +122,7 @@ def poison(path):
     ("emb_vector", poison),
     ("emb_vector", os.unlink),
 ])
-def test_load_when_a_file_is_damaged_then_it_is_named_and_the_active_version_serves(loaded, work, file,
+def test_load_when_a_file_is_damaged_then_the_error_names_it_and_the_active_version_serves(loaded, work, file,
                                                                                     damage):
     Table.random("good", 100, 16).save_hugectr(f"{work}/bad")
     path = os.path.join(Table.random("t", 101, 16).save_hugectr(f"{work}/bad"), file)
@@ -137,7 +137,7 @@ def test_load_when_a_file_is_damaged_then_it_is_named_and_the_active_version_ser
     check(ask(loaded.stub(), "m", all_tables([1, 2])), {1: 1}, [1, 2])
 
 
-def test_load_when_the_directory_is_empty_then_it_says_what_was_expected(loaded, work):
+def test_load_when_the_directory_is_empty_then_the_error_says_so(loaded, work):
     os.mkdir(f"{work}/empty")
     with refused(grpc.StatusCode.INVALID_ARGUMENT, "empty", "no tables"):
         loaded.load("m", f"{work}/empty")
@@ -152,7 +152,7 @@ def test_load_when_keys_repeat_then_the_last_row_is_kept_and_they_are_counted(lo
     np.testing.assert_array_equal(floats(result), rows[[4, 5, 3]])
 
 
-def test_switch_when_made_every_50_ms_under_load_then_no_answer_is_mixed(loaded, work):
+def test_switch_when_made_every_50_ms_under_load_then_no_reply_mixes_versions(loaded, work):
     loaded.load("m", f"{work}/v2")
     seeds, ended, failures, seen = {1: 1, 2: 2}, threading.Event(), [], set()
 
@@ -182,7 +182,7 @@ def test_switch_when_made_every_50_ms_under_load_then_no_answer_is_mixed(loaded,
     assert seen == {1, 2}
 
 
-def test_hpsctl_when_asked_for_json_then_every_answer_parses(loaded):
+def test_hpsctl_when_output_is_json_then_it_parses(loaded):
     for verb in (["ping"], ["status"], ["models"], ["tables"], ["tables", "m"], ["stats"],
                  ["lookup", "m", "feature_0", "1", "2"], ["explain", "m", "feature_0", "1"],
                  ["slowlog", "get"], ["config", "get"]):
@@ -193,7 +193,7 @@ def test_hpsctl_when_asked_for_json_then_every_answer_parses(loaded):
     np.testing.assert_array_equal(row, hpsgen.rows(1, 1, [7], DIM)[0])
 
 
-def test_hpsctl_when_something_is_wrong_then_the_exit_code_says_what(loaded, work):
+def test_hpsctl_when_a_call_fails_then_the_exit_code_depends_on_the_cause(loaded, work):
     loaded.ctl("activate", "m", 99, code=1)
     loaded.ctl("activate", "m", code=2)
     loaded.ctl("nonsense", code=2)
@@ -203,7 +203,7 @@ def test_hpsctl_when_something_is_wrong_then_the_exit_code_says_what(loaded, wor
 
 
 @pytest.mark.one_thread
-def test_hpsctl_when_interrupted_in_a_load_then_the_load_goes_on(loaded, work):
+def test_hpsctl_when_interrupted_in_a_load_then_the_load_continues(loaded, work):
     generate(f"{work}/big", "--tables", 4, "--rows", LONG_LOAD_ROWS, "--dim", 32)
     load = subprocess.Popen([os.path.join(BIN, "hpsctl"), "--addr", loaded.admin, "load", "big", "--from",
                              f"{work}/big"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
@@ -211,16 +211,16 @@ def test_hpsctl_when_interrupted_in_a_load_then_the_load_goes_on(loaded, work):
     load.send_signal(signal.SIGINT)
     _, rest = load.communicate(timeout=PATIENCE_S)
     until(lambda: loaded.versions("big") == {1: "active"}, "the load's end")
-    if load.returncode != 0:  # it was still under way
+    if load.returncode != 0:  # the load had not ended before the interrupt
         assert "continues in the server" in rest
 
 
-def test_hpsctl_when_the_daemon_hangs_then_it_gives_up_in_time(loaded):
+def test_hpsctl_when_the_daemon_hangs_then_it_times_out(loaded):
     loaded.send(signal.SIGSTOP)
     try:
         done = subprocess.run([os.path.join(BIN, "hpsctl"), "--addr", loaded.admin, "--timeout", "0.2",
                                "status"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-        assert done.returncode in (3, 4)  # time ran out before or after the connection was made
+        assert done.returncode in (3, 4)  # the time expired before or after the connection was made
         assert "in time" in done.stderr
     finally:
         loaded.send(signal.SIGCONT)

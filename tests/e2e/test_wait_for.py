@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hpsctl makes of what a server says of its updates: exit codes, reasons, tables, of made-up servers; and how
-WaitForUpdates ends, by stock grpcio. What is visible is judged in tests/unit/server/model/test_wait.c, and by
-test_updates.py and its siblings."""
+"""How the tools report update states of fake servers: exit codes, reasons and tables. How calls of WaitForUpdates end,
+with stock grpcio. tests/unit/server/model/test_wait.c and the files test_updates*.py test which updates are visible."""
 import hashlib
 import json
 import os
@@ -34,7 +33,7 @@ def visible(outcome, text=""):
     return lambda request: (outcome, text)
 
 
-def test_wait_for_when_called_then_it_asks_for_that_and_no_more():
+def test_wait_for_when_called_then_its_requests_match_its_arguments():
     with Admin(waits=visible("VISIBLE", "t:0:4 was refused")) as server:
         out, error = ctl(server, "--timeout", 7, "wait-for", "now", "--model", "m", "--version", 3, "--allow-refused",
                          "--refused-within", 5)
@@ -62,7 +61,7 @@ def test_wait_for_when_called_then_it_asks_for_that_and_no_more():
     (grpc.StatusCode.NOT_FOUND, 5), (grpc.StatusCode.FAILED_PRECONDITION, 5), (grpc.StatusCode.DEADLINE_EXCEEDED, 4),
     (grpc.StatusCode.UNAVAILABLE, 1), (grpc.StatusCode.RESOURCE_EXHAUSTED, 1), (grpc.StatusCode.PERMISSION_DENIED, 1),
 ))
-def test_wait_for_when_it_is_not_visible_then_exit_code_and_reason(said, code):
+def test_wait_for_when_updates_are_not_visible_then_exit_code_and_reason(said, code):
     with Admin(waits=lambda request: said) as server:
         out, error = ctl(server, "wait-for", "now", "--model", "m", "-o", "json", code=code)
     assert (said[1] if isinstance(said, tuple) else "made up") in error
@@ -74,7 +73,7 @@ def test_wait_for_when_it_is_not_visible_then_exit_code_and_reason(said, code):
 # ---- WaitForUpdates, of a server that follows a broker --------------------------------------------------
 
 FOLLOWED = "hps_et.followed.t"
-FAR = 10**6  # an offset that nobody writes
+FAR = 10**6  # an offset that is never written
 
 
 def wait(stub, timeout=PATIENCE_S, metadata=None, **fields):
@@ -93,7 +92,7 @@ def followed_topic(broker):
 
 @pytest.fixture(name="following")
 def following_daemon(followed, broker, daemon, work):
-    """An hpsd whose model has the versions 1, which is active, and 2."""
+    """An hpsd with versions 1 (active) and 2 of the model."""
     def make(**server):
         table = Table("t", np.arange(10), np.zeros((10, 4), "f4"))
         one = daemon(default_config([model_config("followed", [table.save(f"{work}/files")], [4], ["t"])], update_source={
@@ -108,7 +107,7 @@ def until_waiting(one, n):
     kafka.until(lambda: one.metrics()["hpsd_update_waits"] == n, f"{n} calls that wait")
 
 
-def test_wait_when_the_caller_may_only_lookup_then_it_is_answered(following, work):
+def test_wait_when_the_caller_has_the_role_lookup_then_it_is_allowed(following, work):
     with open(f"{work}/roles.json", "w", encoding="utf-8") as f:
         json.dump({"rules": [{"who": [f"token:{name}"], "may": [role], "models": [model]}
                              for name, role, model in (
@@ -126,7 +125,7 @@ def test_wait_when_the_caller_may_only_lookup_then_it_is_answered(following, wor
             wait(stub, metadata=by(name))
 
 
-def test_wait_when_it_cannot_be_asked_then_status_and_when_it_cannot_come_then_outcome(following):
+def test_wait_when_the_request_is_invalid_then_fails_and_when_it_cannot_succeed_then_outcome(following):
     one = following()
     stub = one.stub()
     for code, words, fields in ((grpc.StatusCode.INVALID_ARGUMENT, "goal", {"goal": 0}),
@@ -137,7 +136,7 @@ def test_wait_when_it_cannot_be_asked_then_status_and_when_it_cannot_come_then_o
     answer = wait(stub, **record("hps_et.followed.gadgets"))
     assert answer.outcome == pb.WAIT_OUTCOME_NO_TOPIC and "no table gadgets" in answer.text
     assert answer.topic == "hps_et.followed.gadgets" and answer.version == 1
-    assert wait(stub).outcome == pb.WAIT_OUTCOME_VISIBLE  # it is connected
+    assert wait(stub).outcome == pb.WAIT_OUTCOME_VISIBLE  # the version is connected
     answer = wait(stub, **record(), max_wait_ms=100)
     assert answer.outcome == pb.WAIT_OUTCOME_NOT_YET and f"{FOLLOWED}:0:{FAR} is not applied" in answer.text
     assert (answer.topic, answer.partition, answer.offset) == (FOLLOWED, 0, FAR)
@@ -147,19 +146,19 @@ def test_wait_when_it_cannot_be_asked_then_status_and_when_it_cannot_come_then_o
     assert wait(stub, **record(), version=2).outcome == pb.WAIT_OUTCOME_PAUSED
 
 
-def test_wait_when_the_version_or_the_server_goes_then_each_call_is_answered(following, work):
+def test_wait_when_the_version_is_unloaded_or_hpsd_stops_then_each_call_ends(following, work):
     one = following()
     stub = one.stub()
 
     def begin(n, **fields):
-        """Calls that wait."""
+        """Start n calls, and wait until hpsd has them."""
         before = one.metrics()["hpsd_update_waits"]
         request = pb.WaitForUpdatesRequest(model="followed", **record(), **fields)
         calls = [stub.WaitForUpdates.future(request, timeout=PATIENCE_S) for _ in range(n)]
         until_waiting(one, before + n)
         return calls
 
-    mark = wait(stub, goal=pb.WAIT_GOAL_READY).mark  # of version 1, and good for others
+    mark = wait(stub, goal=pb.WAIT_GOAL_READY).mark  # from version 1, but valid for all versions
     follows, named, unloaded, cancelled = *begin(1), *begin(1, version=1), *begin(1, version=2), *begin(1)
     cancelled.cancel()
     until_waiting(one, 3)
@@ -168,7 +167,7 @@ def test_wait_when_the_version_or_the_server_goes_then_each_call_is_answered(fol
     one.ctl("unload", "followed", 2)
     assert unloaded.result().outcome == pb.WAIT_OUTCOME_VERSION_ENDED and "unloaded" in unloaded.result().text
     until_waiting(one, 2)
-    one.ctl("updates", "pause", "--model", "followed", "--version", 3)  # the active one, which it follows by now
+    one.ctl("updates", "pause", "--model", "followed", "--version", 3)  # the active version
     assert (follows.result().outcome, follows.result().version) == (pb.WAIT_OUTCOME_PAUSED, 3)
     one.ctl("updates", "resume", "--model", "followed", "--version", 3)
     assert not named.done()
@@ -180,7 +179,7 @@ def test_wait_when_the_version_or_the_server_goes_then_each_call_is_answered(fol
         assert call.code() is grpc.StatusCode.UNAVAILABLE and "the server stops" in call.details()
 
 
-def test_wait_for_when_interrupted_then_it_ends_and_the_server_forgets_it(following):
+def test_wait_for_when_interrupted_then_it_ends_and_the_server_removes_the_call(following):
     one = following()
     with subprocess.Popen([os.path.join(BIN, "hpsctl"), "--addr", one.admin, "--timeout", str(PATIENCE_S), "wait-for",
                            f"{FOLLOWED}:0:{FAR}"], preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as ctl_:
@@ -193,7 +192,7 @@ def test_wait_for_when_interrupted_then_it_ends_and_the_server_forgets_it(follow
 # ---- updates -------------------------------------------------------------------------------------------
 
 def rows_of(text):
-    """The table, as dicts."""
+    """The rows of the printed table, as dicts."""
     lines = text.split("\n\n")[-1 if "?:" not in text else -2].splitlines()
     columns = [(match[0], match.start()) for match in re.finditer(r"\S+(?: \S+)*", lines[0])]
     assert [name for name, _ in columns] == ["MODEL", "VERSION", "TOPIC", "PARTITION", "STATE", "OFFSET", "END", "LAG",
@@ -205,7 +204,7 @@ def rows_of(text):
     return found
 
 
-def test_updates_when_shown_then_only_what_is_known():
+def test_updates_when_values_are_unknown_then_they_are_marked():
     now = now_ms()
     parts = [partition(TOPIC, 0, 10, end_offset=12, lag_record_count=2, records_per_s=7.25, lag_ms=40),
              partition(TOPIC, 1, 10, end_offset=12, lag_record_count=2, end_unix_ms=now - 9000, lag_ms=9000,
@@ -232,7 +231,7 @@ def test_updates_when_shown_then_only_what_is_known():
     assert "another lineage" in rows[4]["REASON"] and "records 3 to 9 were skipped" in rows[4]["REASON"]
 
 
-def test_updates_when_not_connected_or_without_topics_then_said_why():
+def test_updates_when_not_connected_or_without_topics_then_prints_the_reason():
     with Admin([version([], connected=False, connection_error="no route to host", as_of_unix_ms=0)]) as server:
         out, _ = ctl(server, "updates")
     assert "NOT CONNECTED" in out and "not connected: no route to host" in out
@@ -243,7 +242,7 @@ def test_updates_when_not_connected_or_without_topics_then_said_why():
 # ---- changes -------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("verb", (["seek", "--to", "latest"], ["pause"], ["resume"], ["accept-gap"]))
-def test_updates_when_nothing_is_named_then_refused_unless_all(verb):
+def test_updates_when_no_filter_is_given_then_refused_unless_all(verb):
     with Admin([version([partition(TOPIC)])]) as server:
         for args in ([], ["--all", "--model", "m"]):
             _, error = ctl(server, "updates", *verb, *args, code=2)
@@ -254,7 +253,7 @@ def test_updates_when_nothing_is_named_then_refused_unless_all(verb):
     assert len(server.changes) == 5
 
 
-def test_seek_when_partitions_are_paused_then_told_how_to_resume():
+def test_seek_when_partitions_are_paused_then_prints_how_to_resume():
     parts = [partition(TOPIC, number, state=state) for number, state in enumerate(("paused", "running", "paused"))]
     with Admin([version(parts)]) as server:
         out, _ = ctl(server, "updates", "seek", "--to", "latest", "--model", "m")
@@ -266,7 +265,7 @@ def test_seek_when_partitions_are_paused_then_told_how_to_resume():
 
 
 @pytest.mark.parametrize("args", (("activate", "m", "1"), ("rollback", "m")))
-def test_switch_when_the_version_is_frozen_then_warned_with_the_way_on(args):
+def test_switch_when_the_version_is_frozen_then_warns_with_the_seek_command(args):
     text = "version 1 of model \"m\" is frozen; hpsctl updates seek --model m --version 1"
     with Admin(waits=visible("FROZEN", text)) as server:
         out, error = ctl(server, *args)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookups beside each other, and versions: what reaches RocksDB and what goes, as the metrics count it."""
+"""Concurrent lookups and several versions: number of queries of RocksDB and of evictions, from the metrics."""
 import threading
 
 import numpy as np
@@ -19,7 +19,7 @@ def table_of_all_tests():
 
 @pytest.fixture(name="one", params=["small host map", "no host map"])
 def daemon_whose_memory_does_not_hold_all(request, table):
-    """Rows of 10 MB over a host map of 4, or over none: a miss in memory proves nothing."""
+    """Rows of 10 MB over a host map of 4 MiB, or without host map, so that a miss in memory does not prove absence."""
     host = {"type": "parallel_hash_map", "memory_bytes": "4MiB"}
     if request.param == "no host map":
         host = {"type": "disabled"}
@@ -53,7 +53,7 @@ def grown(one, before):
     return {name: value - before[name] for name, value in counts(one).items()}
 
 
-def test_absent_keys_when_asked_again_and_again_then_rocksdb_is_asked_once(one, table):
+def test_absent_keys_when_looked_up_repeatedly_then_rocksdb_is_queried_once(one, table):
     stub = one.stub()
     keys = np.arange(2**50, 2**50 + 100)
     assert statuses(ask(stub, "m", {"t": keys}).results[0]) == [UNKNOWN] * 100
@@ -71,12 +71,12 @@ def test_absent_keys_when_asked_again_and_again_then_rocksdb_is_asked_once(one, 
     assert now["absent"] == 50 * 100 + 3
 
 
-def test_counters_when_many_ask_for_the_same_keys_at_once_then_they_add_up(one, table):
+def test_counters_when_concurrent_lookups_share_keys_then_they_add_up(one, table):
     before = counts(one)
     failures = []
 
     def caller(number):
-        rng = np.random.default_rng(number % 2)  # half of them ask the same
+        rng = np.random.default_rng(number % 2)  # half of the threads use the same keys
         stub = one.stub()
         for _ in range(10):
             keys = np.concatenate([rng.choice(table.keys, 1500), rng.integers(2**50, 2**50 + 500, 300)])
@@ -98,12 +98,12 @@ def test_counters_when_many_ask_for_the_same_keys_at_once_then_they_add_up(one, 
     assert now["up"] == 0 and before["up"] == 1
 
 
-def test_evictions_when_a_version_gives_way_then_all_its_rows_are_counted(daemon, work):
+def test_evictions_when_a_version_is_evicted_for_another_then_all_its_rows_are_counted(daemon, work):
     n_rows = 40000
     for seed in (1, 2):
         generate(f"{work}/v{seed}", "--tables", 1, "--rows", n_rows, "--dim", 64, "--seed", seed)
     config = default_config(server={"model_roots": [work]})
-    config["volatile_db"]["memory_bytes"] = "16MiB"  # room for one
+    config["volatile_db"]["memory_bytes"] = "16MiB"  # memory for one version
     one = daemon(config)
     name = 'hpsd_tier_evictions_total{model="m",table="feature_0",tier="host"}'
     one.load("m", f"{work}/v1")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hot keys outlive the daemon: a map that holds a part of a table is warm again after a restart, and
-a version is warm when it takes over."""
+"""Hot keys are stored across restarts. A host map with a part of a table is warm again after a restart, and a version
+is warm when it becomes active."""
 import glob
 
 import numpy as np
@@ -15,7 +15,7 @@ WARM = 'hpsd_insertion_rows_total{tier="host",mode="warmup"}'
 
 
 class Traffic:
-    """Keys by Zipf's law, whose ranks are scattered over the table."""
+    """Keys with a Zipf distribution. Their ranks are spread over the table."""
 
     def __init__(self, table, seed=3):
         self.rng = np.random.default_rng(seed)
@@ -34,14 +34,14 @@ def read(path):
 
 
 def host_keys(daemon):
-    """Unique keys that the host map was asked for: (found, not found)."""
+    """Number of unique keys that the host map was queried for: (found, missing)."""
     metrics = daemon.metrics()
     return [metrics[f'hpsd_tier_keys_total{{model="m",table="a",tier="host",result="{result}"}}']
             for result in ("hit", "miss")]
 
 
 def hit_rate(daemon, traffic, n, table, **how):
-    """Of the next n requests."""
+    """The hit rate of the next n requests."""
     stub = daemon.stub()
     hit, miss = host_keys(daemon)
     for _ in range(n):
@@ -54,7 +54,7 @@ def hit_rate(daemon, traffic, n, table, **how):
 
 @pytest.fixture(name="served")
 def served_table(work):
-    """(daemon, table) of a daemon whose host map holds a part of the table."""
+    """(daemon, table) of a daemon with a host map for a part of the table."""
     table = Table.random("a", ROWS, DIM)
     config = default_config([model_config("m", [table.save(work + "/m")], [DIM], ["a"], gpucache=False)],
                             server={"model_roots": [work], "log_level": "debug"})
@@ -69,7 +69,7 @@ def wait_warm(daemon):
     return daemon.metrics()[WARM]
 
 
-def test_restart_when_the_table_is_larger_than_the_map_then_the_first_requests_hit_as_before(served):
+def test_restart_when_the_table_exceeds_the_host_map_then_the_hit_rate_is_as_before(served):
     daemon, table = served
     traffic = Traffic(table)
     hit_rate(daemon, traffic, 130, table)
@@ -78,7 +78,7 @@ def test_restart_when_the_table_is_larger_than_the_map_then_the_first_requests_h
     daemon.restart()
     assert wait_warm(daemon) > 10_000
     (row,) = [row for row in daemon.ctl("models").splitlines() if row.startswith("m ")]
-    assert "%" not in row  # no warm-up is under way any more
+    assert "%" not in row  # the warm-up has ended
     assert " WARM " in daemon.ctl("models")
     after = hit_rate(daemon, traffic, 3, table)
     assert after > before - 0.05, (before, after)
@@ -86,7 +86,7 @@ def test_restart_when_the_table_is_larger_than_the_map_then_the_first_requests_h
     daemon.stop()
 
 
-def test_kill_when_keys_were_saved_before_then_warm_after_it(served):
+def test_kill_when_hot_keys_were_saved_then_memory_is_warm_after_the_restart(served):
     daemon, table = served
     daemon.stop()
     config = default_config(server={"hot_keys_save_s": 1, "log_level": "debug"})
@@ -97,7 +97,7 @@ def test_kill_when_keys_were_saved_before_then_warm_after_it(served):
     hit_rate(daemon, traffic, 12, table, n_hottest=1000)
     n_before = daemon.log().count("hot keys saved")
 
-    def saved():  # the second save from now on has begun after what was asked for before
+    def saved():  # the second save from now includes the requests above
         hit_rate(daemon, traffic, 1, table, n_hottest=1000)
         return daemon.log().count("hot keys saved") > n_before + 1
 
@@ -109,7 +109,7 @@ def test_kill_when_keys_were_saved_before_then_warm_after_it(served):
     daemon.stop()
 
 
-def test_start_when_a_record_of_hot_keys_is_damaged_then_a_warning_and_the_next_drain_repairs_it(served):
+def test_start_when_a_record_of_hot_keys_is_damaged_then_warns_and_the_next_drain_replaces_it(served):
     daemon, table = served
     traffic = Traffic(table)
     hit_rate(daemon, traffic, 3, table)
@@ -125,7 +125,7 @@ def test_start_when_a_record_of_hot_keys_is_damaged_then_a_warning_and_the_next_
     daemon.stop()
 
 
-def test_start_when_the_disk_has_lost_hot_keys_then_served_all_the_same(served):
+def test_start_when_hot_keys_are_unreadable_then_hpsd_serves(served):
     daemon, table = served
     hit_rate(daemon, Traffic(table), 10, table)
     daemon.stop()
@@ -142,7 +142,7 @@ def test_start_when_the_disk_has_lost_hot_keys_then_served_all_the_same(served):
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_switch_when_the_next_version_is_cold_then_it_has_the_hot_rows_before_its_first_request(
+def test_switch_when_the_next_version_is_cold_then_it_is_warmed_before_it_becomes_active(
         served, work, at_once):
     daemon, table = served
     traffic = Traffic(table)
