@@ -18,21 +18,21 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
 from rig import (PATIENCE_S, Daemon, ask, default_config, generate, kafka, kserve_grpc, kserve_pb,  # noqa: E402
                  key_bytes, pb, refused, scratch, until)
-import redis  # noqa: E402  beside the rig's own
+import redis  # noqa: E402  in addition to rig.py
 
 DEPLOY = os.path.join(ROOT, "deploy")
-# What Prometheus itself adds to every series of a target.
+# Labels that Prometheus adds to every series of a target.
 OF_PROMETHEUS = {"instance", "job"}
-# Not from /metrics: Prometheus makes it.
+# Metrics that Prometheus creates itself.
 NOT_OURS = {"up"}
-# ./dev puts it there.
+# ./dev installs promtool there.
 PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path=os.path.join(
     os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "hpsd", "promtool"))
 NO_BROKER = kafka.missing()
 NO_REDIS = redis.missing()
 OF_REDIS = ("hpsd_tier_server_", "hpsd_tier_reachable_", "hpsd_shared_")
 OF_UPDATES = "hpsd_update_"
-OPERATORS = {"and", "or", "unless", "sum", "max", "min", "avg", "count", "Inf"}  # a "(" need not follow at once
+OPERATORS = {"and", "or", "unless", "sum", "max", "min", "avg", "count", "Inf"}  # a "(" may follow later
 
 
 def read(*path):
@@ -41,7 +41,7 @@ def read(*path):
 
 
 def rules():
-    """[{"record" or "alert": name, "expr": text, "labels": words in braces of its annotations}]"""
+    """[{"record" or "alert": name, "expr": text, "labels": labels in its annotations}]"""
     found = []
     for block in re.split(r"^      - ", read("prometheus", "hpsd.rules.yml"), flags=re.M)[1:]:
         kind, name = re.match(r"(record|alert): (\S+)", block).groups()
@@ -74,7 +74,7 @@ def selectors(expr):
 
 
 def without_clauses(expr):
-    """Without label lists and ranges, whose words are no metrics."""
+    """The expression without label lists and ranges, which contain no metrics."""
     return re.sub(r"\b(by|on|ignoring|without)\s*\([^)]*\)|\[[^\]]*\]", " ", expr)
 
 
@@ -91,7 +91,7 @@ def matches(labels, matchers):
 
 @contextlib.contextmanager
 def update_source(work):
-    """The block of a configuration that reads from a broker of ours, with a good and a bad record."""
+    """A configuration block that reads from a test broker, which has a valid and an invalid record."""
     if NO_BROKER is not None:
         yield {}
         return
@@ -103,7 +103,7 @@ def update_source(work):
 
 @contextlib.contextmanager
 def volatile_db(work):
-    """The block of a configuration with a Redis server of ours below the host map."""
+    """A configuration block with a test Redis server below the host map."""
     if NO_REDIS is not None:
         yield {}
         return
@@ -113,7 +113,7 @@ def volatile_db(work):
 
 @pytest.fixture(name="series", scope="module")
 def series_of_a_daemon():
-    """{metric: [labels]} after loads, lookups of all kinds, updates, and calls that failed."""
+    """{metric: [labels]} after loads, lookups of all kinds, updates and failed calls."""
     with scratch() as work, scratch() as log, update_source(log) as source, volatile_db(f"{work}/redis") as volatile:
         generate(f"{work}/v1", "--tables", 2, "--rows", 500, "--dim", 4)
         with open(f"{work}/v1/ps.json", encoding="utf-8") as f:
@@ -128,7 +128,7 @@ def series_of_a_daemon():
             list(stub.LookupStream(request, timeout=PATIENCE_S))
             with refused(grpc.StatusCode.NOT_FOUND):
                 ask(stub, "none", {"a": [1]})
-            with pytest.raises(grpc.RpcError):  # loads are for the admin socket
+            with pytest.raises(grpc.RpcError):  # loads need the admin socket
                 kserve_grpc.GRPCInferenceServiceStub(one.channel()).RepositoryModelLoad(
                     kserve_pb.RepositoryModelLoadRequest(model_name="m"), timeout=PATIENCE_S)
             if source:
@@ -140,7 +140,7 @@ def series_of_a_daemon():
             yield found
 
 
-def test_rules_when_read_then_all_of_them_are(series):
+def test_rules_when_parsed_then_all_are_found(series):
     assert series
     text = read("prometheus", "hpsd.rules.yml")
     assert len(rules()) == text.count("expr:") == len(re.findall(r"- (?:record|alert):", text))
@@ -150,7 +150,7 @@ def test_rules_when_read_then_all_of_them_are(series):
 
 
 @pytest.mark.parametrize("where, expr, words", expressions())
-def test_expression_when_asked_of_a_real_daemon_then_every_selector_finds_series(series, where, expr, words):
+def test_expression_when_compared_with_a_daemon_then_every_selector_finds_series(series, where, expr, words):
     found = selectors(expr)
     assert found, where
     for name, matchers in found:
@@ -173,14 +173,14 @@ def test_expression_when_asked_of_a_real_daemon_then_every_selector_finds_series
         assert "method" not in [label for label, _, _ in own], f"{where}: methods of other protocols are left out"
         for label in grouping(expr) - OF_PROMETHEUS:
             assert all(label in labels for labels in fitting), f"{where}: {name} has no label {label}"
-    # What a legend or an annotation names must have come through the aggregation.
+    # Labels in a legend or an annotation must be kept by the aggregation.
     kept = grouping(expr) or {label for name, _ in found for labels in series.get(name, []) for label in labels}
     if not any(":" in name for name, _ in found):
         assert words - OF_PROMETHEUS <= kept, where
 
 
 def failing_lookups(one, n):
-    """Send n lookups of a model that does not exist, by every protocol of KServe."""
+    """Send n lookups of a model that does not exist, over each KServe protocol."""
     stub = kserve_grpc.GRPCInferenceServiceStub(one.channel())
     request = kserve_pb.ModelInferRequest(model_name="none", raw_input_contents=[key_bytes([1]), b"\1\0\0\0"])
     request.inputs.add(name="KEYS", datatype="INT64", shape=[1])
@@ -200,7 +200,7 @@ def failing_lookups(one, n):
 
 
 def alerts_of(name, per_minute, instances):
-    """What Prometheus says of an alert after 15 minutes in which the counters of /metrics grow so."""
+    """A test of promtool: the alert after 15 minutes in which the counters grow at these rates."""
     series = [{"series": sample[:-1] + f',instance="{instance}",job="hpsd"}}', "values": f"0+{value}x20"}
               for sample, value in per_minute.items() if "_total{" in sample for instance in instances]
     return {"interval": "1m", "input_series": series, "alert_rule_test": [
@@ -208,7 +208,7 @@ def alerts_of(name, per_minute, instances):
 
 
 def check_rules(*tests):
-    """Run tests of promtool with the rules."""
+    """Check the rules with promtool, and run these tests."""
     rules_file = os.path.join(DEPLOY, "prometheus", "hpsd.rules.yml")
     subprocess.run([PROMTOOL, "check", "rules", rules_file], check=True, stdout=subprocess.DEVNULL)
     with scratch() as work:
@@ -219,7 +219,7 @@ def check_rules(*tests):
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: Debian's package prometheus has it")
-def test_lookups_when_they_fail_by_kserve_alone_then_the_alert_fires_for_each_instance():
+def test_lookups_when_only_kserve_lookups_fail_then_the_alert_fires_for_each_instance():
     with scratch() as work:
         generate(f"{work}/v1", "--tables", 1, "--rows", 50, "--dim", 4)
         with open(f"{work}/v1/ps.json", encoding="utf-8") as f:
@@ -242,7 +242,7 @@ def test_lookups_when_they_fail_by_kserve_alone_then_the_alert_fires_for_each_in
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: Debian's package prometheus has it")
-def test_limits_when_almost_used_up_or_refusing_then_alerts_name_instance_and_limit():
+def test_limits_when_nearly_reached_or_exceeded_then_alerts_name_instance_and_limit():
     values = {'hpsd_limit_max{limit="%s",instance="%s"}': "100+0x20", 'hpsd_limit_used{limit="%s",instance="%s"}': "85+0x20"}
     series = {name % (limit, instance): value for name, value in values.items()
               for limit in ("reply_bytes", "request_bytes") for instance in ("a", "b")}
@@ -257,13 +257,13 @@ def test_limits_when_almost_used_up_or_refusing_then_alerts_name_instance_and_li
 
 
 def firing(name, samples):
-    """Is a rule true now that compares one metric with a number?"""
+    """Whether the rule, which compares one metric with a number, is true for the samples."""
     (expr,) = [rule["expr"] for rule in rules() if rule.get("alert") == name]
     metric, number = re.fullmatch(r"(\w+) == (\d+)", expr).groups()
     return samples[metric] == float(number)
 
 
-def test_alert_when_a_model_cannot_be_loaded_then_it_is_told_until_it_can():
+def test_alert_when_a_model_cannot_be_loaded_then_it_fires_until_the_load_succeeds():
     with scratch() as work:
         generate(f"{work}/v1", "--tables", 2, "--rows", 500, "--dim", 4)
         with open(f"{work}/v1/ps.json", encoding="utf-8") as f:
@@ -279,14 +279,14 @@ def test_alert_when_a_model_cannot_be_loaded_then_it_is_told_until_it_can():
             assert not firing("HpsdNotReady", one.metrics())
 
 
-def test_variables_of_the_dashboard_when_asked_then_the_metric_is_there(series):
+def test_dashboard_variables_when_queried_then_their_metrics_exist(series):
     for variable in json.loads(read("grafana", "hpsd.json"))["templating"]["list"]:
         if variable["type"] == "query":
             assert re.match(r"label_values\((\w+), instance\)$", variable["query"])[1] in series
 
 
 def documented():
-    """{metric: its text in the document, and the heading of its table}"""
+    """{metric: its description in docs/monitoring.md and the heading of its table}"""
     found, heading = {}, ""
     with open(os.path.join(ROOT, "docs", "monitoring.md"), encoding="utf-8") as f:
         for line in f:
@@ -297,7 +297,7 @@ def documented():
     return found
 
 
-def test_metrics_when_documented_then_a_daemon_has_them_or_the_document_says_when(series):
+def test_metrics_when_documented_then_a_daemon_exports_them_or_the_document_says_when(series):
     assert len(documented()) > 20
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in series}
     names = {name.removeprefix("hpsd_") for name in families | set(series) if name.startswith("hpsd_")}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is installed beside the programs: units, users, rules, dashboard, sample configuration."""
+"""Files that are installed with the programs: units, users, rules, dashboard, sample configuration."""
 import json
 import os
 import re
@@ -17,8 +17,8 @@ import redis  # noqa: E402
 DEPLOY = os.path.join(ROOT, "deploy")
 BIN = os.environ.get("HPS_BIN_DIR", os.path.join(ROOT, "build", "bin"))
 UNITS = sorted(name for name in os.listdir(DEPLOY) if name.endswith((".service", ".socket")))
-BUS_ABOVE = 10_000  # a Redis cluster's bus has the port so far above
-EXPOSURE_MAX = {"": 1.2, "hpsd-network.conf": 1.1, "hpsd-credentials.conf": 1.2}  # of 10, as installed and with a drop-in
+BUS_ABOVE = 10_000  # distance between the port and the bus port of a Redis cluster node
+EXPOSURE_MAX = {"": 1.2, "hpsd-network.conf": 1.1, "hpsd-credentials.conf": 1.2}  # of 10, without and with a drop-in
 
 
 def run(*args, env=None):
@@ -37,7 +37,7 @@ def read(*path):
 
 @pytest.fixture(name="units")
 def units_with_our_binary(tmp_path):
-    """Copies of the units that start a program of this machine, by a path without blanks."""
+    """Copies of the units with the path of the tested program, which has no spaces."""
     hpsd = os.path.join(BIN, "hpsd")
     (tmp_path / "program").symlink_to(hpsd if os.path.exists(hpsd) else "/bin/true")
     for name in UNITS:
@@ -47,7 +47,7 @@ def units_with_our_binary(tmp_path):
     return tmp_path
 
 
-def test_units_when_verified_then_systemd_says_nothing(units):
+def test_units_when_verified_then_systemd_reports_no_problem(units):
     need("systemd-analyze")
     done = run("systemd-analyze", "verify", "--man=no", *(str(units / name) for name in UNITS))
     ours = [line for line in done.stderr.splitlines() if "hpsd" in line]
@@ -56,7 +56,7 @@ def test_units_when_verified_then_systemd_says_nothing(units):
 
 
 @pytest.mark.parametrize("drop_in", sorted(name for name in os.listdir(DEPLOY) if re.match(r"hpsd-.*\.conf$", name)))
-def test_units_when_a_drop_in_is_there_then_systemd_takes_it(units, drop_in):
+def test_units_when_a_drop_in_is_installed_then_systemd_accepts_it(units, drop_in):
     need("systemd-analyze")
     (units / "hpsd.service.d").mkdir()
     (units / "hpsd.service.d" / drop_in).write_text(read(drop_in))
@@ -66,14 +66,14 @@ def test_units_when_a_drop_in_is_there_then_systemd_takes_it(units, drop_in):
     assert f"/etc/systemd/system/hpsd.service.d/{drop_in.removeprefix('hpsd-')}" in read(drop_in)
 
 
-def test_units_when_there_is_a_gpu_then_its_drop_in_opens_its_devices_alone():
+def test_units_when_the_gpu_drop_in_is_installed_then_only_gpu_devices_are_allowed():
     merged = read("hpsd.service") + read("hpsd-gpu.conf")
     assert re.findall(r"^PrivateDevices=(.*)$", merged, re.M)[-1] == "no"
     assert re.findall(r"^DevicePolicy=(.*)$", merged, re.M)[-1] == "closed"
     assert re.findall(r"^DeviceAllow=(.*)$", merged, re.M) == ["char-nvidia* rw"]
 
 
-def test_units_when_the_driver_hangs_again_and_again_then_hpsd_is_always_restarted():
+def test_units_when_the_driver_hangs_repeatedly_then_hpsd_is_always_restarted():
     merged = read("hpsd.service") + read("hpsd-gpu.conf")
     assert re.findall(r"^Restart=(.*)$", merged, re.M) == ["on-failure"]
     assert "1" not in re.search(r"^RestartPreventExitStatus=(.*)$", merged, re.M)[1].split()
@@ -92,8 +92,8 @@ def test_service_when_examined_then_exposure_is_low(tmp_path, drop_in):
     assert level <= EXPOSURE_MAX[drop_in]
 
 
-def test_service_when_only_what_it_names_may_be_run_then_hpsd_and_its_reload_run(tmp_path):
-    """In a mount namespace, as the service manager makes it."""
+def test_service_when_exec_paths_apply_then_hpsd_and_its_reload_command_run(tmp_path):
+    """Runs in a mount namespace like that of the service manager."""
     hpsd = os.path.join(BIN, "hpsd")
     may_mount = "mount --make-rprivate / && mount -o remount,bind,noexec /"
     if os.geteuid() != 0 or run("unshare", "-m", "/bin/bash", "-c", may_mount).returncode != 0:
@@ -150,7 +150,7 @@ def test_tmpfiles_when_read_then_owner_is_the_user_of_the_service():
     assert done.returncode == 0, done.stderr
 
 
-def test_dashboard_when_parsed_then_every_panel_asks_something():
+def test_dashboard_when_parsed_then_every_panel_has_an_expression():
     dashboard = json.loads(read("grafana", "hpsd.json"))
     assert all(panel["targets"] and all(t["expr"] for t in panel["targets"])
                for panel in dashboard["panels"])
@@ -159,7 +159,7 @@ def test_dashboard_when_parsed_then_every_panel_asks_something():
 
 
 @pytest.mark.parametrize("sample", ["hpsd.json", "hpsd-redis.json"])
-def test_sample_configuration_when_checked_then_hpsd_takes_it(sample):
+def test_sample_configuration_when_checked_then_hpsd_accepts_it(sample):
     hpsd = os.path.join(BIN, "hpsd")
     if not os.path.exists(hpsd):
         pytest.skip(f"{hpsd} is not built: NOT CHECKED")
@@ -168,7 +168,7 @@ def test_sample_configuration_when_checked_then_hpsd_takes_it(sample):
 
 
 def stem(package):
-    """A package's name without its version, which differs between distributions."""
+    """The package name without the version, which differs between distributions."""
     return re.match(r"[a-z+-]+", package)[0].rstrip("-")
 
 
@@ -189,21 +189,21 @@ def test_container_when_built_then_it_has_the_libraries_that_hpsd_needs():
 # ---- a fleet over Redis -------------------------------------------------------------------------------
 
 def services():
-    """{service: words of its command} of the compose file, whose commands are written as JSON."""
+    """{service: words of its command} of the compose file, which has commands as JSON."""
     blocks = re.split(r"^  (?=[\w-]+:)", read("redis.compose.yml").split("services:")[1], flags=re.M)[1:]
     return {block.split(":")[0]: json.loads(re.search(r"command: (\[.*?\])(?:,|$)", block, re.M)[1])
             for block in blocks}
 
 
 @pytest.mark.skipif(redis.missing() is not None, reason="no redis-server")
-def test_fleet_when_no_passwords_were_made_then_redis_does_not_start(tmp_path):
+def test_fleet_when_passwords_are_not_set_then_redis_does_not_start(tmp_path):
     done = run("redis-server", os.path.join(DEPLOY, "redis-hpsd.conf"), "--port", str(ports.take(BUS_ABOVE)), "--dir", str(tmp_path))
     assert done.returncode != 0 and "HPSD_PASSWORD_SHA256" in done.stdout + done.stderr
 
 
 @pytest.fixture(name="fleet")
 def files_of_a_fleet_with_passwords(tmp_path, monkeypatch):
-    """A copy of deploy/ in which the commands of the compose file have made passwords."""
+    """A copy of deploy/ after the commands in the compose file have created passwords."""
     need("openssl")
     copy = str(shutil.copytree(DEPLOY, tmp_path / "deploy"))
     commands = re.findall(r"^#   ((?:hpsd=|sha\(|sed ).*)$", read("redis.compose.yml"), re.M)
@@ -215,7 +215,7 @@ def files_of_a_fleet_with_passwords(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("fleet")
 @pytest.mark.skipif(redis.missing() is not None or shutil.which("redis-cli") is None, reason="no redis-server")
-def test_fleet_when_its_commands_are_run_then_redis_is_a_cluster_and_hpsd_serves(tmp_path):
+def test_fleet_when_its_commands_have_run_then_redis_is_a_cluster_and_hpsd_uses_it(tmp_path):
     commands = services()
     port_of = {str(7000 + i): str(ports.take(BUS_ABOVE)) for i in range(1, 7)}
     assert set(port_of) == {commands[f"redis-{i}"][3] for i in range(1, 7)}
@@ -241,18 +241,18 @@ def test_fleet_when_its_commands_are_run_then_redis_is_a_cluster_and_hpsd_serves
             return run(*(real(word) for word in commands["cluster"]), env=env)
 
         def is_made():
-            return cluster().returncode == 0  # as the container is started again on a failure
+            return cluster().returncode == 0  # the container is also restarted after a failure
 
         redis.until(is_made, "the cluster")
         for port in port_of.values():
             redis.until(lambda port=port: "cluster_state:ok" in cli(port, "cluster", "info"), "the cluster's state")
-        assert "Performing" not in cluster().stdout  # it is made already
+        assert "Performing" not in cluster().stdout  # the cluster exists already
         nodes = (port_of["7001"], "cluster", "nodes")
         redis.until(lambda: len(re.findall(r"\bslave\b", cli(*nodes))) == 3, "a replica of each")
         redis.until(lambda: "fail" not in cli(*nodes) and "disconnected" not in cli(*nodes), "all nodes")
-        assert "NOAUTH" in run("redis-cli", "-p", port_of["7001"], "dbsize").stdout  # nobody without a password
+        assert "NOAUTH" in run("redis-cli", "-p", port_of["7001"], "dbsize").stdout  # needs a password
         replicas = re.findall(r"^\S+ 127\.0\.0\.1:(\d+)@\S* \S*slave", cli(*nodes), re.M)
-        for port in replicas:  # which log in, too
+        for port in replicas:  # replicas use the password, too
             redis.until(lambda port=port: "master_link_status:up" in cli(port, "info", "replication"), "a replica")
         serve(tmp_path, real(read("hpsd-redis.json")), commands["hpsd-2"])
     finally:
@@ -262,7 +262,7 @@ def test_fleet_when_its_commands_are_run_then_redis_is_a_cluster_and_hpsd_serves
 
 
 def serve(work, sample, command):
-    """Start hpsd as the fleet does, but for its ports and directories, and look at its Redis."""
+    """Start hpsd as in the fleet, with other ports and directories, and check its Redis tier."""
     if not os.path.exists(os.path.join(BIN, "hpsd")):
         return
     config = json.loads(sample)
@@ -276,7 +276,7 @@ def serve(work, sample, command):
             assert line.startswith(b"listening "), hpsd.stderr.read()
             assert hpsd.stdout.readline() == line.replace(b"listening ", b"ready ")  # there are no models
 
-            def knows_redis():  # which it may reach for the first time when it is ready
+            def knows_redis():  # hpsd may connect to Redis only after it is ready
                 done = run(os.path.join(BIN, "hpsctl"), "--addr", f"unix:{work}/admin.sock", "-o", "json", "status")
                 tiers = {tier["tier"]: tier for tier in json.loads(done.stdout)["tiers"]}
                 assert set(tiers) == {"host", "redis", "rocksdb"}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hpsd as the service manager starts it: the unit's own command line, sockets and notifications.
+"""hpsd as started by the service manager: the command line of the unit, sockets and notifications.
 
-Paths below /etc, /run and /var/lib are moved into a directory of the test, and ports become free ones.
+Paths below /etc, /run and /var/lib are replaced by a directory of the test, and ports by free ones.
 """
 import contextlib
 import http.client
@@ -49,7 +49,7 @@ def socket_units():
 
 
 class Service:
-    """What systemd does for hpsd.service, as far as hpsd can see it."""
+    """Does for hpsd.service what systemd does, as far as hpsd can observe it."""
 
     def __init__(self, work):
         self.work, self.unit, self.process = work, unit("hpsd.service"), None
@@ -77,8 +77,8 @@ class Service:
         return [os.path.join(BIN, "hpsd"), *words[1:]]
 
     def start(self, sockets=(), notify=False, env=()):
-        """`sockets`: [(name, socket)]; `notify`: messages are sent, and must be read. Returns the
-        addresses of the line that says that it listens."""
+        """sockets: [(name, socket)]. notify: hpsd sends messages, which the test must read. Returns the addresses of
+        the line "listening"."""
         env = {"PATH": "/usr/bin:/bin", **dict(env)}
         if notify:
             env.update(NOTIFY_SOCKET=f"{self.work}/notify", WATCHDOG_USEC=str(WATCHDOG_US))
@@ -97,7 +97,7 @@ class Service:
     def read_line(self, word):
         assert select.select([self.process.stdout], [], [], PATIENCE_S)[0], f"no line {word!r}"
         words = b""
-        while not words.endswith(b"\n"):  # unbuffered: a select must see the next line
+        while not words.endswith(b"\n"):  # unbuffered, so that select sees the next line
             byte = os.read(self.process.stdout.fileno(), 1)
             if not byte:
                 break
@@ -111,7 +111,7 @@ class Service:
             return f.read()
 
     def expect(self, message):
-        """Read notifications up to this one; returns those read before it."""
+        """Read notifications up to this one; returns the earlier ones."""
         passed = []
         while message not in passed:
             more = select.select([self.notify], [], [], PATIENCE_S)[0] and len(passed) < 200
@@ -154,7 +154,7 @@ def get(address, path):
 
 # ---- notifications ------------------------------------------------------------------------------------
 
-def test_service_when_started_reloaded_and_stopped_then_systemd_is_told(service):
+def test_service_when_started_reloaded_and_stopped_then_systemd_is_notified(service):
     assert service.unit["Type"] == "notify" and service.unit["ExecReload"] == "/bin/kill -HUP $MAINPID"
     assert int(service.unit["WatchdogSec"]) > 0
     addresses = service.start(notify=True)
@@ -168,7 +168,7 @@ def test_service_when_started_reloaded_and_stopped_then_systemd_is_told(service)
     service.process.send_signal(signal.SIGTERM)
     service.expect("STOPPING=1")
     service.expect("STATUS=draining")
-    service.expect("WATCHDOG=1")  # a long drain is no hang
+    service.expect("WATCHDOG=1")  # the watchdog must accept a long drain
     assert service.process.wait(PATIENCE_S) == 0
 
 
@@ -180,10 +180,10 @@ def test_service_when_a_model_cannot_be_loaded_then_status_says_not_ready(servic
         "max_batch_size": 8, "gpucache": False}]
     service.write_config(service.config)
     addresses = service.start(notify=True)
-    # It is up; who wants ready models asks /readyz, or waits for the other line.
+    # hpsd is up. /readyz and the line "ready" report whether the models are loaded.
     status = service.expect("READY=1")[-1]
     assert status.startswith('STATUS=not ready: model "m" ')
-    while not status.startswith('STATUS=not ready: model "m" failed to load: '):  # it may have by then
+    while not status.startswith('STATUS=not ready: model "m" failed to load: '):  # unless it has failed already
         assert select.select([service.notify], [], [], PATIENCE_S)[0], service.log()
         status = service.notify.recv(4096).decode()
     assert get(addresses["http"], "/readyz") == 503
@@ -192,7 +192,7 @@ def test_service_when_a_model_cannot_be_loaded_then_status_says_not_ready(servic
 
 # ---- permissions --------------------------------------------------------------------------------------
 
-def test_service_when_started_then_group_may_use_the_admin_socket_and_nobody_else(service):
+def test_service_when_started_then_only_the_group_can_use_the_admin_socket(service):
     addresses = service.start()
     path = f"{service.work}/run/hpsd/admin.sock"
     assert addresses["admin"] == f"unix:{path}"
@@ -206,7 +206,7 @@ def test_service_when_started_then_group_may_use_the_admin_socket_and_nobody_els
     assert not os.path.exists(path)
 
 
-def test_service_when_reloaded_then_it_says_which_keys_systemd_has_copied_at_the_start(service):
+def test_service_when_reloaded_then_logs_which_credentials_need_a_restart(service):
     credentials = f"{service.work}/run/credentials/hpsd.service"
     os.makedirs(credentials)
     with open(f"{credentials}/admin.token", "w", encoding="ascii") as f:
@@ -237,7 +237,7 @@ def test_units_when_read_then_user_group_and_modes_agree():
     assert places[run] == [service["RuntimeDirectoryMode"], user, user]
     assert admin["DirectoryMode"] == service["RuntimeDirectoryMode"]
     assert places["/var/lib/" + service["StateDirectory"]] == [service["StateDirectoryMode"], user, user]
-    # Without it a stop of the service removes the file of hpsd-admin.socket, which goes on listening.
+    # Without this setting, a stop of the service removes the file of hpsd-admin.socket, which is still listening.
     assert service["RuntimeDirectoryPreserve"] == "yes"
 
 
@@ -263,7 +263,7 @@ def test_sysusers_and_tmpfiles_when_applied_then_the_group_reaches_the_admin_soc
 # ---- sockets ------------------------------------------------------------------------------------------
 
 class Sockets:
-    """The sockets of the units, opened as systemd would."""
+    """The sockets of the units, opened as by systemd."""
 
     def __init__(self, service, names):
         self.items, self.addresses = [], {}
@@ -287,7 +287,7 @@ class Sockets:
 
 @pytest.mark.parametrize("names", [["grpc"], ["http"], ["admin"], ["kserve"], ["grpc", "http", "admin"],
                                    ["admin", "http", "kserve", "grpc"]])
-def test_service_when_given_sockets_of_its_units_then_it_serves_on_them_and_leaves_them(service, names):
+def test_service_when_given_sockets_then_it_serves_on_them_and_does_not_remove_them(service, names):
     with contextlib.closing(Sockets(service, names)) as sockets:
         for turn in range(2):
             addresses = service.start(sockets.items)
@@ -297,7 +297,7 @@ def test_service_when_given_sockets_of_its_units_then_it_serves_on_them_and_leav
             assert ping(addresses["admin"])
             with grpc.insecure_channel(addresses["grpc"]) as channel:
                 grpc.channel_ready_future(channel).result(PATIENCE_S)
-            if turn == 0 and "http" in names:  # a client that comes while nobody serves waits
+            if turn == 0 and "http" in names:  # a client that connects while hpsd is down waits
                 assert service.end() == 0
                 host, port = sockets.addresses["http"].rsplit(":", 1)
                 early = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
@@ -324,7 +324,7 @@ def listening():
     return one
 
 
-def test_service_when_given_an_admin_socket_that_asks_nobody_who_he_is_then_refused(service):
+def test_service_when_given_an_admin_socket_without_authentication_then_refused(service):
     with listening() as one:
         text = refused(service, [("admin", one)])
         assert "without a configured administrator" in text and "127.0.0.1:%d" % one.getsockname()[1] in text
@@ -341,9 +341,9 @@ def test_service_when_given_two_http_sockets_then_refused(service):
         assert "second http socket" in refused(service, [("http", one), ("http", other)])
 
 
-# ---- what is installed --------------------------------------------------------------------------------
+# ---- installed files ----------------------------------------------------------------------------------
 
-def test_install_when_done_then_all_is_in_place_and_the_units_find_it(tmp_path):
+def test_install_when_done_then_all_files_exist_and_the_unit_finds_hpsd(tmp_path):
     build = os.path.dirname(BIN)
     if SANITIZER:
         pytest.skip("a sanitizer's build installs no units: NOT CHECKED")
