@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model that the tests of the Python client look up in: rows that anybody can recompute; and daemons that serve it."""
+"""The model for the tests of the Python client, with rows that tests can compute, and daemons that serve it."""
 import asyncio
 
 import numpy as np
@@ -16,7 +16,7 @@ DEFAULT = -1.0
 
 
 def rows_of(table, keys):
-    """The rows of keys that are there: small multiples of 1/8, exact in fp16 and in sums of many."""
+    """The rows of existing keys: small multiples of 1/8, which are exact in fp16 and in long sums."""
     keys = np.asarray(keys, np.int64)
     values = (keys[..., None] * 7 + np.arange(DIMS[table]) * 3 + len(table)) % 64
     return values.astype(np.float32) / 8
@@ -28,14 +28,14 @@ def tables():
 
 
 def config(work, **more):
-    """Of a daemon with the model, from files below `work`."""
+    """The configuration of a daemon with the model. Its files are in `work`."""
     paths = [table.save(f"{work}/files") for table in tables()]
     model = model_config(MODEL, paths, list(DIMS.values()), list(DIMS), defaults=[DEFAULT] * len(DIMS), gpucache=False)
     return default_config([model], **more)
 
 
 def pooled(table, keys, offsets, weights=None, mode="sum"):
-    """What bags come to, in float32."""
+    """The pooled rows of the bags, in float32."""
     out = np.zeros((len(offsets) - 1, DIMS[table]), np.float32)
     for bag, (begin, end) in enumerate(zip(offsets, offsets[1:])):
         w = np.ones(end - begin, np.float32) if weights is None else np.asarray(weights[begin:end], np.float32)
@@ -46,7 +46,7 @@ def pooled(table, keys, offsets, weights=None, mode="sum"):
 
 
 class Sync:
-    """hpsd.aio called as if it were hpsd: what holds of one holds of the other."""
+    """hpsd.aio with the interface of hpsd, so that the same test can run with both."""
 
     def __init__(self, *args, **kwargs):
         self.loop = asyncio.new_event_loop()
@@ -82,7 +82,7 @@ def work_directory():
 
 @pytest.fixture(name="daemon", scope="session")
 def shared_daemon():
-    """A daemon with MODEL, on TCP and on a Unix socket; nobody changes it."""
+    """A daemon with MODEL, on TCP and on a Unix socket. Tests do not change it."""
     with scratch() as path, Daemon(path, config(path), listen=("127.0.0.1:0", f"unix:{path}/hpsd.sock")) as one:
         yield one
 
@@ -95,7 +95,7 @@ def client_of_the_shared_daemon(daemon):
 
 @pytest.fixture(name="two_tables", scope="session")
 def daemon_of_the_documents():
-    """As the documents say: items with rows of 16 values, users with 8."""
+    """A daemon as in the documents: items has rows of 16 values, users of 8."""
     with scratch() as path:
         for name, dim in (("items", 16), ("users", 8)):
             np.save(f"{path}/{name}.npy", np.random.default_rng(dim).random((1000, dim), np.float32))

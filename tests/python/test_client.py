@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookups from Python: keys as users have them, what comes back, and errors that say what was expected."""
+"""Lookups from Python: types and shapes of keys, results, and errors that say what was expected."""
 import asyncio
 import copy
 import pickle
@@ -29,7 +29,7 @@ def of_both_kinds(request, daemon):
 # ---- keys and rows -----------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", ">i4", ">i8"])
-def test_lookup_when_keys_are_of_any_integer_type_then_their_rows(client, dtype):
+def test_lookup_when_keys_have_any_integer_type_then_rows_are_correct(client, dtype):
     keys = np.array([3, 0, 99, 3], dtype)
     rows = client.lookup("items", keys)
     assert rows.dtype == np.float32 and rows.flags.aligned and rows.flags.writeable
@@ -38,13 +38,13 @@ def test_lookup_when_keys_are_of_any_integer_type_then_their_rows(client, dtype)
 
 @pytest.mark.parametrize("keys", [7, [], [1, 2], [[1, 2], [3, 4], [5, 6]], np.zeros((2, 0, 3), np.int32),
                                   np.arange(24).reshape(2, 3, 4), np.arange(40)[::4], np.arange(12).reshape(3, 4).T, range(5)])
-def test_lookup_when_keys_are_of_any_shape_then_rows_of_that_shape(client, keys):
+def test_lookup_when_keys_have_any_shape_then_rows_have_that_shape(client, keys):
     rows = client.lookup("items", keys)
     assert rows.shape == np.shape(keys) + (4,)
     np.testing.assert_array_equal(rows, rows_of("items", np.asarray(keys, np.int64)))
 
 
-def test_lookup_when_keys_are_of_all_64_bits_then_none_is_another_one(client):
+def test_lookup_when_keys_use_all_64_bits_then_no_bit_is_lost(client):
     keys = np.array([2**64 - 1, 2**63, 1], np.uint64)
     assert list(client.lookup("items", keys, full=True).status) == [UNKNOWN, UNKNOWN, FOUND]
     assert list(client.lookup("items", keys.view(np.int64), full=True).status) == [UNKNOWN, UNKNOWN, FOUND]
@@ -60,7 +60,7 @@ def test_lookup_when_keys_are_python_integers_then_their_bits_are_kept(client, k
     np.testing.assert_array_equal(client.lookup("items", keys, full=True).status, np.where(bits == 5, FOUND, UNKNOWN))
 
 
-def test_lookup_when_of_several_tables_then_as_they_were_given(client):
+def test_lookup_when_of_several_tables_then_results_are_in_the_order_of_the_request(client):
     by_name = client.lookup({"users": KEYS, "items": [[5]]})
     assert list(by_name) == ["users", "items"] and by_name["items"].shape == (1, 1, 4)
     np.testing.assert_array_equal(by_name["users"], rows_of("users", KEYS))
@@ -70,7 +70,7 @@ def test_lookup_when_of_several_tables_then_as_they_were_given(client):
     assert client.lookup({}) == {} and client.lookup([]) == []
 
 
-def test_lookup_when_full_then_statuses_and_version(client):
+def test_lookup_when_full_then_returns_statuses_and_version(client):
     answer = client.lookup("items", [[1, 777], [2, 3]], full=True)
     assert (answer.model, answer.version, answer.label) == (MODEL, 1, "") and answer.update_sequence >= 0
     np.testing.assert_array_equal(answer.status, [[FOUND, UNKNOWN], [FOUND, FOUND]])
@@ -80,20 +80,20 @@ def test_lookup_when_full_then_statuses_and_version(client):
 
 
 @pytest.mark.parametrize("output, dtype", [("fp32", "<f4"), ("fp16", "<f2"), (np.float16, "<f2"), ("bf16", "<u2")])
-def test_lookup_when_of_another_output_type_then_rows_of_it(client, output, dtype):
+def test_lookup_when_output_type_is_set_then_rows_have_it(client, output, dtype):
     rows = client.lookup("wide", KEYS, output=output)
     assert rows.dtype == np.dtype(dtype)
     wide = (rows.astype(np.uint32) << 16).view(np.float32) if output == "bf16" else rows
     np.testing.assert_array_equal(wide.astype(np.float32), rows_of("wide", KEYS))
 
 
-def test_policies_when_they_are_named_then_the_server_follows_them(client):
+def test_policies_when_set_then_the_server_applies_them(client):
     np.testing.assert_array_equal(client.lookup("items", [777], unknown="zero"), np.zeros((1, 4)))
     with pytest.raises(hpsd.NotFound, match="777"):
         client.lookup("items", [777], unknown="error")
     assert client.lookup("items", [1], miss="exact", consistency="unit").shape == (1, 4)
     assert client.lookup("items", [1], miss="wait", max_wait=0.5).shape == (1, 4)
-    with pytest.raises(hpsd.Unavailable, match="max_staleness_ms: got 250"):  # it takes no updates
+    with pytest.raises(hpsd.Unavailable, match="max_staleness_ms: got 250"):  # the model takes no updates
         client.lookup("items", [1], max_staleness=0.25, timeout=0.2)
 
 
@@ -106,31 +106,31 @@ WEIGHTS = np.array([0.5, 2, 1, -1, 0.25, 4])
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "sqrtn", "mean_by_count"])
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
-def test_bags_when_pooled_then_what_numpy_makes_of_them(client, mode, weights):
+def test_bags_when_pooled_then_rows_equal_numpy(client, mode, weights):
     spec = (BAG_KEYS, OFFSETS) if weights is None else (BAG_KEYS, OFFSETS, weights)
     rows = client.lookup("users", spec, pooling=mode)
     np.testing.assert_allclose(rows, pooled("users", BAG_KEYS, OFFSETS, weights, mode), rtol=1e-6)
 
 
-def test_bags_when_there_are_no_offsets_then_the_last_dimension_is_one(client):
+def test_bags_when_there_are_no_offsets_then_the_last_dimension_is_a_bag(client):
     keys = np.arange(24).reshape(2, 3, 4)
     rows = client.lookup("items", keys, pooling="sum")
     np.testing.assert_array_equal(rows, rows_of("items", keys).sum(2))
     assert client.lookup("items", [1, 2], pooling="mean").shape == (4,)
 
 
-def test_bags_when_of_several_tables_then_each_has_its_pooling(client):
+def test_bags_when_of_several_tables_then_each_uses_its_own_pooling(client):
     rows = client.lookup({"items": (BAG_KEYS, OFFSETS), "users": [1, 2]}, pooling={"items": "sum"})
     np.testing.assert_array_equal(rows["items"], pooled("items", BAG_KEYS, OFFSETS))
     np.testing.assert_array_equal(rows["users"], rows_of("users", [1, 2]))
 
 
-def test_statuses_when_pooled_then_of_each_key(client):
+def test_statuses_when_pooled_then_one_per_key(client):
     answer = client.lookup("items", (np.array([1, 777, 2]), [0, 0, 3]), pooling="sum", full=True)
     assert list(answer.status) == [FOUND, UNKNOWN, FOUND] and answer.rows.shape == (2, 4)
 
 
-def test_concat_when_asked_for_then_one_matrix(client):
+def test_concat_when_set_then_returns_one_matrix(client):
     answer = client.lookup({"items": (BAG_KEYS, OFFSETS), "users": [3, 2, 1, 0]}, pooling={"items": "sum"}, concat=True,
                            full=True)
     assert answer.rows.shape == (4, 12) and answer.columns == {"items": slice(0, 4), "users": slice(4, 12)}
@@ -145,7 +145,7 @@ FLAT_KEYS = [3, 0, 777, 199, 7]
 
 
 def flat_rows(counts):
-    """The rows of FLAT_KEYS, table after table."""
+    """The rows of FLAT_KEYS, table by table."""
     ends = np.cumsum([0, *counts])
     rows = [rows_of(table, FLAT_KEYS[begin:end]) for table, begin, end in zip(DIMS, ends, ends[1:])]
     for of, begin, end in zip(rows, ends, ends[1:]):
@@ -155,7 +155,7 @@ def flat_rows(counts):
 
 @pytest.mark.parametrize("counts", [[2, 1, 2], [0, 5], np.array([5], np.uint8), [3, 2, 0, 0]])
 @pytest.mark.parametrize("output, dtype", [(None, "<f4"), ("fp16", "<f2")])
-def test_flat_when_looked_up_then_rows_table_after_table(client, counts, output, dtype):
+def test_flat_when_looked_up_then_rows_are_in_the_order_of_the_tables(client, counts, output, dtype):
     for keys in (FLAT_KEYS, np.array(FLAT_KEYS, np.uint16), np.array([FLAT_KEYS], ">i8")):
         rows = client.lookup_flat(keys, counts, output=output)
         expected = flat_rows(counts)
@@ -164,7 +164,7 @@ def test_flat_when_looked_up_then_rows_table_after_table(client, counts, output,
         np.testing.assert_array_equal(rows, expected.astype(dtype))
 
 
-def test_flat_when_full_then_statuses_widths_and_version(client):
+def test_flat_when_full_then_returns_statuses_widths_and_version(client):
     answer = client.lookup_flat(FLAT_KEYS, [2, 1, 2], full=True, miss="wait", max_wait=0.5)
     np.testing.assert_array_equal(answer.rows, np.concatenate([of.ravel() for of in flat_rows([2, 1, 2])]))
     assert list(answer.status) == [FOUND, FOUND, UNKNOWN, FOUND, FOUND]
@@ -187,13 +187,13 @@ def test_flat_when_full_then_statuses_widths_and_version(client):
     ([1], [1], {"miss": "never"}, "miss: got 'never', expected one of exact, wait"),
     ([1], [1], {"timeout": 0}, "timeout: got 0, expected seconds from"),
 ])
-def test_flat_when_the_request_is_wrong_then_says_what_was_expected(client, keys, counts, how, words):
+def test_flat_when_the_request_is_invalid_then_the_error_says_what_was_expected(client, keys, counts, how, words):
     with pytest.raises(hpsd.InvalidArgument) as caught:
         client.lookup_flat(keys, counts, **how)
     assert words in str(caught.value), str(caught.value)
 
 
-def test_flat_when_written_then_protobuf_reads_it_and_when_read_then_no_byte_is_trusted(daemon):
+def test_flat_when_written_then_protobuf_parses_it_and_when_a_reply_is_cut_then_malformed(daemon):
     flat = _flat.Flat([1, 777], [2], "wait", 2.5, "bf16", True)
     request = kserve_pb.ModelInferRequest.FromString(flat.request("m", 2**40))
     assert (request.model_name, request.model_version) == ("m", str(2**40))
@@ -212,19 +212,19 @@ def test_flat_when_written_then_protobuf_reads_it_and_when_read_then_no_byte_is_
 
 # ---- large replies -----------------------------------------------------------------------------------
 
-def test_large_reply_when_beyond_4_mb_then_it_comes(client):
+def test_large_reply_when_above_4_mb_then_it_is_received(client):
     keys = np.arange(100_000) % N_ROWS
     np.testing.assert_array_equal(client.lookup("wide", keys), rows_of("wide", keys))
 
 
 def watched_paths(monkeypatch):
-    """The methods of lookups from now on."""
+    """A list of the methods that lookups call from now on."""
     paths, path_of = [], _lookup.Lookup.path
     monkeypatch.setattr(_lookup.Lookup, "path", lambda *args, **how: paths.append(path_of(*args, **how)) or paths[-1])
     return paths
 
 
-def test_large_reply_when_hedged_then_one_message_and_else_pieces(daemon, monkeypatch):
+def test_large_reply_when_hedged_then_unary_else_streamed(daemon, monkeypatch):
     keys = np.arange(40_000) % N_ROWS
     for hedge_ms in (None, 60_000):
         with hpsd.connect(daemon.grpc[0], MODEL, hedge_ms=hedge_ms) as client:
@@ -235,8 +235,8 @@ def test_large_reply_when_hedged_then_one_message_and_else_pieces(daemon, monkey
 
 
 @pytest.mark.parametrize("concat", [False, True])
-def test_large_reply_when_in_pieces_then_the_same_rows(client, monkeypatch, concat):
-    keys = np.arange(70_000) % (N_ROWS + 1)  # one of them is unknown
+def test_large_reply_when_streamed_then_rows_are_the_same(client, monkeypatch, concat):
+    keys = np.arange(70_000) % (N_ROWS + 1)  # one key is unknown
     bags = np.concatenate((np.arange(len(keys)), [len(keys)]))
     asked = {"wide": keys, "items": (keys, bags), "users": keys[::-1]}
     if not concat:
@@ -287,7 +287,7 @@ def test_large_reply_when_in_pieces_then_the_same_rows(client, monkeypatch, conc
     ({"items": [1]}, None, {"pooling": {"user": "sum"}}, "pooling: got table 'user', expected tables of the lookup"),
     ({"items": [1], "users": [1, 2]}, None, {"concat": True}, "concat: got [1, 2] bags or keys"),
 ])
-def test_error_when_the_request_is_wrong_then_says_what_was_expected(client, tables, keys, how, words):
+def test_error_when_the_request_is_invalid_then_says_what_was_expected(client, tables, keys, how, words):
     with pytest.raises(hpsd.InvalidArgument) as caught:
         client.lookup(tables, keys, **how)
     assert words in str(caught.value), str(caught.value)
@@ -299,13 +299,13 @@ NUMBERS = {"timeout": [0, -1, float("inf"), 1e10, "5"], "max_wait": [-1, 4294.97
 
 
 @pytest.mark.parametrize("name, value", [(name, value) for name in NUMBERS for value in (*NUMBERS[name], float("nan"))])
-def test_numbers_when_the_next_layer_cannot_hold_them_then_they_are_refused(client, name, value):
+def test_numbers_when_out_of_range_in_a_lookup_then_refused(client, name, value):
     with pytest.raises(hpsd.InvalidArgument, match=f"{name}: got .*, expected seconds from"):
         client.lookup("items", [1], **{name: value})
 
 
 @pytest.mark.parametrize("connect", [hpsd.connect, hpsd.aio.connect])
-def test_numbers_when_a_client_is_made_with_them_then_they_are_refused(daemon, connect):
+def test_numbers_when_out_of_range_in_connect_then_refused(daemon, connect):
     for value in (*NUMBERS["timeout"], float("nan")):
         with pytest.raises(hpsd.InvalidArgument, match="timeout: got .*, expected seconds from 1e-06 to 1000000000"):
             connect(daemon.grpc[0], timeout=value)
@@ -319,14 +319,14 @@ def test_numbers_when_a_client_is_made_with_them_then_they_are_refused(daemon, c
             connect(daemon.grpc[0]).version(version)
 
 
-def test_numbers_when_they_are_the_largest_then_the_server_answers(client):
+def test_numbers_when_at_the_upper_limit_then_the_lookup_succeeds(client):
     most = {"timeout": 1e9, "miss": "wait", "max_wait": (2**32 - 1) / 1e6}
     np.testing.assert_array_equal(client.lookup("items", [1], **most), rows_of("items", [1]))
     with pytest.raises(hpsd.InvalidArgument, match="timeout: got nan"):
         client.model(timeout=float("nan"))
 
 
-def test_error_when_there_is_no_such_table_then_says_which_there_are(client):
+def test_error_when_the_table_is_unknown_then_lists_the_tables(client):
     with pytest.raises(hpsd.NotFound, match="no table 'itmes'; its tables: items, users, wide") as caught:
         client.lookup("itmes", [1])
     assert caught.value.code is grpc.StatusCode.NOT_FOUND and isinstance(caught.value, LookupError)
@@ -335,7 +335,7 @@ def test_error_when_there_is_no_such_table_then_says_which_there_are(client):
     assert (str(again), again.code) == (str(caught.value), caught.value.code)
 
 
-def test_error_when_there_is_no_such_model_then_says_which_there_are(daemon):
+def test_error_when_the_model_is_unknown_then_lists_the_models(daemon):
     with hpsd.connect(daemon.grpc[0], model="shpo") as client:
         for call in (lambda: client.lookup("items", [1]), client.model):
             with pytest.raises(hpsd.NotFound, match=f'"shpo" is not loaded; models here: {MODEL}'):
@@ -344,7 +344,7 @@ def test_error_when_there_is_no_such_model_then_says_which_there_are(daemon):
 
 # ---- models and versions -----------------------------------------------------------------------------
 
-def test_model_when_asked_for_then_tables_in_order_and_versions(client):
+def test_model_when_read_then_has_tables_in_order_and_versions(client):
     model = client.model()
     assert (model.name, model.active_version, list(model.versions)) == (MODEL, 1, [1])
     assert {name: table.dim for name, table in model.tables.items()} == DIMS
@@ -365,7 +365,7 @@ def wait_for_updates(how, addresses, *args, **more):
 
 
 @pytest.mark.parametrize("how", ("threads", "asyncio"))
-def test_wait_for_updates_when_called_then_every_address_is_asked_and_its_answer_is_told(how):
+def test_wait_for_updates_when_called_then_queries_every_address_and_reports_its_reply(how):
     said = {"a": ("VISIBLE", ""), "b": ("VISIBLE", "")}
     with made_up.Admin(waits=lambda _: said["a"]) as one, made_up.Admin(waits=lambda _: said["b"]) as other:
         both = [one.address, other.address]
@@ -392,7 +392,7 @@ def test_wait_for_updates_when_called_then_every_address_is_asked_and_its_answer
             wait_for_updates(how, both, [])
 
 
-def test_model_when_it_takes_updates_then_positions_of_each_version():
+def test_model_when_it_takes_updates_then_versions_have_positions():
     position = pb.UpdatePosition(topic="hps_et.shop.items", partition=3, next_offset=2**40)
     reply = pb.GetModelResponse(model=MODEL, active_version=2, versions=[
         pb.ModelVersion(version=1, label="a", lineage="x", tables=[pb.ModelTable(table="items", dim=4, data_type=pb.DATA_TYPE_BF16)]),
@@ -405,7 +405,7 @@ def test_model_when_it_takes_updates_then_positions_of_each_version():
         _model.read(pb.GetModelResponse(model=MODEL).SerializeToString()).active  # pylint: disable=expression-not-assigned
 
 
-def test_copies_when_of_a_client_then_they_connect_by_themselves(daemon):
+def test_copies_when_of_a_client_then_they_make_their_own_connections(daemon):
     with hpsd.connect(daemon.grpc[0], MODEL, timeout=7) as client:
         for other in (copy.deepcopy(client), pickle.loads(pickle.dumps(client)), copy.copy(client.version(1))):
             client.lookup("items", [1])
@@ -419,7 +419,7 @@ def a_token():
 
 
 @pytest.mark.parametrize("secret", [{"token": "secret"}, {"tls": hpsd.TLS(ca="ca.pem", cert="a.pem", key=b"secret")}])
-def test_pickle_when_it_would_contain_a_secret_then_refused_and_copies_have_it(secret):
+def test_pickle_when_it_would_contain_a_secret_then_refused_but_copies_keep_it(secret):
     client = hpsd.connect("127.0.0.1:1", MODEL, **secret)
     with pytest.raises(hpsd.InvalidArgument, match="cannot be pickled"):
         pickle.dumps(client)
@@ -448,13 +448,13 @@ def flat_of_one():
     (lambda: lookup_of([1]).add(b"\x22\x00" * 2), "more than 1 values"),
     (lambda: flat_of_one().read(b"\x32\x00" * 3), "more than 2 outputs"),
     (lambda: flat_of_one().read(b"\x12\x151" + b"0" * 20), "version that is too long")])
-def test_reply_when_malformed_then_an_error_of_hpsd_and_no_memory_for_it(read, words):
+def test_reply_when_malformed_then_hpsd_error_before_memory_is_allocated(read, words):
     with pytest.raises(hpsd.Error, match=f"the reply is malformed.*{words}"):
         read()
 
 
 
-def test_wire_when_read_then_as_protobuf_reads_it(daemon):
+def test_wire_when_a_reply_is_parsed_then_it_equals_protobufs(daemon):
     stub = pb_grpc.ParameterServerStub(grpc.insecure_channel(daemon.grpc[0], options=UNLIMITED))
     queries = [pb.TableQuery(table=name, keys=np.array([1, 777, 2], "<i8").tobytes()) for name in DIMS]
     reply = stub.Lookup(pb.LookupRequest(model=MODEL, queries=queries, explain=True), timeout=30)
@@ -469,7 +469,7 @@ def test_wire_when_read_then_as_protobuf_reads_it(daemon):
         assert data[slice(*ours.rows)] == theirs.rows and data[slice(*ours.status)] == theirs.key_status
     for cut in range(1, len(data), 7):
         try:
-            _wire.read(data[:cut], 3)  # a message, by chance
+            _wire.read(data[:cut], 3)  # the prefix may be a valid message
         except _wire.Malformed:
             pass
     for bad in (b"\x0b", b"\x22\x05\x78", b"\x22\x02\x12\x80", b"\xff" * 11, b"\x08\x01", b"\x12\x01a"):
@@ -477,7 +477,7 @@ def test_wire_when_read_then_as_protobuf_reads_it(daemon):
             _wire.read(bad, 3)
 
 
-def test_wire_when_written_then_protobuf_reads_what_was_asked():
+def test_wire_when_a_request_is_written_then_protobuf_parses_the_same_fields():
     keys = [np.arange(300), np.array([2**64 - 1], np.uint64), []]
     asked = [_query.query("items", keys[0]), _query.query("t" * 200, (keys[1], [0, 1], [2.5]), "sqrtn"),
              _query.query("ü", keys[2], "none")]

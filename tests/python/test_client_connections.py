@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections of the Python client: several servers, those that go and come back, deadlines, forks, and what is shown to
-a server."""
+"""Connections of the Python client: several servers, failing and restarting servers, deadlines, forks, TLS and
+tokens."""
 import concurrent.futures
 import contextlib
 import gc
@@ -31,7 +31,7 @@ UNAVAILABLE, DEADLINE = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EX
 
 
 def closed_port():
-    """An address on which nobody listens while it is held."""
+    """A bound socket that does not listen, and its address."""
     held = socket.socket()
     held.bind(("127.0.0.1", 0))
     return held, f"127.0.0.1:{held.getsockname()[1]}"
@@ -39,7 +39,7 @@ def closed_port():
 
 # ---- addresses, TLS, tokens --------------------------------------------------------------------------
 
-def test_unix_socket_when_connected_then_the_same_rows(daemon):
+def test_unix_socket_when_connected_then_rows_are_correct(daemon):
     with hpsd.connect(daemon.grpc[1], MODEL) as client:
         np.testing.assert_array_equal(client.lookup("items", [1]), rows_of("items", [1]))
 
@@ -49,7 +49,7 @@ def test_unix_socket_when_connected_then_the_same_rows(daemon):
     "", "host:0", "host:port", "host:99999", "host:²", "host:", "http://host:1", "host/", "user@host:1", "a:1,b:2", " host:1",
     "host :1", "::1", "::1:8601", "[::1", "[::g]:1", "[]:1", "1.2.3.256", "host:1:2", "a\0b", "unix:", "unix:" + "a" * 108, [], [8601],
     8601, None, b"host:1"])
-def test_address_when_it_names_no_server_then_says_what_was_expected(connect, address):
+def test_address_when_invalid_then_the_error_says_what_was_expected(connect, address):
     with pytest.raises(hpsd.InvalidArgument, match="address: got .*expected HOST:PORT"):
         connect(address)
 
@@ -58,11 +58,11 @@ def test_address_when_it_names_no_server_then_says_what_was_expected(connect, ad
     ("host", "host:8601"), ("a-b_c.example.:1", "a-b_c.example.:1"), ("1.2.3.4", "1.2.3.4:8601"), ("[::1]:80", "[::1]:80"),
     ("[fe80::1%eth0]", "[fe80::1%eth0]:8601"),
     ("unix:/a/../b", "unix:/b"), ("dns:///host:1", "dns:///host:1"), ("ipv4:1.2.3.4:1", "ipv4:1.2.3.4:1")])
-def test_address_when_it_names_a_server_then_as_grpc_calls_it(address, target):
+def test_address_when_valid_then_converted_to_a_grpc_target(address, target):
     assert _address.as_targets(address) == _address.as_targets((one for one in [address])) == [target]
 
 
-def test_tls_and_tokens_when_they_are_needed_then_they_are_shown(work):
+def test_tls_and_tokens_when_the_server_requires_them_then_the_client_sends_them(work):
     authority = Authority(work, "ca")
     certificate, key = authority.issue("hpsd.example", names="DNS:hpsd.example")
     roles = os.path.join(work, "roles.json")
@@ -80,7 +80,7 @@ def test_tls_and_tokens_when_they_are_needed_then_they_are_shown(work):
         with hpsd.connect(one.grpc[0], MODEL, tls=tls) as client, pytest.raises(hpsd.Unauthenticated):
             client.lookup("items", [1])
         with hpsd.connect(one.grpc[0], MODEL, tls=authority.path, timeout=1) as client, \
-                pytest.raises(hpsd.Unavailable):  # another name than that of the certificate
+                pytest.raises(hpsd.Unavailable):  # the certificate has another name
             client.lookup("items", [1])
 
 
@@ -111,39 +111,39 @@ def test_token_when_there_is_a_proxy_then_calls_on_this_host_avoid_it(daemon, mo
         assert client.lookup("items", [1]).shape == (1, 4)
 
 
-# ---- who is asked next -------------------------------------------------------------------------------
+# ---- choice of the server ----------------------------------------------------------------------------
 
 def servers_of(n, watch=None):
     return Servers([f"{i}" for i in range(n)], lambda target: grpc.insecure_channel(target), watch)
 
 
-def test_pick_when_all_are_up_then_in_turn():
+def test_pick_when_all_are_up_then_round_robin():
     servers = servers_of(3)
     picked = [servers.pick().target for _ in range(6)]
     assert sorted(picked[:3]) == ["0", "1", "2"] and picked[3:] == picked[:3]
 
 
-def test_pick_when_one_has_failed_then_others_for_a_while():
+def test_pick_when_a_server_has_failed_then_other_servers_for_a_while():
     servers = servers_of(2)
     bad = servers.pick()
     servers.failed(bad)
     assert all(servers.pick() is not bad for _ in range(5))
     good = servers.pick()
-    assert servers.pick((good,)) is bad  # better than none
+    assert servers.pick((good,)) is bad  # better than no server
     bad.down_until = 0.0
     assert bad in (servers.pick(), servers.pick())
     assert servers.limit(bad, 9.0) < 2 and servers.limit(good, 9.0) < 2
     servers.worked(good)
-    assert servers.limit(bad, 0.5) == 0.25  # there is time for the other one
+    assert servers.limit(bad, 0.5) == 0.25  # leaves time for the other server
     servers.worked(bad)
     assert servers.limit(bad, 9.0) == 9.0
 
 
-def test_pick_when_one_is_watched_then_others_until_there_is_a_connection():
+def test_pick_when_a_server_is_watched_then_other_servers_until_it_is_connected():
     watched, ended = [], []
     servers = servers_of(2, lambda channel, connected: watched.append(connected) or (lambda: ended.append(channel)))
     bad = servers.pick()
-    servers.method(bad, "unary_unary", "/x")  # makes its channel
+    servers.method(bad, "unary_unary", "/x")  # creates its channel
     servers.failed(bad)
     servers.failed(bad)
     bad.down_until = 0.0
@@ -153,10 +153,10 @@ def test_pick_when_one_is_watched_then_others_until_there_is_a_connection():
     servers.failed(bad)
     assert len(watched) == 2
     assert servers.take_channels() == [] and len(ended) == 1
-    watched[1]()  # of a channel that is none of ours any more
+    watched[1]()  # of a channel that has been closed
 
 
-def test_failures_when_in_a_row_then_it_is_left_alone_for_longer_and_not_for_ever():
+def test_failures_when_consecutive_then_the_pause_grows_to_a_limit():
     servers = servers_of(1)
     server = servers.pick()
     waits = []
@@ -164,10 +164,10 @@ def test_failures_when_in_a_row_then_it_is_left_alone_for_longer_and_not_for_eve
         servers.failed(server)
         waits.append(server.down_until - time.monotonic())
     assert max(waits[:1]) < 0.2 and max(waits) <= 2.0 and waits[-1] > 0.9
-    assert servers.limit(server, 9.0) == 9.0  # there is no other one
+    assert servers.limit(server, 9.0) == 9.0  # there is no other server
 
 
-def test_attempts_when_updates_came_between_then_the_same_server_is_asked_again_after_a_pause():
+def test_attempts_when_aborted_by_updates_then_the_same_server_is_retried_after_a_pause():
     attempts = Attempts(servers_of(1), 60.0)
     server = attempts.next()
     assert attempts.may_retry(server, grpc.StatusCode.ABORTED, "updates came") and attempts.pause_s() > 0
@@ -176,7 +176,7 @@ def test_attempts_when_updates_came_between_then_the_same_server_is_asked_again_
     assert not attempts.may_retry(server, grpc.StatusCode.ABORTED, "updates came")
 
 
-def test_attempts_when_all_have_failed_then_a_pause_and_the_deadline_ends_it():
+def test_attempts_when_all_servers_have_failed_then_pauses_until_the_deadline():
     attempts = Attempts(servers_of(2), 60.0)
     first = attempts.next()
     assert attempts.may_retry(first, UNAVAILABLE, "refused") and attempts.pause_s() == 0
@@ -187,19 +187,19 @@ def test_attempts_when_all_have_failed_then_a_pause_and_the_deadline_ends_it():
     assert not attempts.may_retry(first, grpc.StatusCode.NOT_FOUND, "none")
     attempts.deadline = time.monotonic()
     assert not attempts.may_retry(first, UNAVAILABLE, "refused") and not attempts.may_retry(first, DEADLINE, "")
-    verdict = attempts.verdict(second, DEADLINE, "")  # while it connected, once more
+    verdict = attempts.verdict(second, DEADLINE, "")  # it is connecting; try again
     assert isinstance(verdict, hpsd.Unavailable) and f"{first.target}: refused" in str(verdict)
     attempts.servers.worked(second)
     assert isinstance(attempts.verdict(second, DEADLINE, ""), hpsd.DeadlineExceeded)
 
 
-# ---- servers that are not there ----------------------------------------------------------------------
+# ---- unreachable servers -----------------------------------------------------------------------------
 
-def test_deadline_when_none_is_said_then_there_is_one():
+def test_deadline_when_not_set_then_5_seconds():
     assert hpsd.connect("127.0.0.1").timeout == 5
 
 
-def test_deadline_when_nobody_listens_then_unavailable_says_where_and_how_often():
+def test_deadline_when_no_server_listens_then_unavailable_names_address_and_attempts():
     held, address = closed_port()
     with held, hpsd.connect(address, timeout=0.3) as client:
         with pytest.raises(hpsd.Unavailable, match=rf"{address}: .*attempts within 0.3 s\)") as caught:
@@ -209,7 +209,7 @@ def test_deadline_when_nobody_listens_then_unavailable_says_where_and_how_often(
 
 @contextlib.contextmanager
 def silent_server():
-    """A gRPC server that takes calls and answers none of them until the end."""
+    """A gRPC server that accepts calls and does not reply until the block ends."""
     gate, calls = threading.Event(), []
 
     def never(request, context):
@@ -232,7 +232,7 @@ def silent_server():
             server.stop(0).wait()
 
 
-def test_deadline_when_the_server_does_not_answer_then_it_ends_the_call():
+def test_deadline_when_the_server_does_not_reply_then_deadline_exceeded():
     with silent_server() as (address, calls), hpsd.connect(address, timeout=0.2) as client:
         with pytest.raises(hpsd.DeadlineExceeded, match=f"{address}: no reply within 0.2 s"):
             client.lookup("items", [1])
@@ -241,7 +241,7 @@ def test_deadline_when_the_server_does_not_answer_then_it_ends_the_call():
             client.lookup("items", [1], timeout=0.1)
 
 
-def test_errors_when_answers_come_in_pieces_then_the_same(daemon, monkeypatch):
+def test_errors_when_replies_are_streamed_then_the_same_as_unary(daemon, monkeypatch):
     monkeypatch.setattr(_lookup, "STREAM_BYTES_MIN", 0)
     with hpsd.connect(daemon.grpc[0], MODEL) as client:
         with pytest.raises(hpsd.NotFound, match="777") as caught:
@@ -260,15 +260,15 @@ def test_errors_when_answers_come_in_pieces_then_the_same(daemon, monkeypatch):
 
 
 @pytest.mark.parametrize("connect", [hpsd.connect, Sync], ids=["sync", "aio"])
-def test_hedge_when_a_server_takes_too_long_then_another_one_answers(daemon, connect):
+def test_hedge_when_a_server_is_slow_then_another_server_replies(daemon, connect):
     with silent_server() as (silent, calls):
         with connect([silent, daemon.grpc[0]], MODEL, hedge_ms=20, timeout=PATIENCE_S) as client:
             rows = [client.lookup("items", [1]) for _ in range(8)]
-        assert len(calls) >= 1  # it was asked, and nobody waited for it
+        assert len(calls) >= 1  # it was called, and the client did not wait for it
         np.testing.assert_array_equal(np.concatenate(rows), rows_of("items", [1] * 8))
 
 
-def test_hedge_when_one_refuses_then_the_other_one_is_waited_for(daemon):
+def test_hedge_when_one_server_refuses_then_waits_for_the_other(daemon):
     held, address = closed_port()
     with held, hpsd.connect([address, daemon.grpc[0]], MODEL, hedge_ms=1) as client:
         for _ in range(8):
@@ -278,13 +278,13 @@ def test_hedge_when_one_refuses_then_the_other_one_is_waited_for(daemon):
 
 
 def n_lookups(one):
-    """That it has answered."""
+    """The number of lookups that the daemon has replied to."""
     counts = one.metrics()
     return sum(counts.get(f'hpsd_rpc_requests_total{{method="hps.v1.ParameterServer/{name}",code="OK"}}', 0)
                for name in ("Lookup", "LookupStream"))
 
 
-def test_servers_when_all_are_up_then_each_has_its_share(work):
+def test_servers_when_all_are_up_then_calls_are_shared_equally(work):
     with scratch() as other, Daemon(work, config(work)) as a, Daemon(other, config(other)) as b:
         with hpsd.connect([a.grpc[0], b.grpc[0]], MODEL) as client:
             for _ in range(20):
@@ -293,7 +293,7 @@ def test_servers_when_all_are_up_then_each_has_its_share(work):
 
 
 @pytest.mark.parametrize("connect", [hpsd.connect, Sync], ids=["sync", "aio"])
-def test_flat_when_servers_have_other_versions_or_are_gone_then_all_calls_are_answered(work, connect):
+def test_flat_when_servers_have_different_versions_or_are_down_then_all_calls_succeed(work, connect):
     held, gone = closed_port()
     with held, scratch() as other, Daemon(work, config(work)) as a, Daemon(other, config(other)) as b:
         a.load(MODEL, f"{work}/files", activate=True)
@@ -305,7 +305,7 @@ def test_flat_when_servers_have_other_versions_or_are_gone_then_all_calls_are_an
 
 
 @pytest.mark.parametrize("connect", [hpsd.connect, Sync], ids=["sync", "aio"])
-def test_flat_when_a_version_number_is_used_again_then_the_widths_of_the_new_version(work, connect):
+def test_flat_when_a_version_number_is_reused_then_widths_are_of_the_new_version(work, connect):
     rows = np.arange(40, dtype="<f4").reshape(5, 8)
     for folder, dim in (("narrow", 4), ("wide", 8)):
         Table("items", np.arange(5, dtype="<i8"), rows[:, :dim]).save(f"{work}/{folder}")
@@ -320,7 +320,7 @@ def test_flat_when_a_version_number_is_used_again_then_the_widths_of_the_new_ver
 
 
 @pytest.mark.parametrize("connect", [hpsd.connect, Sync], ids=["sync", "aio"])
-def test_flat_when_its_version_is_unloaded_before_the_widths_are_known_then_the_active_one_answers(work, connect, monkeypatch):
+def test_flat_when_its_version_is_unloaded_before_widths_are_known_then_uses_the_active_one(work, connect, monkeypatch):
     with Daemon(work, config(work)) as one, connect(one.grpc[0], MODEL) as client:
         begin = _flat.Flat.dims_lookup
 
@@ -338,7 +338,7 @@ def test_flat_when_its_version_is_unloaded_before_the_widths_are_known_then_the_
 
 @pytest.mark.parametrize("how", ["unary", "stream", "hedged"])
 @pytest.mark.parametrize("connect", [hpsd.connect, Sync], ids=["sync", "aio"])
-def test_freeze_when_one_of_two_does_not_answer_then_the_other_one_serves(work, connect, how, monkeypatch):
+def test_hang_when_one_of_two_servers_hangs_then_the_other_serves(work, connect, how, monkeypatch):
     if how == "stream":
         monkeypatch.setattr(_lookup, "STREAM_BYTES_MIN", 0)
         monkeypatch.setattr(_lookup, "STREAM_BYTES_MIN_ELSE", 0)
@@ -460,14 +460,14 @@ FORK = """
 
 @pytest.mark.parametrize("how, end", [("unused", "keep"), ("used", "drop"), ("used", "close"), ("hedged", "keep"), ("stream", "drop"),
                                       ("aio", "keep"), ("aio", "close")])
-def test_fork_when_the_client_is_older_then_the_child_is_told_and_the_parent_goes_on(daemon, how, end):
-    """A client that the child makes works if the parent has not looked up."""
+def test_fork_when_the_client_is_older_then_refused_in_the_child_and_usable_in_the_parent(daemon, how, end):
+    """A client that the child creates works only if the parent has not made a lookup."""
     out = run_python(FORK, daemon.grpc[0], how, end)
     assert out == f"('refused', 'refused', {True if how == 'unused' else 'refused'!r})\n"
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_processes_when_each_makes_its_client_then_all_lookup(two_tables, work, start):
+def test_processes_when_each_creates_its_client_then_all_lookups_succeed(two_tables, work, start):
     out = documents.run_page("python_processes", two_tables.grpc[0], work,
                              lambda code: code.replace("multiprocessing.Pool", f"multiprocessing.get_context('{start}').Pool"))
     assert out == "8\n"
@@ -477,7 +477,7 @@ def descriptors():
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_leaks_when_looked_up_10000_times_then_nothing_is_kept(client):
+def test_leaks_when_10000_lookups_are_made_then_objects_and_descriptors_do_not_grow(client):
     def look(n):
         for i in range(n):
             client.lookup({"items": [i % 200, 1], "users": ([1, 2], [0, 2])}, pooling={"users": "sum"})
@@ -489,7 +489,7 @@ def test_leaks_when_looked_up_10000_times_then_nothing_is_kept(client):
     assert after < objects + 200 and files_after <= files
 
 
-def test_close_when_clients_come_and_go_then_no_connection_stays(daemon):
+def test_close_when_clients_are_closed_then_their_connections_end(daemon):
     with hpsd.connect(daemon.grpc[0], MODEL) as client:
         client.lookup("items", [1])
     before = descriptors()
@@ -499,7 +499,7 @@ def test_close_when_clients_come_and_go_then_no_connection_stays(daemon):
     until(lambda: gc.collect() >= 0 and descriptors() <= before + 3, "connections that end")
 
 
-def test_version_when_pinned_then_the_same_rows_after_a_switch(work):
+def test_version_when_pinned_then_lookups_use_it_after_a_switch(work):
     with Daemon(work, config(work)) as one, hpsd.connect(one.grpc[0], MODEL) as client:
         with client.version() as pinned:
             assert pinned.lookup_flat([1], [1], full=True).version == pinned.lookup("items", [1], full=True).version == 1
