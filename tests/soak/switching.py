@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""./dev soak: rows stay byte-exact while versions are switched every second.
+"""./dev soak: checks that rows stay correct in every byte while versions are switched every second.
 
-Two versions of the 26 tables of DLRM-DCNv2, generated from different seeds, are served by one hpsd. A
-switcher activates them in turn; clients with stock grpcio, which know the service by reflection alone,
-look keys up all the time: min(100,000, rows) random keys of every table again and again, in changing
-order and company, and keys that no table has. Each answer is compared, byte by byte, with the formula
-of the generator for the version that the answer states. The first difference ends the run.
+One hpsd serves two versions of the 26 tables of DLRM-DCNv2, generated from different seeds. The test activates them in
+turn. Clients with stock grpcio, which know the service only by reflection, look up min(100,000, rows) random keys of
+every table again and again, in changing order and combination, and unknown keys. Each reply is compared byte by byte
+with the generator's formula for the version in the reply. The first difference ends the run.
 """
 import argparse
 import contextlib
@@ -41,11 +40,12 @@ PROGRESS_S = 5
 
 
 class Wrong(Exception):
-    """An answer that differs from what was generated."""
+    """A reply that differs from the generated rows."""
 
 
 class Model:
-    """What hps-gen wrote into a directory: the same keys in every version, rows by the version's seed."""
+    """The output of hps-gen in a directory. All versions have the same keys; the seed of a version determines its
+    rows."""
 
     def __init__(self, name, directory, seeds, hashed=False, defaults=None):
         with open(os.path.join(directory, "manifest.json"), encoding="utf-8") as f:
@@ -54,7 +54,7 @@ class Model:
         self.defaults = defaults or [0.0] * len(self.tables)
 
     def keys(self, at):
-        """Keys of rows with these numbers; the number of a row that is not there gives an absent key."""
+        """The keys of rows with these numbers. Numbers beyond the table give absent keys."""
         return (hpsgen.mix64(at + hpsgen.GOLDEN) if self.hashed else at).view(np.int64)
 
     def rows(self, version, number, keys):
@@ -68,12 +68,12 @@ class Model:
 
 
 def share(number, n_clients, n_keys):
-    """The part of a table's sample that a client checks: its own one, or all of a small sample."""
+    """The part of a table's sample that a client checks: its own share, or the complete sample if it is small."""
     return slice(number, None, n_clients) if n_keys >= n_clients else slice(None)
 
 
 class Walk:
-    """The rows of one table that a client checks: all of them, then again in another order."""
+    """The rows of one table that a client checks again and again, each time in another order."""
 
     def __init__(self, rows, n_versions):
         self.rows, self.rounds, self.at = rows, 0, 0
@@ -81,7 +81,7 @@ class Walk:
         self.checks = np.zeros((n_versions, len(rows)), np.int64)
 
     def next(self, n, rng):
-        """Places of the next rows, at most n and at least one."""
+        """Indexes of the next rows, at least one and at most n."""
         taken = self.order[self.at:self.at + n]
         self.at += len(taken)
         if self.at == len(self.rows):
@@ -95,7 +95,7 @@ class Walk:
 
 
 class Query:
-    """Keys of one table for one call: the next of the walk, some of these twice, and absent ones."""
+    """Keys of one table for one call: the next rows of the walk, some of them twice, and absent keys."""
 
     def __init__(self, model, number, walk, n_max, rng):
         table = model.tables[number]
@@ -114,7 +114,7 @@ class Query:
 
 
 class Client:
-    """Calls the server and judges its answers."""
+    """Calls the server and checks its replies."""
 
     def __init__(self, address, model, number=0, n_clients=1, sample=100000, batch=512, seed=1):
         self.channel = grpc.insecure_channel(address, options=UNLIMITED)
@@ -133,13 +133,13 @@ class Client:
             rows = model.sample(i, sample, seed)
             self.walks.append(Walk(rows[share(number, n_clients, len(rows))], len(self.versions)))
         self.n_calls = self.n_streams = self.n_found = self.n_unknown = 0
-        self.calls = []  # (begun, ended, version), taken by report()
+        self.calls = []  # (start, end, version), taken by report()
 
     def close(self):
         self.channel.close()
 
     def covered(self):
-        """Which share of this client's keys has been checked at least once."""
+        """The fraction of this client's keys that have been checked at least once."""
         n_covered = sum(walk.covered() for walk in self.walks)
         return n_covered / sum(len(walk.rows) for walk in self.walks)
 
@@ -149,7 +149,7 @@ class Client:
                 "unknown": self.n_unknown, "covered": self.covered()}
 
     def call(self):
-        """One call of all tables or of some, every row of it checked; returns its version."""
+        """Call the server with all tables or some, check every row, and return the version of the reply."""
         rng, n_tables = self.rng, len(self.walks)
         chosen = rng.permutation(n_tables)
         if rng.random() < 0.25:
@@ -243,7 +243,7 @@ class Client:
 # ---- switches ----------------------------------------------------------------------------------------
 
 class Switches:
-    """When which version was activated, and which version a call may thus have seen."""
+    """Records the switches, and checks which versions a call may have used."""
 
     def __init__(self, version):
         self.begun, self.ended, self.versions = [-np.inf], [-np.inf], [version]
@@ -257,7 +257,7 @@ class Switches:
         return len(self.versions) - 1
 
     def check(self, calls):
-        """A call sees the last switch that ended before it began, or one that began before it ended."""
+        """A call may use the last version activated before it began, or one that was activated while it ran."""
         for begun, ended, version in calls:
             first = int(np.searchsorted(self.ended, begun, "right")) - 1
             last = int(np.searchsorted(self.begun, ended, "right"))
@@ -271,7 +271,7 @@ class Switches:
 # ---- processes ---------------------------------------------------------------------------------------
 
 def client_main(pipe, address, model, number, options):
-    """A client's process: calls until something arrives on the pipe, or its other end is gone."""
+    """The process of a client: makes calls until a message arrives on the pipe or the pipe is closed."""
     try:
         client = Client(address, model, number, options.clients, options.keys, options.batch, options.seed)
         reported = time.monotonic()
@@ -287,18 +287,18 @@ def client_main(pipe, address, model, number, options):
     except grpc.RpcError as error:
         pipe.send({"failure": f"a call failed: {error.code().name}: {error.details()}"})
     except OSError:
-        pass  # the parent is gone
+        pass  # the parent has ended
 
 
 class Clients:
-    """The processes of the clients, and what they have told."""
+    """The processes of the clients, and their reports."""
 
     def __init__(self, address, model, options):
         context = multiprocessing.get_context("spawn")
         self.pipes, self.processes, self.told = {}, [], [{}] * options.clients
         self.calls = []
-        # Ctrl-C is for the parent, which tells the others when to end: they inherit the mask. The helper
-        # of multiprocessing unblocks the signal when it is started, so it comes first.
+        # Only the parent handles Ctrl-C, and then ends the clients, which inherit the mask. The helper process of
+        # multiprocessing unblocks the signal when it starts, so it is started first.
         multiprocessing.resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
@@ -316,7 +316,7 @@ class Clients:
             raise
 
     def listen(self, until_s):
-        """Take what arrives until a time."""
+        """Receive reports until a time."""
         while self.pipes:
             left_s = until_s - time.monotonic()
             ready = multiprocessing.connection.wait(list(self.pipes), max(0, left_s))
@@ -345,7 +345,7 @@ class Clients:
         return min(told.get("covered", 0) for told in self.told)
 
     def finish(self):
-        """Let every call end, and take the last words."""
+        """Let every client end its call, and receive the last reports."""
         for pipe in self.pipes:
             pipe.send("end")
         self.listen(time.monotonic() + CALL_TIMEOUT_S)
@@ -360,7 +360,7 @@ class Clients:
 
 
 def total_checks(model, clients, options):
-    """Of each table: how often each key of its sample was checked, a row for each version."""
+    """For each table, how often each key of its sample was checked, with one row per version."""
     totals = []
     for number in range(len(model.tables)):
         n_keys = min(options.keys, model.tables[number]["rows"])
@@ -392,7 +392,7 @@ def read_listening_line(process, patience_s=60):
 
 @contextlib.contextmanager
 def daemon(work, options):
-    """An hpsd that serves nothing yet: its addresses. It is drained, or killed when that fails."""
+    """Start an hpsd without models; yields its addresses. At the end it is drained, or killed if draining fails."""
     memory = {"type": "parallel_hash_map"}
     if options.memory:
         memory["memory_bytes"] = options.memory
@@ -403,7 +403,7 @@ def daemon(work, options):
         json.dump(config, f, indent=1)
     log_file = f"{work}/hpsd.log"
     with open(log_file, "wb") as log:
-        # A session of its own: Ctrl-C is for this program, which ends hpsd when nobody calls any more.
+        # In its own session, because only this program handles Ctrl-C. It ends hpsd after the clients.
         process = subprocess.Popen([os.path.join(BIN, "hpsd"), "--config", f"{work}/hpsd.json"],
                                    stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL,
                                    start_new_session=True)
@@ -430,7 +430,7 @@ def say(text):
 
 
 def prepare(work, options):
-    """Generate a directory for each version; the model that they make up."""
+    """Generate a directory for each version, and return the model."""
     for version, seed in options.seeds.items():
         subprocess.run([os.path.join(BIN, "hps-gen"), "--preset", "dlrm-dcnv2", "--scale",
                         str(options.scale), "--seed", str(seed), "--keys", options.key_form, "--out",
@@ -442,7 +442,7 @@ def switch_and_check(addresses, model, options):
     """Switch for a time, and until every key was checked; returns (clients, switches)."""
     clients, switches = Clients(addresses["grpc"], model, options), Switches(1)
     try:
-        while clients.covered() == 0:  # processes take their time to start
+        while clients.covered() == 0:  # the processes need time to start
             clients.listen(time.monotonic() + REPORT_S)
         begun = shown = time.monotonic()
         for turn in itertools.count(1):
