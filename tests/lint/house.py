@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of the house, checked over the whole tree.
+"""Checks the rules of the project in the complete tree.
 
-`house.py [ROOT]` prints one line per violation (file:line: rule: what) and exits 1 if there is any.
-`house.py --self-test` plants one violation of every rule in a temporary tree and checks that each is
-found: a lint that finds nothing proves nothing. Standard library only.
+`house.py [ROOT]` prints one line per violation (file:line: rule: text) and exits with 1 if there is any. `house.py
+--self-test` plants violations of every rule in a temporary tree, and checks that each is found. Standard library only.
 """
 import os
 import re
@@ -14,9 +13,9 @@ import tempfile
 
 # ---- the rules ------------------------------------------------------------------------------------
 
-# Which folders a folder may include from, beside itself. base <- net, config <- backends <- cache <- server, and
-# tools -> client -> net, base; who speaks a message includes proto. Within cache/ and server/ each wing may use only
-# those before it; a store knows no other one. A folder that is missing here, or may do what it never does, is an error.
+# The folders that a folder may include from, in addition to itself. base <- net, config <- backends <- cache <- server,
+# and tools -> client -> net, base; folders that use protobuf messages include proto. A subfolder of cache/ or server/
+# may use only subfolders before it; a store uses no other store. A missing folder or an unused permission is an error.
 BASE = ("base", "base/rows")
 INCLUDES = {
     "base": (),
@@ -32,7 +31,7 @@ INCLUDES = {
     "cache/version": ("backends", "base"),
     "cache/device": ("base",),
     "cache/embed": ("cache/device", "backends", "base"),
-    "cache/device/sim": ("cache/embed", "cache/device", "base"),  # a library of its own, not in hpsd
+    "cache/device/sim": ("cache/embed", "cache/device", "base"),  # a separate library, not part of hpsd
     "cache/gpu": ("cache/embed", "base"),
     "cache/update": ("cache/gpu", "cache/version", "backends", *BASE),
     "cache/lookup": ("cache/update", "cache/gpu", "cache/version", "backends", *BASE),
@@ -64,14 +63,14 @@ INCLUDES = {
 }
 GENERATED = re.compile(r"^(hps/v1|inference|grpc/(health|reflection)/\w+)/\w+\.pb-c\.h$")
 
-# What opens a store or a log: everybody else knows the contracts, backends/*.h.
+# Files that may include headers that open a store or a log. Other files use only the contracts, backends/*.h.
 OPENERS = {
     "server/main.c": ("backends/host/map.h", "backends/kafka/kafka.h", "backends/redis/redis.h",
                       "backends/rocksdb/rocksdb.h", "backends/rocksdb/dir.h"),
 }
 
-# What a store is called is known to who opens it; the rest of server/ asks for a role (backends/stores.h) or a
-# capability (backends/store.h). What a file may say all the same, and why.
+# Only code that opens a store may contain its name. The rest of server/ asks for a role (backends/stores.h) or a
+# capability (backends/store.h). The exceptions, with their reasons:
 STORE_NAMES = re.compile(r"redis|rocks_?db|host_map", re.IGNORECASE)
 STORE_NAMES_IN = {
     "server/main.c": (r".*", "opens the stores"),
@@ -85,7 +84,7 @@ STORE_NAMES_IN = {
     "server/update/updates.h": (r"docs/redis\.md", "names a document"),
 }
 
-# One third-party library, one file or folder; every place with its reason.
+# Each third-party library may be used by one file or folder. Exceptions have reasons.
 LIBRARIES = {
     r"nghttp2/": {"net/http2_internal.h": "HTTP/2 sessions of both roles, in the files that include it"},
     r"event2/": {"net/loop.c": "the event loop"},
@@ -136,14 +135,14 @@ LIBRARIES = {
     },
     r"cmocka\.h": {"tests/*": "the test library"},
 }
-# Everything else is C, or CUDA in *.cu.
+# All other files are C, or CUDA in *.cu.
 CXX_IN = {
     "backends/rocksdb/listener.cc": "a listener of RocksDB is a C++ object",
     "bench/grpc_cpp_server.cc": "the comparison with libgrpc++",
 }
-CXX_LINES_MAX = 130  # of the product
+CXX_LINES_MAX = 130  # not counting bench/
 
-# Without <locale.h>: numbers are printed and read as those of the "C" locale.
+# Without <locale.h>: numbers are formatted and parsed in the "C" locale.
 SYSTEM = re.compile(
     r"^(sys|net|netinet|arpa|linux)/\w+\.h$|^(assert|complex|cpuid|ctype|dirent|dlfcn|endian|errno|execinfo|"
     r"fcntl|fenv|float|fnmatch|ftw|glob|grp|immintrin|inttypes|limits|malloc|math|netdb|nmmintrin|"
@@ -170,11 +169,11 @@ SLEEPS_IN = {
     "bench/bench_e2e_hpsd.c": "between two looks at a process that it has started",
 }
 
-# Who asks a store for rows: the tier walk, and updates for those of the one tier that they are about to write.
-READERS = ("backends", "cache/lookup", "cache/update")  # backends: a store that asks itself, table by table
-STORE_READ = re.compile(r"(?:->|\.)(get|get_many)\b(?!\s*=[^=])")  # called, or taken to be called by another name
-# What a walk, and whoever goes through what it did, may not ask: which tier this is, by its kind or by its store's name.
-# Capabilities (cache/version/tier.h) say what it can; an embedding cache is among hps_version_tiers like the others.
+# Folders that may read rows from a store: the tier walk, and updates, which read the rows that they are about to write.
+READERS = ("backends", "cache/lookup", "cache/update")  # backends: a store that calls itself, table by table
+STORE_READ = re.compile(r"(?:->|\.)(get|get_many)\b(?!\s*=[^=])")  # a call, or a reference to the function
+# Folders that must not distinguish tiers by kind or by the store's name. They use capabilities (cache/version/tier.h);
+# the embedding cache is one of hps_version_tiers, like other tiers.
 KINDLESS = ("cache/lookup", "server/lookup")
 KIND_TEST = re.compile(r"(?:[=!]=|[<>]=?)\s*HPS_TIER_(?!COUNT)\w+|\bHPS_TIER_(?!COUNT)\w+\s*(?:[=!]=|[<>])|"
                        r"\bcase\s+HPS_TIER_|"
@@ -182,11 +181,11 @@ KIND_TEST = re.compile(r"(?:[=!]=|[<>]=?)\s*HPS_TIER_(?!COUNT)\w+|\bHPS_TIER_(?!
 STORES_LOOP = re.compile(r"\bversion->n_tiers\b")
 
 FUNCTION_LINES_MAX = 70
-FILE_LINES_MAX = 800  # of the product: what is longer is more than one idea
+FILE_LINES_MAX = 800  # of product code; a longer file has more than one subject
 LINE_COLUMNS_MAX = 100
 
 TESTED = ("base", "net", "config", "backends", "cache", "server")
-UNTESTED = {  # no test file at the same place of tests/unit/: which ones test it instead
+UNTESTED = {  # source files without a test at the same path in tests/unit/, and the tests that cover them
     "backends/host/load.c": "test_map.c and test_store_host_map.c",
     "backends/host/share.c": "test_memory.c and test_versions.c: who gives way when memory is short",
     "backends/host/space.c": "test_map.c and test_store_host_map.c",
@@ -333,7 +332,7 @@ UNTESTED = {  # no test file at the same place of tests/unit/: which ones test i
     "server/admin/updates.c": "test_updates.py and test_wait_for.py",
 }
 
-# Written in pieces, so that this file does not find itself.
+# Split, so that this file does not match itself.
 WORDS = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
 PLACES = re.compile(
     r"(?<![\w.])/(wo" r"rk|home|Us" r"ers|root)/|art" r"ifactory|\bnex" r"us\b|gop" r"roxy|jf" r"rog|"
@@ -349,7 +348,7 @@ SPDX = "SPDX-License-Identifier: Apache-2.0"
 # ---- reading --------------------------------------------------------------------------------------
 
 def files_of(root):
-    """Paths of the tree, relative: what git tracks or would track; without git, everything."""
+    """Relative paths of files that git tracks or would track; without git, all files."""
     try:
         out = subprocess.run(
             ["git", "-c", "safe.directory=*", "-C", root, "ls-files", "-z", "-co", "--exclude-standard"],
@@ -369,7 +368,7 @@ TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*
 
 
 def blanked(text):
-    """C text with comments, strings and characters blanked, line by line as long as before."""
+    """C text in which comments, strings and characters are replaced by spaces; lines keep their lengths."""
     def blank(match):
         return re.sub(r"[^\n]", " ", match.group())
     return TOKEN.sub(blank, text)
@@ -382,7 +381,8 @@ def matches(path, allowed):
 # ---- checks: each yields (line, rule, text) ---------------------------------------------------------
 
 def folder_of(path):
-    """The folder whose rules hold for a file: its own; of tests, benchmarks and the like the top one."""
+    """The folder with the rules for a file: its own folder or, for tests, benchmarks and similar files, the top
+    folder."""
     folder = os.path.dirname(path)
     return folder if folder in INCLUDES else path.split("/")[0]
 
@@ -429,10 +429,10 @@ def check_library(path, number, name, used):
 
 
 def check_unused(files, used):
-    """What is allowed and never done: the next reader would take it for the way things are."""
+    """Permissions that no file uses. They would mislead readers."""
     here = "tests/lint/house.py"
     if here not in files:
-        return  # a planted tree
+        return  # a planted tree of the self-test
     for folder, targets in INCLUDES.items():
         for target in targets:
             if ("include", folder, target) not in used:
@@ -490,7 +490,7 @@ def check_tiers(path, lines):
 
 
 def check_locks(path, lines):
-    """Each lock has its rank: of the product's files only base/lock.* knows those of the system."""
+    """Locks must have ranks: only base/lock.* may use the system's locks in product code."""
     if folder_of(path) not in INCLUDES or path in LOCKS_IN:
         return
     for number, line in enumerate(lines, 1):
@@ -511,7 +511,7 @@ def check_store_names(path, lines, used):
 
 
 def check_functions(path, lines):
-    """Functions open and close in column 0 (tests/lint relies on clang-format for that)."""
+    """Checks the length of functions. They open and close in column 0; clang-format ensures this."""
     opened, depth = 0, 0
     for number, line in enumerate(lines, 1):
         if opened == 0 and line.rstrip() == "{" and not lines[number - 2].startswith(("class ", "namespace")):
@@ -530,12 +530,12 @@ def check_functions(path, lines):
 
 
 FIELDS_MAX = 40
-FEW_FIELDS = ("server/update", "backends/kafka", "net")  # their structs stay small
+FEW_FIELDS = ("server/update", "backends/kafka", "net")  # folders in which structs must stay small
 STRUCT = re.compile(r"^struct (\w+) \{\n(.*?)^\}", re.DOTALL | re.MULTILINE)
 
 
 def check_structs(root, files):
-    """Structs with too many fields: a struct in a struct counts with its own fields if it is of the same top folder."""
+    """Structs with too many fields. Fields of a nested struct count if it is from the same top folder."""
     found = {}
     for path in (p for p in files if p.endswith((".c", ".h")) and folder_of(p) in INCLUDES):
         text = blanked(read(root, path))
@@ -618,7 +618,7 @@ def check_tests(files):
             elif test not in files and path not in UNTESTED:
                 yield path, 1, "untested", f"no {test}, and no reason in UNTESTED"
     if "tests/lint/house.py" not in files:
-        return  # a planted tree
+        return  # a planted tree of the self-test
     there = {os.path.basename(path) for path in files if path.startswith("tests/")}
     for path, reason in UNTESTED.items():
         if path not in files:
@@ -641,7 +641,7 @@ PATH = re.compile(r"(?<![\w/.-])((?:base|net|config|backends|cache|server|client
 
 
 def check_paths(root, files):
-    """Documents, and the list of fuzz targets, name only files of the project."""
+    """Documents and the list of fuzz targets may name only existing files."""
     there = {os.path.basename(path) for path in files}
     for path in files:
         if path.endswith((".md", "fuzz/targets.ini")):
@@ -653,7 +653,7 @@ def check_paths(root, files):
 
 
 def check_comments(root, files):
-    """Comments name sources that are there."""
+    """Comments may name only existing source files."""
     there = {os.path.basename(path) for path in files}
     for path in files:
         if path.endswith((".c", ".h", ".cc", ".cu", ".cuh")) and folder_of(path) in INCLUDES:
@@ -664,7 +664,7 @@ def check_comments(root, files):
 
 
 def check_docs(root, files):
-    """Documents list each option, each metric."""
+    """Documents must list every option and every metric."""
     for source, pattern, doc, what in (
             ("config/options.def", r"^OPTION\(\w+,\s*(\w+),", "docs/config.md", "option"),
             ("server/observe/metrics.h", r"^\s+X\(\w+, (?:COUNTER|GAUGE|HISTOGRAM), \"(\w+)\"",
@@ -681,7 +681,7 @@ DEFINITION = re.compile(r"^(?!static|typedef|enum)[a-z][\w *]*?\b(\w+)(?:\([^;{}
 
 
 def check_circles(root, files):
-    """Files of net/ that use functions and tables of each other, directly or through others."""
+    """Files of net/ that use each other's functions and tables in a cycle."""
     texts = {path: blanked(read(root, path)) for path in files if re.match(r"net/\w+\.c$", path)}
     home = {name: path for path, text in texts.items() for name in DEFINITION.findall(text)}
     uses = {path: {home[word] for word in set(re.findall(r"\w+", text)) if word in home} - {path}
@@ -715,7 +715,7 @@ def check_tree(root):
     return found
 
 
-# ---- the test of the test ---------------------------------------------------------------------------
+# ---- self-test --------------------------------------------------------------------------------------
 
 C = f"/* {SPDX} */\n"
 PLANTS = [  # rule, file, content
@@ -762,7 +762,7 @@ PLANTS = [  # rule, file, content
     ("untested", "backends/rocksdb/listener.cc", C),
     ("library", "config/b.c", C + "#include <openssl/ssl.h>\n"),
     ("library", "base/c.c", C + "#include <glib.h>\n"),
-    ("library", "tools/hps-x.c", C + "#include <getopt.h>\n"),  # base/args.h reads every command line
+    ("library", "tools/hps-x.c", C + "#include <getopt.h>\n"),  # base/args.h parses every command line
     ("banned call", "tests/unit/base/test_x.c", C + "void f(char *name)\n{\n    mkdtemp(name);\n}\n"),
     ("banned call", "base/d.c", C + "void *f(void)\n{\n    return malloc(1);\n}\n"),
     ("lock", "cache/lookup/e.c", C + "static pthread_mutex_t a;\n"),
