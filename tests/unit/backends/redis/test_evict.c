@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A shard that has too many rows loses some of them: any, or those that nobody asks for.
+ * A shard with too many rows evicts some: random rows, the least used rows or the oldest rows.
  */
 #include "backends/store_servers.h"
 #include "tests/lib/pause.h"
@@ -20,7 +20,7 @@ static void test_insert_when_over_the_margin_then_down_to_the_target(void **stat
 {
     (void)state;
     struct hps_store_shared_stats counters;
-    struct hps_space *space = space_that(HPS_REDIS_EVICT_RANDOM, 100); /* 200 of both tables */
+    struct hps_space *space = space_that(HPS_REDIS_EVICT_RANDOM, 100); /* 200 with both tables */
     struct hps_insert_report report = fx_insert(space, 1000, 3);
     assert_int_equal(report.n_inserted, 1000);
     assert_int_equal(report.n_evicted, 0); /* about 125 in each shard */
@@ -38,12 +38,12 @@ static void test_apply_when_over_the_margin_then_down_to_the_target(void **state
     (void)state;
     struct hps_space *space = space_that(HPS_REDIS_EVICT_RANDOM, 100);
     fx_at(space, 3);
-    assert_int_equal(fx_insert(space, 1, 2).n_inserted, 1); /* makes the shards */
+    assert_int_equal(fx_insert(space, 1, 2).n_inserted, 1); /* creates the shards */
     assert_int_equal(fx_apply(space, 3, 4, 4000).n_applied, FX_SHARDS);
     assert_int_equal(fx_found(space, 4000, 3), 100 * FX_SHARDS);
 }
 
-/* Ask for keys [0, 200) until the server has heard of all of them. */
+/* Look up keys [0, 200) until the server has recorded the use of all of them. */
 static void use(struct hps_space *space)
 {
     uint64_t end_us = hps_clock_us() + FX_WAIT_US;
@@ -64,16 +64,16 @@ static void evicts_what_is_not_used(enum hps_redis_evict evict)
     use(space);
     assert_int_equal(fx_insert(space, 4096, 3).n_inserted, 3096);
     assert_int_equal(fx_found(space, 4096, 3), 100 * FX_SHARDS);
-    assert_in_range(fx_found(space, 200, 3), 160, 200); /* of samples: not quite all */
+    assert_in_range(fx_found(space, 200, 3), 160, 200); /* eviction takes samples: not quite all */
 }
 
-static void test_evict_when_by_use_then_what_is_asked_for_stays(void **state)
+static void test_evict_when_by_use_then_used_rows_stay(void **state)
 {
     (void)state;
     evicts_what_is_not_used(HPS_REDIS_EVICT_USED);
 }
 
-static void test_evict_when_by_age_then_what_is_asked_for_stays(void **state)
+static void test_evict_when_by_age_then_used_rows_stay(void **state)
 {
     (void)state;
     evicts_what_is_not_used(HPS_REDIS_EVICT_OLDEST);
@@ -84,8 +84,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         FX_TEST(test_insert_when_over_the_margin_then_down_to_the_target),
         FX_TEST(test_apply_when_over_the_margin_then_down_to_the_target),
-        FX_TEST(test_evict_when_by_use_then_what_is_asked_for_stays),
-        FX_TEST(test_evict_when_by_age_then_what_is_asked_for_stays),
+        FX_TEST(test_evict_when_by_use_then_used_rows_stay),
+        FX_TEST(test_evict_when_by_age_then_used_rows_stay),
     };
     return cmocka_run_group_tests(tests, fx_start, fx_stop);
 }

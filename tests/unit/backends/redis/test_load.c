@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bulk loads that daemons make of the same rows do not disturb each other.
+ * Bulk loads of the same rows by several daemons do not disturb each other.
  */
 #include <stdlib.h>
 
@@ -33,7 +33,7 @@ static void add(struct hps_space *space, struct hps_store_load *load, uint32_t f
                      HPS_OK);
 }
 
-static void test_load_when_two_daemons_do_then_the_first_commit_counts(void **state)
+static void test_load_when_two_daemons_load_then_the_first_commit_counts(void **state)
 {
     (void)state;
     struct hps_space *one = fx_daemon("one");
@@ -44,7 +44,7 @@ static void test_load_when_two_daemons_do_then_the_first_commit_counts(void **st
     add(two, second, 0, N / 2);
     assert_int_equal(one->store->ops->bulk->commit(first, &fx_error), HPS_OK);
     assert_int_equal(fx_found(one, N, 4), N);
-    assert_int_equal(fx_found(two, N, 4), 0); /* its own is not done yet */
+    assert_int_equal(fx_found(two, N, 4), 0); /* its own load is not committed yet */
     add(two, second, N / 2, N);
     assert_int_equal(two->store->ops->bulk->commit(second, &fx_error), HPS_OK);
     assert_int_equal(fx_found(two, N, 4), N);
@@ -66,11 +66,11 @@ static void test_load_when_cut_off_then_the_next_one_begins_clean(void **state)
     assert_int_equal(fx_found(space, N, 4), N / 2);
 }
 
-static void test_load_when_the_server_refuses_a_command_then_its_answer_is_the_error(void **state)
+static void test_load_when_the_server_refuses_a_command_then_its_reply_is_the_error(void **state)
 {
     (void)state;
     static const struct {
-        const char *take; /* from the user */
+        const char *take; /* permissions to remove from the user */
         const char *answer;
     } cases[] = {
         {"-hmget", "'hmget'"}, {"-hlen", "'hlen'"},     {"-evalsha", "'evalsha'"},
@@ -119,7 +119,8 @@ static void test_drop_when_a_load_was_cut_off_then_nothing_is_left_of_it(void **
     killed->store->ops->bulk->abort(load);
 }
 
-static void test_load_when_updates_came_meanwhile_then_at_the_versions_position(void **state)
+static void test_load_when_updates_arrive_during_it_then_its_rows_have_the_versions_position(
+    void **state)
 {
     (void)state;
     struct hps_space *space = fx_daemon("one");
@@ -143,17 +144,18 @@ static void test_load_when_the_server_falls_silent_then_unavailable(void **state
     assert_int_equal(
         space->store->ops->bulk->add(load, &fx_tables[0], keys + N - 1, rows, 1, &fx_error),
         HPS_UNAVAILABLE);
-    assert_non_null(strstr(fx_error.text, " in time")); /* no answer, or not even a connection */
+    assert_non_null(strstr(fx_error.text, " in time")); /* the reply or the connection is late */
     space->store->ops->bulk->abort(load);
     hps_redis_rig_resume(fx_rig, 0);
 }
 
-/* What a fail-over may do with writes that were acknowledged. */
-static void test_load_when_rows_of_it_are_lost_then_it_fails_and_shows_nothing(void **state)
+/* A fail-over may lose acknowledged writes. */
+static void test_load_when_some_of_its_rows_are_lost_then_it_fails_and_publishes_no_row(
+    void **state)
 {
     (void)state;
     struct hps_redis_store_options options = fx_options("one");
-    options.authoritative = true; /* a row that is not there is none, then */
+    options.authoritative = true; /* so a missing row would be an unknown key */
     struct hps_space *space = fx_daemon_with(&options);
     struct hps_store_load *load = begin(space);
     add(space, load, 0, N / 2);
@@ -165,7 +167,7 @@ static void test_load_when_rows_of_it_are_lost_then_it_fails_and_shows_nothing(v
     assert_int_equal(space->store->ops->bulk->commit(load, &fx_error), HPS_UNAVAILABLE);
     assert_non_null(strstr(fx_error.text, "lost rows"));
     space->store->ops->bulk->abort(load);
-    load = begin(space); /* of the shards that are not there */
+    load = begin(space); /* the failed load left no shards */
     add(space, load, 0, N);
     assert_int_equal(space->store->ops->bulk->commit(load, &fx_error), HPS_OK);
     assert_int_equal(fx_found(space, N, 4), N);
@@ -178,9 +180,8 @@ static uint64_t n_hset(void)
     return at == NULL ? 0 : strtoull(at + strlen("cmdstat_hset:calls="), NULL, 10);
 }
 
-/* A server answers nobody else while it carries out a command. */
-static void test_load_when_shards_get_many_rows_then_in_commands_of_no_more_than_may_be(
-    void **state)
+/* A server serves no other client while it executes a command. */
+static void test_load_when_shards_get_many_rows_then_commands_have_at_most_fields_max(void **state)
 {
     (void)state;
     struct hps_redis_store_options options = fx_options("one");
@@ -196,8 +197,7 @@ static void test_load_when_shards_get_many_rows_then_in_commands_of_no_more_than
     assert_int_equal(fx_found(space, N, 4), N);
 }
 
-static void test_load_when_it_is_the_only_copy_then_shards_without_rows_are_not_made_anew(
-    void **state)
+static void test_load_when_redis_has_the_only_copy_then_empty_shards_are_not_replaced(void **state)
 {
     (void)state;
     struct hps_redis_store_options options = fx_options("one");
@@ -212,10 +212,10 @@ static void test_load_when_it_is_the_only_copy_then_shards_without_rows_are_not_
     assert_int_equal(one->store->ops->bulk->commit(first, &fx_error), HPS_OK);
     assert_int_equal(fx_apply(one, 0, 6, 0).n_applied, FX_SHARDS);
     assert_int_equal(two->store->ops->bulk->commit(second, &fx_error), HPS_OK);
-    assert_int_equal(fx_apply(one, 6, 7, 0).n_applied, FX_SHARDS); /* all are where they were */
+    assert_int_equal(fx_apply(one, 6, 7, 0).n_applied, FX_SHARDS); /* all kept their positions */
 }
 
-static void test_load_when_a_batch_has_failed_then_shards_begin_where_it_does(void **state)
+static void test_load_when_a_batch_failed_before_then_shards_begin_at_its_start(void **state)
 {
     (void)state;
     struct hps_redis_store_options options = fx_options("one");
@@ -235,16 +235,16 @@ static void test_load_when_a_batch_has_failed_then_shards_begin_where_it_does(vo
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        FX_TEST(test_load_when_two_daemons_do_then_the_first_commit_counts),
+        FX_TEST(test_load_when_two_daemons_load_then_the_first_commit_counts),
         FX_TEST(test_load_when_cut_off_then_the_next_one_begins_clean),
-        FX_TEST(test_load_when_the_server_refuses_a_command_then_its_answer_is_the_error),
+        FX_TEST(test_load_when_the_server_refuses_a_command_then_its_reply_is_the_error),
         FX_TEST(test_drop_when_a_load_was_cut_off_then_nothing_is_left_of_it),
-        FX_TEST(test_load_when_shards_get_many_rows_then_in_commands_of_no_more_than_may_be),
-        FX_TEST(test_load_when_updates_came_meanwhile_then_at_the_versions_position),
+        FX_TEST(test_load_when_shards_get_many_rows_then_commands_have_at_most_fields_max),
+        FX_TEST(test_load_when_updates_arrive_during_it_then_its_rows_have_the_versions_position),
         FX_TEST(test_load_when_the_server_falls_silent_then_unavailable),
-        FX_TEST(test_load_when_rows_of_it_are_lost_then_it_fails_and_shows_nothing),
-        FX_TEST(test_load_when_it_is_the_only_copy_then_shards_without_rows_are_not_made_anew),
-        FX_TEST(test_load_when_a_batch_has_failed_then_shards_begin_where_it_does),
+        FX_TEST(test_load_when_some_of_its_rows_are_lost_then_it_fails_and_publishes_no_row),
+        FX_TEST(test_load_when_redis_has_the_only_copy_then_empty_shards_are_not_replaced),
+        FX_TEST(test_load_when_a_batch_failed_before_then_shards_begin_at_its_start),
     };
     return cmocka_run_group_tests(tests, fx_start, fx_stop);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows are used if they are of the version's positions or later ones, and only then.
+ * A lookup uses rows only if their positions are equal to the version's or later.
  */
 #include <stdatomic.h>
 
@@ -29,11 +29,11 @@ static void test_get_when_another_daemon_inserted_then_its_rows(void **state)
     (void)state;
     two_at_10(300);
     assert_int_equal(fx_found(two, 500, 9), 300);
-    assert_int_equal(fx_found(two, 500, 9), 300); /* as the digest is known now */
+    assert_int_equal(fx_found(two, 500, 9), 300); /* now with a known digest */
     assert_int_equal(fx_found(one, 500, 9), 300);
 }
 
-static void test_servers_when_keys_were_asked_for_then_they_tell_what_they_had(void **state)
+static void test_servers_when_keys_were_looked_up_then_their_hits_are_counted(void **state)
 {
     (void)state;
     struct hps_store_server servers[2];
@@ -57,7 +57,7 @@ static void test_servers_when_keys_were_asked_for_then_they_tell_what_they_had(v
     assert_int_equal(stats.n_rows_absent, 400);
 }
 
-static void test_get_when_the_version_is_further_then_all_are_missing(void **state)
+static void test_get_when_the_version_is_ahead_then_all_are_missing(void **state)
 {
     (void)state;
     struct hps_store_shared_stats counters;
@@ -70,7 +70,7 @@ static void test_get_when_the_version_is_further_then_all_are_missing(void **sta
     assert_int_equal(counters.n_rows_behind, 300);
 }
 
-static void test_get_when_shards_are_further_then_rows_unless_the_position_is_exact(void **state)
+static void test_get_when_shards_are_ahead_then_rows_unless_the_position_is_exact(void **state)
 {
     (void)state;
     bool later = false;
@@ -84,10 +84,10 @@ static void test_get_when_shards_are_further_then_rows_unless_the_position_is_ex
     assert_int_equal(fx_apply(one, 10, 12, 300).n_applied, FX_SHARDS);
     assert_int_equal(fx_found_by(one, &any, 300, 11), 300);
     assert_false(later);
-    assert_int_equal(fx_found_by(two, &any, 300, 11), 300); /* of positions not known before */
+    assert_int_equal(fx_found_by(two, &any, 300, 11), 300); /* their positions were unknown */
     assert_true(later);
     later = false;
-    assert_int_equal(fx_found_by(two, &any, 300, 11), 300); /* and known */
+    assert_int_equal(fx_found_by(two, &any, 300, 11), 300); /* now known */
     assert_true(later);
     later = false;
     assert_int_equal(fx_found_by(two, &exact, 300, 11), 0);
@@ -100,8 +100,8 @@ static void test_get_when_shards_are_further_then_rows_unless_the_position_is_ex
     assert_false(later);
 }
 
-/* The only copy is ahead: not lost, but nothing of a unit either. */
-static void test_get_when_the_only_copy_is_further_and_the_position_exact_then_aborted(void **state)
+/* The only copy has later positions: nothing is lost, but a unit lookup cannot use its rows. */
+static void test_get_when_the_only_copy_is_ahead_and_the_position_exact_then_aborted(void **state)
 {
     (void)state;
     struct hps_redis_store_options options = fx_options("one");
@@ -118,7 +118,7 @@ static void test_get_when_the_only_copy_is_further_and_the_position_exact_then_a
     fx_at(two, 10);
     assert_int_equal(fx_found_by(two, &exact, 300, 9), 300);
     assert_int_equal(fx_apply(one, 10, 12, 300).n_applied, FX_SHARDS);
-    for (unsigned i = 0; i < 2; i++) { /* of positions not known before, and known */
+    for (unsigned i = 0; i < 2; i++) { /* first with unknown positions, then with known ones */
         assert_int_equal(two->store->ops->get(two, &exact, &fx_tables[0], &batch), HPS_ABORTED);
         assert_int_equal(batch.n, 2);
     }
@@ -129,7 +129,7 @@ static void test_get_when_the_only_copy_is_further_and_the_position_exact_then_a
     assert_int_equal(two->store->ops->get(two, &exact, &fx_tables[0], &batch), HPS_UNAVAILABLE);
 }
 
-/* A digest that changes under reads is asked for its positions; none is ever taken on trust. */
+/* When a digest changes, the lookup requests its positions before it uses any row. */
 static void test_get_when_another_daemon_writes_all_the_time_then_always_found(void **state)
 {
     (void)state;
@@ -140,16 +140,16 @@ static void test_get_when_another_daemon_writes_all_the_time_then_always_found(v
     }
 }
 
-/* ---- answers that are read later than they were given ---------------------------------------- */
+/* ---- delayed replies ------------------------------------------------------------------------ */
 
 enum { LATE = 100 }; /* keys */
 
-/* Words of commands: of any read, of one that asks for the positions. */
+/* Text in every read command, and in those that request positions. */
 static const char of_read[] = "$5\r\nHMGET\r\n";
 static const char of_positions[] = "$1\r\np\r\n";
 
-/* Redis at offset 10, as daemon "two" has left it, with the scripts that it takes; daemon "one",
- * whose answers can be made to wait, has not heard of it yet. */
+/* Redis at offset 10 as daemon "two" wrote it, with its scripts loaded. Daemon "one" has not
+ * read it yet; the gate can delay replies to it. */
 struct late {
     struct hps_redis_gate *gate;
     struct hps_space *one;
@@ -178,7 +178,7 @@ static void late_close(const struct late *late)
     hps_redis_gate_free(late->gate);
 }
 
-/* A call of daemon "one" on a thread of its own, which asserts nothing. */
+/* A call of daemon "one" on its own thread. The thread makes no assertions. */
 struct late_call {
     struct hps_space *space;
     bool exact;
@@ -213,7 +213,7 @@ static void *late_insert(void *ctx)
     return NULL;
 }
 
-/* Record 10. */
+/* Apply record 10. */
 static void *late_apply(void *ctx)
 {
     struct late_call *late = ctx;
@@ -226,7 +226,8 @@ static void *late_apply(void *ctx)
     return NULL;
 }
 
-/* Begin a call, with rows as of an offset, whose answer waits from a command with `word` on. */
+/* Begin a call with rows of an offset. Its replies are delayed from the first command that
+ * contains `word`. */
 static void late_begin(const struct late *late, struct late_call *call, void *(*run)(void *),
                        const char *word, int64_t offset)
 {
@@ -248,7 +249,7 @@ static void late_end(const struct late *late, struct late_call *call)
     assert_int_equal(call->status, HPS_OK);
 }
 
-/* All rows are there, as of an offset, and not of later positions than the daemon's. */
+/* The call found all rows of this offset, and none of later positions than the daemon's. */
 static void assert_late_rows(const struct late_call *call, int64_t offset)
 {
     assert_int_equal(call->n_found, LATE);
@@ -260,7 +261,7 @@ static void assert_late_rows(const struct late_call *call, int64_t offset)
     }
 }
 
-/* What is known of all shards is where the daemon is. */
+/* The known state of every shard equals the daemon's position. */
 static void assert_all_exact(struct hps_space *space)
 {
     struct redis_space *own = redis_space_of(space);
@@ -278,7 +279,7 @@ static uint64_t n_behind(struct hps_space *space)
     return stats.n_rows_behind;
 }
 
-static void test_get_when_a_batch_is_published_before_its_answer_comes_then_its_rows(void **state)
+static void test_get_when_a_batch_is_applied_before_the_reply_then_rows_of_the_request(void **state)
 {
     static const struct {
         bool only_copy, exact;
@@ -290,7 +291,7 @@ static void test_get_when_a_batch_is_published_before_its_answer_comes_then_its_
         late_begin(&late, &call, late_get, of_read, 0);
         assert_int_equal(fx_apply(late.one, 10, 11, LATE).n_applied, FX_SHARDS);
         late_end(&late, &call);
-        assert_late_rows(&call, 9); /* as of its beginning */
+        assert_late_rows(&call, 9); /* the rows of the time when it began */
         assert_int_equal(n_behind(late.one), 0);
         assert_all_exact(late.one);
         const struct hps_call wanted = {.exact_position = cases[i].exact};
@@ -299,14 +300,14 @@ static void test_get_when_a_batch_is_published_before_its_answer_comes_then_its_
     }
 }
 
-/* The second question, for positions that are not known yet, belongs to the same lookup. */
-static void test_get_when_it_asks_twice_and_the_version_moves_on_then_its_rows(void **state)
+/* The lookup sends a second request for positions that are unknown. */
+static void test_get_when_the_version_moves_between_its_two_requests_then_its_rows(void **state)
 {
     (void)state;
     struct late late = late_at_10(true);
     struct late_call call = {.exact = false};
     assert_int_equal(fx_found(late.one, LATE, 9), LATE);
-    for (uint32_t i = 0; i <= REDIS_ASK_READS; i++) { /* until it asks for digests alone */
+    for (uint32_t i = 0; i <= REDIS_ASK_READS; i++) { /* until it requests digests only */
         assert_int_equal(fx_found(late.one, LATE, 9), LATE);
     }
     assert_int_equal(fx_apply(late.two, 10, 11, LATE).n_applied, FX_SHARDS);
@@ -318,23 +319,24 @@ static void test_get_when_it_asks_twice_and_the_version_moves_on_then_its_rows(v
     late_close(&late);
 }
 
-/* A row that is older than the lookup is none, however the answer was asked for. */
-static void test_get_when_the_answer_is_older_than_the_question_then_missing(void **state)
+/* A row that is older than the lookup counts as missing, with or without positions in the reply. */
+static void test_get_when_the_reply_is_older_than_the_request_then_missing(void **state)
 {
     (void)state;
     struct late late = late_at_10(false);
     struct late_call call = {.exact = false};
     fx_at(late.one, 11);
     late_begin(&late, &call, late_get, of_read, 0);
-    fx_at(late.one, 10); /* where it is now makes no difference */
+    fx_at(late.one, 10); /* the current position does not matter */
     late_end(&late, &call);
     assert_int_equal(call.n_found, 0);
     assert_int_equal(n_behind(late.one), LATE);
     late_close(&late);
 }
 
-/* An insertion that came too late tells less than what a lookup has heard since. */
-static void test_insert_when_refused_and_more_is_known_by_then_then_that_stays(void **state)
+/* A late insertion does not replace the newer state that a lookup has recorded. */
+static void test_insert_when_refused_after_a_newer_state_is_known_then_that_state_stays(
+    void **state)
 {
     (void)state;
     struct late late = late_at_10(false);
@@ -350,8 +352,8 @@ static void test_insert_when_refused_and_more_is_known_by_then_then_that_stays(v
     late_close(&late);
 }
 
-/* The batch is in Redis, and its daemon does not know yet. */
-static void test_apply_when_a_lookup_hears_of_it_first_then_what_is_known_stays(void **state)
+/* The batch is in Redis, but its daemon has not received the reply. */
+static void test_apply_when_a_lookup_reads_its_result_first_then_the_known_state_stays(void **state)
 {
     (void)state;
     struct late late = late_at_10(true);
@@ -436,9 +438,9 @@ static void test_get_many_when_tables_differ_then_each_its_own(void **state)
     }
 }
 
-/* A node that says nothing is given up, however much time the lookup has: there are other tiers.
- */
-static void test_get_when_the_server_is_paused_and_there_is_time_then_it_is_given_up(void **state)
+/* A lookup gives up a node that does not reply, even if it has time left: other tiers may have
+ * the rows. */
+static void test_get_when_the_server_is_paused_and_time_is_left_then_it_is_given_up(void **state)
 {
     (void)state;
     struct hps_redis_store_options options = fx_options("one");
@@ -458,13 +460,13 @@ static void test_get_when_the_server_is_paused_and_there_is_time_then_it_is_give
     assert_true(hps_clock_us() < call.deadline_us);
 }
 
-/* A server that from some time on has other digests, and says nothing of its second shard. */
+/* A server that changes its digests at some time and then does not reply for its second shard. */
 struct half {
     struct hps_fake_redis *fake;
     atomic_bool changed;
-    atomic_uint n_short;    /* questions without the positions, before */
-    atomic_uint n_answered; /* since */
-    atomic_uint n_again;    /* questions with the positions, since */
+    atomic_uint n_short;    /* requests without positions, before the change */
+    atomic_uint n_answered; /* replies after the change */
+    atomic_uint n_again;    /* requests with positions after the change */
 };
 
 static enum hps_fake_redis_then half_answer(void *ctx, uint32_t node, const char *command,
@@ -488,7 +490,7 @@ static enum hps_fake_redis_then half_answer(void *ctx, uint32_t node, const char
     return HPS_FAKE_REDIS_GO_ON;
 }
 
-static void test_get_when_a_server_stops_half_way_then_it_is_not_waited_for_twice(void **state)
+static void test_get_when_a_server_stops_half_way_then_one_timeout_only(void **state)
 {
     (void)state;
     struct half half = {.changed = false};
@@ -553,21 +555,21 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         FX_TEST(test_get_when_another_daemon_inserted_then_its_rows),
-        FX_TEST(test_servers_when_keys_were_asked_for_then_they_tell_what_they_had),
-        FX_TEST(test_get_when_the_version_is_further_then_all_are_missing),
-        FX_TEST(test_get_when_shards_are_further_then_rows_unless_the_position_is_exact),
+        FX_TEST(test_servers_when_keys_were_looked_up_then_their_hits_are_counted),
+        FX_TEST(test_get_when_the_version_is_ahead_then_all_are_missing),
+        FX_TEST(test_get_when_shards_are_ahead_then_rows_unless_the_position_is_exact),
         FX_TEST(test_get_when_another_daemon_writes_all_the_time_then_always_found),
-        FX_TEST(test_get_when_a_batch_is_published_before_its_answer_comes_then_its_rows),
-        FX_TEST(test_get_when_it_asks_twice_and_the_version_moves_on_then_its_rows),
-        FX_TEST(test_get_when_the_answer_is_older_than_the_question_then_missing),
-        FX_TEST(test_insert_when_refused_and_more_is_known_by_then_then_that_stays),
-        FX_TEST(test_apply_when_a_lookup_hears_of_it_first_then_what_is_known_stays),
+        FX_TEST(test_get_when_a_batch_is_applied_before_the_reply_then_rows_of_the_request),
+        FX_TEST(test_get_when_the_version_moves_between_its_two_requests_then_its_rows),
+        FX_TEST(test_get_when_the_reply_is_older_than_the_request_then_missing),
+        FX_TEST(test_insert_when_refused_after_a_newer_state_is_known_then_that_state_stays),
+        FX_TEST(test_apply_when_a_lookup_reads_its_result_first_then_the_known_state_stays),
         FX_TEST(test_get_when_commands_are_small_then_the_same_rows),
         FX_TEST(test_get_when_a_value_is_of_another_size_then_missing),
         FX_TEST(test_get_many_when_tables_differ_then_each_its_own),
-        FX_TEST(test_get_when_the_only_copy_is_further_and_the_position_exact_then_aborted),
-        FX_TEST(test_get_when_the_server_is_paused_and_there_is_time_then_it_is_given_up),
-        FX_TEST(test_get_when_a_server_stops_half_way_then_it_is_not_waited_for_twice),
+        FX_TEST(test_get_when_the_only_copy_is_ahead_and_the_position_exact_then_aborted),
+        FX_TEST(test_get_when_the_server_is_paused_and_time_is_left_then_it_is_given_up),
+        FX_TEST(test_get_when_a_server_stops_half_way_then_one_timeout_only),
         FX_TEST(test_get_when_the_server_is_paused_then_unavailable_in_time),
     };
     return cmocka_run_group_tests(tests, fx_start, fx_stop);

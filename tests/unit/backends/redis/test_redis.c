@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Spaces of the redis store: whose they are, and how long they stay.
+ * Spaces of the redis store: which daemons use them, and how long they live.
  */
 #include "backends/redis/redis.h"
 
@@ -31,7 +31,7 @@ static void await(const char *command, const char *wanted)
 static const char *const n_leases =
     "EVAL return(redis.call('ZCARD',redis.call('KEYS','*leases')[1]or'none')) 0";
 
-/* A store of which Redis has the only copy. */
+/* Open a store with the only copy of the rows. */
 static struct hps_store *open_only(const char *member, uint32_t n_shards, uint64_t lease_ms)
 {
     struct hps_redis_store_options options = fx_options(member);
@@ -41,7 +41,8 @@ static struct hps_store *open_only(const char *member, uint32_t n_shards, uint64
     return fx_open_with(&options);
 }
 
-/* As a daemon does it: what is there stays, what is not is loaded. Any thread. */
+/* Load the version as a daemon does: existing shards stay, missing shards are loaded. Any
+ * thread. */
 static hps_status load(struct hps_space *space, struct hps_error *err)
 {
     const struct hps_store_ops *ops = space->store->ops;
@@ -104,7 +105,7 @@ static void test_open_when_an_option_is_wrong_then_named(void **state)
     refused(&options, "leases");
 }
 
-/* Nobody listens there. */
+/* No server listens at the address. */
 static void test_calls_when_no_server_then_unavailable_and_no_harm(void **state)
 {
     (void)state;
@@ -128,9 +129,8 @@ static void test_calls_when_no_server_then_unavailable_and_no_harm(void **state)
     assert_int_equal(batch.n, 1);
     assert_int_equal(store->ops->put(space, &fx_call, &fx_tables[0], &key, row, 1),
                      HPS_UNAVAILABLE);
-    hps_ignore(
-        store->ops->insert(space, &fx_call, &fx_tables[0], &key, &slot, row, 1, NULL,
-                           &inserted)); /* nothing is known to be right: left out, or not asked */
+    hps_ignore(store->ops->insert(space, &fx_call, &fx_tables[0], &key, &slot, row, 1, NULL,
+                                  &inserted)); /* OK or an error: only the report counts */
     assert_int_equal(inserted.n_inserted, 0);
     const struct hps_log_span span = {FX_PARTITION, 0, 3, 4};
     const struct hps_log_batch log = {.spans = &span, .n_spans = 1};
@@ -163,7 +163,7 @@ static void test_drop_when_another_daemon_has_a_lease_then_rows_stay(void **stat
     two->ops->close(two);
 }
 
-/* ---- a load beside another daemon's unload --------------------------------------------------- */
+/* ---- loads while another daemon unloads ------------------------------------------------------ */
 
 static void test_load_when_begun_then_the_version_is_in_use_at_once(void **state)
 {
@@ -175,7 +175,7 @@ static void test_load_when_begun_then_the_version_is_in_use_at_once(void **state
     struct hps_space *b = fx_space(two);
     await(n_leases, "2");
     (void)hps_redis_rig_ask(fx_rig, 0, "EVAL redis.call('DEL',redis.call('KEYS','*leases')[1]) 0");
-    assert_int_equal(load(b, &fx_error), HPS_OK); /* it counts on the shards that are there */
+    assert_int_equal(load(b, &fx_error), HPS_OK); /* it relies on the existing shards */
     assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "%s", n_leases), "1");
     assert_int_equal(one->ops->space_drop(a, &fx_error), HPS_OK);
     assert_int_equal(fx_found(b, N_LOADED, 4), N_LOADED);
@@ -183,13 +183,13 @@ static void test_load_when_begun_then_the_version_is_in_use_at_once(void **state
     one->ops->close(one);
 }
 
-static void test_load_when_another_daemon_deletes_the_rows_then_not_until_it_is_done(void **state)
+static void test_load_when_another_daemon_deletes_the_rows_then_refused_until_it_ends(void **state)
 {
     (void)state;
     struct hps_store *one = open_only("one", FX_SHARDS, 30000);
     struct hps_space *a = fx_space(one);
     assert_int_equal(load(a, &fx_error), HPS_OK);
-    /* a third one is between its last lease and its first shard, or was killed there */
+    /* a third daemon holds its unload lease and deletes shards, or was killed then */
     (void)hps_redis_rig_ask(fx_rig, 0,
                             "EVAL local\tk=redis.call('KEYS','*leases')[1]redis.call('DEL',k)"
                             "redis.call('ZADD',k,'1e15','-three') 0");
@@ -198,10 +198,10 @@ static void test_load_when_another_daemon_deletes_the_rows_then_not_until_it_is_
     assert_int_equal(load(b, &fx_error), HPS_UNAVAILABLE);
     assert_non_null(strstr(fx_error.text, "another daemon is unloading the version"));
     assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "%s", n_leases),
-                        "1"); /* nor the maintenance thread */
+                        "1"); /* the maintenance thread takes no lease either */
     (void)hps_redis_rig_ask(fx_rig, 0,
                             "EVAL redis.call('ZADD',redis.call('KEYS','*leases')[1],1,'-three') 0");
-    assert_int_equal(load(b, &fx_error), HPS_OK); /* that has ended */
+    assert_int_equal(load(b, &fx_error), HPS_OK); /* the unload has ended */
     assert_int_equal(fx_found(b, N_LOADED, 4), N_LOADED);
     fx_close(b);
     fx_close(a);
@@ -213,7 +213,7 @@ struct unloader {
     atomic_bool stops;
 };
 
-/* Loads the version and unloads it, again and again. */
+/* Load and unload the version repeatedly. */
 static void *unloader_run(void *ctx)
 {
     struct unloader *unloader = ctx;
@@ -227,8 +227,7 @@ static void *unloader_run(void *ctx)
     return NULL;
 }
 
-static void test_load_when_another_daemon_unloads_all_the_time_then_whole_once_it_is_done(
-    void **state)
+static void test_load_when_another_daemon_unloads_repeatedly_then_complete_when_done(void **state)
 {
     (void)state;
     struct unloader unloader = {.store = open_only("one", 64, 30000)};
@@ -256,12 +255,13 @@ static void test_load_when_another_daemon_unloads_all_the_time_then_whole_once_i
     unloader.store->ops->close(unloader.store);
 }
 
-/* ---- what is lost of the only copy ----------------------------------------------------------- */
+/* ---- loss of the only copy ------------------------------------------------------------------- */
 
-static void test_usage_when_the_only_copy_is_lost_then_told_until_it_is_loaded_again(void **state)
+static void test_usage_when_the_only_copy_is_lost_then_reported_until_loaded_again(void **state)
 {
     (void)state;
-    struct hps_store *one = open_only("one", FX_SHARDS, 30); /* it looks with each turn */
+    struct hps_store *one =
+        open_only("one", FX_SHARDS, 30); /* checked in each round of maintenance */
     struct hps_space *a = fx_space(one);
     await(n_leases, "1");
     assert_int_equal(n_lost(a), 0); /* not loaded yet */
@@ -281,7 +281,7 @@ static void test_usage_when_the_only_copy_is_lost_then_told_until_it_is_loaded_a
     fx_close(b);
 }
 
-static void test_usage_when_a_lookup_meets_a_lost_shard_then_told_soon(void **state)
+static void test_usage_when_a_lookup_finds_a_lost_shard_then_reported_soon(void **state)
 {
     (void)state;
     struct hps_space *space = fx_space(open_only("one", FX_SHARDS, 3600 * 1000));
@@ -319,7 +319,7 @@ static uint64_t server_bytes(void)
     return strtoull(at + strlen("used_memory:"), NULL, 10);
 }
 
-static void test_usage_when_rows_are_there_then_as_the_server_says(void **state)
+static void test_usage_when_rows_exist_then_the_estimate_is_near_the_servers_memory(void **state)
 {
     (void)state;
     struct hps_store_usage usage;
@@ -334,7 +334,7 @@ static void test_usage_when_rows_are_there_then_as_the_server_says(void **state)
                      HPS_OK);
     space->store->ops->space_usage(space, &usage);
     assert_int_equal(usage.n_rows, 20000);
-    uint64_t after = server_bytes(); /* of wide rows alone: the estimate takes both alike */
+    uint64_t after = server_bytes(); /* wide rows only: the estimate counts both tables alike */
     assert_in_range(usage.used_bytes, (after - before) / 2, (after - before) * 5 / 4);
 }
 
@@ -357,23 +357,23 @@ static void test_space_when_loads_or_versions_differ_then_apart(void **state)
     fx_close(other);
 }
 
-static void test_ttl_when_set_then_the_server_forgets_by_itself(void **state)
+static void test_ttl_when_set_then_the_server_expires_shards(void **state)
 {
     (void)state;
     struct hps_redis_store_options options = fx_options("one");
     options.ttl_ms = 3600 * 1000;
-    options.lease_ms = 30; /* renewed with each turn of the maintenance thread */
+    options.lease_ms = 30; /* renewed in each round of maintenance */
     struct hps_space *space = fx_daemon_with(&options);
     assert_int_equal(fx_insert(space, 100, 0).n_inserted, 100);
     await("EVAL return(redis.call('PTTL',redis.call('KEYS','hpsd*[0-9]}')[1])>0) 0", "1");
 }
 
-/* A server that counts what is deleted between two questions whether it may be. */
+/* A fake server that counts the shards deleted between two lease checks. */
 struct counter {
     struct hps_fake_redis *fake;
     atomic_uint n_asked;
     atomic_uint n_deleted;
-    atomic_uint n_since; /* the last question */
+    atomic_uint n_since; /* since the last lease check */
     atomic_uint n_since_max;
 };
 
@@ -410,8 +410,7 @@ static enum hps_fake_redis_then counter_answer(void *ctx, uint32_t node, const c
     return HPS_FAKE_REDIS_GO_ON;
 }
 
-static void test_drop_when_there_are_many_shards_then_eight_at_a_time_and_asked_each_time(
-    void **state)
+static void test_drop_when_many_shards_then_the_lease_is_checked_for_each_eight(void **state)
 {
     enum { AT_ONCE = 8, MANY = 60 };
     (void)state;
@@ -439,17 +438,16 @@ int main(void)
         cmocka_unit_test(test_open_when_an_option_is_wrong_then_named),
         cmocka_unit_test(test_calls_when_no_server_then_unavailable_and_no_harm),
         FX_TEST(test_drop_when_another_daemon_has_a_lease_then_rows_stay),
-        cmocka_unit_test(
-            test_drop_when_there_are_many_shards_then_eight_at_a_time_and_asked_each_time),
+        cmocka_unit_test(test_drop_when_many_shards_then_the_lease_is_checked_for_each_eight),
         FX_TEST(test_load_when_begun_then_the_version_is_in_use_at_once),
-        FX_TEST(test_load_when_another_daemon_deletes_the_rows_then_not_until_it_is_done),
-        FX_TEST(test_load_when_another_daemon_unloads_all_the_time_then_whole_once_it_is_done),
-        FX_TEST(test_usage_when_the_only_copy_is_lost_then_told_until_it_is_loaded_again),
-        FX_TEST(test_usage_when_a_lookup_meets_a_lost_shard_then_told_soon),
+        FX_TEST(test_load_when_another_daemon_deletes_the_rows_then_refused_until_it_ends),
+        FX_TEST(test_load_when_another_daemon_unloads_repeatedly_then_complete_when_done),
+        FX_TEST(test_usage_when_the_only_copy_is_lost_then_reported_until_loaded_again),
+        FX_TEST(test_usage_when_a_lookup_finds_a_lost_shard_then_reported_soon),
         FX_TEST(test_close_when_opened_again_then_rows_are_there),
-        FX_TEST(test_usage_when_rows_are_there_then_as_the_server_says),
+        FX_TEST(test_usage_when_rows_exist_then_the_estimate_is_near_the_servers_memory),
         FX_TEST(test_space_when_loads_or_versions_differ_then_apart),
-        FX_TEST(test_ttl_when_set_then_the_server_forgets_by_itself),
+        FX_TEST(test_ttl_when_set_then_the_server_expires_shards),
     };
     return cmocka_run_group_tests(tests, fx_start, fx_stop);
 }

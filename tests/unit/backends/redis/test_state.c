@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is known of shards: judged again when the version moves, forgotten when they do not answer,
- * and never replaced by what is older.
+ * Known state of shards: judged again when the version moves, forgotten when a shard does not
+ * reply, and never replaced by an older state.
  */
 #include "backends/redis/internal.h"
 
@@ -10,10 +10,10 @@
 
 static struct hps_space *space;
 static struct redis_space *own;
-static bool readable, exact; /* what the last answer was judged to be */
+static bool readable, exact; /* by redis_judge_rows, or of shard 0 after learn */
 
-/* The space has shards that only the test asks and reads: the maintenance thread, which counts
- * their rows, waits. */
+/* Hold the store's lock: the maintenance thread, which counts rows, waits. Only the test queries
+ * and reads the shards. */
 static void hold(const struct hps_redis_store_options *options)
 {
     space = fx_daemon_with(options);
@@ -37,7 +37,7 @@ static int release(void **state)
     return 0;
 }
 
-/* The answer to a question that was put at `seen`. */
+/* Record a reply to a request that was sent at `seen`. */
 static bool learn_at(struct redis_shard_seen seen, const char *digest, int64_t offset)
 {
     struct hps_redis_positions positions = {0};
@@ -51,7 +51,7 @@ static bool learn_at(struct redis_shard_seen seen, const char *digest, int64_t o
     return learnt;
 }
 
-/* To one that is put and answered now. */
+/* Record a reply to a request sent now. */
 static void learn(const char *digest, int64_t offset)
 {
     (void)learn_at(redis_shard_seen(own, 0), digest, offset);
@@ -59,7 +59,7 @@ static void learn(const char *digest, int64_t offset)
     exact = own->shards[0].exact;
 }
 
-static void test_learn_when_the_version_moves_then_judged_again(void **state)
+static void test_learn_when_the_version_moves_then_shards_are_judged_again(void **state)
 {
     (void)state;
     hold_one();
@@ -74,10 +74,10 @@ static void test_learn_when_the_version_moves_then_judged_again(void **state)
     assert_true(own->shards[0].exact);
     fx_at(space, 12);
     assert_false(own->shards[0].readable);
-    learn("short", 13); /* no digest of ours */
+    learn("short", 13); /* not a digest */
     assert_false(readable);
     assert_false(own->shards[0].known);
-    learn("", 13); /* not there */
+    learn("", 13); /* the shard is missing */
     assert_false(readable);
     assert_true(own->shards[0].missing);
     learn("cccccccccccccccccccc", 12);
@@ -86,8 +86,8 @@ static void test_learn_when_the_version_moves_then_judged_again(void **state)
     assert_false(own->shards[0].readable);
 }
 
-/* An answer that was asked for before another one was heard may have been given before that. */
-static void test_learn_when_an_older_answer_comes_last_then_what_is_known_stays(void **state)
+/* A reply to a request sent before another reply arrived may describe an older state. */
+static void test_learn_when_an_older_reply_arrives_last_then_the_newer_state_stays(void **state)
 {
     (void)state;
     hold_one();
@@ -95,19 +95,20 @@ static void test_learn_when_an_older_answer_comes_last_then_what_is_known_stays(
     struct redis_shard_seen seen = redis_shard_seen(own, 0);
     assert_true(learn_at(seen, "bbbbbbbbbbbbbbbbbbbb", 11));
     fx_at(space, 11);
-    assert_true(learn_at(seen, "aaaaaaaaaaaaaaaaaaaa", 10)); /* what is known is newer */
+    assert_true(learn_at(seen, "aaaaaaaaaaaaaaaaaaaa", 10)); /* the known state is newer */
     assert_true(own->shards[0].exact);
-    assert_false(learn_at(seen, "", 0)); /* nobody can say which came first */
+    assert_false(learn_at(seen, "", 0)); /* the order of the two replies is unknown */
     assert_true(own->shards[0].exact);
     redis_shard_forget(own, 0, seen);
     assert_true(own->shards[0].exact);
-    assert_true(learn_at(seen, "cccccccccccccccccccc", 12)); /* it is further on */
+    assert_true(learn_at(seen, "cccccccccccccccccccc", 12)); /* a newer position */
     assert_true(own->shards[0].readable);
     assert_false(own->shards[0].exact);
 }
 
-/* Nothing is known, but what was last known is not forgotten. */
-static void test_learn_when_forgotten_since_the_question_then_only_what_is_as_far(void **state)
+/* Forgetting makes the state unknown but keeps the last known positions. */
+static void test_learn_when_forgotten_since_the_request_then_older_positions_are_rejected(
+    void **state)
 {
     (void)state;
     hold_one();
@@ -121,13 +122,15 @@ static void test_learn_when_forgotten_since_the_question_then_only_what_is_as_fa
     assert_true(own->shards[0].exact);
     assert_true(learn_at(redis_shard_seen(own, 0), "", 0));
     seen = redis_shard_seen(own, 0);
-    redis_shard_count(own, 0, 2, true, seen); /* it is back, counted while it was made anew */
+    redis_shard_count(own, 0, 2, true,
+                      seen); /* the shard exists again; counted while it was created */
     assert_true(learn_at(seen, "cccccccccccccccccccc", 11));
     assert_true(own->shards[0].exact);
 }
 
-/* Whoever is asked after that is believed: a server may have lost what it had. */
-static void test_learn_when_an_older_state_is_asked_for_last_then_it_is_known(void **state)
+/* The state in the latest reply is recorded even if it is older: a server may have lost its
+ * rows. */
+static void test_learn_when_the_latest_reply_has_an_older_state_then_it_is_recorded(void **state)
 {
     (void)state;
     hold_one();
@@ -143,7 +146,7 @@ static void test_learn_when_an_older_state_is_asked_for_last_then_it_is_known(vo
     assert_false(learn_at(seen, "bbbbbbbbbbbbbbbbbbbb", 11));
     assert_true(own->shards[0].missing);
     seen = redis_shard_seen(own, 0);
-    assert_true(learn_at(seen, "", 0)); /* no news */
+    assert_true(learn_at(seen, "", 0)); /* nothing changed */
     assert_true(learn_at(seen, "bbbbbbbbbbbbbbbbbbbb", 11));
     assert_true(own->shards[0].exact);
 }
@@ -157,7 +160,8 @@ static struct hps_redis_value text_value(struct hps_redis_values *values, const 
     return value;
 }
 
-/* Judge rows of a question that was put at `seen` and `begin`; offset -1: no positions came. */
+/* Judge rows of a lookup that began at `seen` and offset `begin`. Offset -1: the reply has no
+ * positions. */
 static bool judge(struct redis_shard_seen seen, int64_t begin, const char *digest, int64_t offset)
 {
     struct hps_redis_positions at = {0};
@@ -183,7 +187,7 @@ static bool judge(struct redis_shard_seen seen, int64_t begin, const char *diges
     return decided;
 }
 
-static void test_judge_when_the_version_has_moved_on_then_by_where_it_was(void **state)
+static void test_judge_when_the_version_moved_then_the_position_of_the_request_decides(void **state)
 {
     (void)state;
     hold_one();
@@ -193,12 +197,12 @@ static void test_judge_when_the_version_has_moved_on_then_by_where_it_was(void *
     assert_true(judge(seen, 10, "aaaaaaaaaaaaaaaaaaaa", 10));
     assert_true(readable && exact);
     assert_true(judge(seen, 10, "bbbbbbbbbbbbbbbbbbbb", 11));
-    assert_true(readable && exact); /* the version has had that, too */
+    assert_true(readable && exact); /* the version has applied these updates, too */
     assert_true(own->shards[0].exact);
     assert_true(judge(seen, 11, "aaaaaaaaaaaaaaaaaaaa", 10));
     assert_false(readable || exact);
     assert_false(judge(seen, 10, "aaaaaaaaaaaaaaaaaaaa", -1));
-    assert_true(judge(seen, 10, "cccccccccccccccccccc", -1)); /* heard of */
+    assert_true(judge(seen, 10, "cccccccccccccccccccc", -1)); /* a known digest */
     assert_true(readable && exact);
     assert_true(judge(seen, 10, "dddddddddddddddddddd", 13));
     assert_true(readable && !exact);
@@ -206,23 +210,23 @@ static void test_judge_when_the_version_has_moved_on_then_by_where_it_was(void *
     assert_false(readable || exact);
 }
 
-/* It says what its master has had at some time. */
-static void test_judge_when_a_replica_may_have_answered_then_nothing_is_learnt(void **state)
+/* The reply may come from a replica, which describes a past state of its master. */
+static void test_judge_when_a_replica_may_have_replied_then_no_state_is_recorded(void **state)
 {
     (void)state;
     struct hps_redis_store_options options = fx_options("one");
     options.redis.replica_reads = true;
     hold(&options);
     redis_shard_forget(
-        own, 0, redis_shard_seen(own, 0)); /* of which the maintenance thread may have heard */
+        own, 0, redis_shard_seen(own, 0)); /* the maintenance thread may have recorded a state */
     fx_at(space, 10);
     assert_true(judge(redis_shard_seen(own, 0), 10, "aaaaaaaaaaaaaaaaaaaa", 10));
     assert_true(readable && exact);
     assert_false(own->shards[0].known);
 }
 
-/* What a batch has come to, and what a lookup has heard of it. */
-static void test_moved_when_it_was_heard_of_before_then_what_is_known_stays(void **state)
+/* A lookup may record the new state of a shard before the batch that made it returns. */
+static void test_moved_when_the_new_state_is_already_known_then_it_stays(void **state)
 {
     (void)state;
     static const uint8_t a[] = "aaaaaaaaaaaaaaaaaaaa";
@@ -233,23 +237,24 @@ static void test_moved_when_it_was_heard_of_before_then_what_is_known_stays(void
     learn((const char *)a, 10);
     redis_shard_moved(own, 0, a, b, &span, 1);
     assert_true(own->shards[0].exact);
-    redis_shard_moved(own, 0, a, b, &span, 1); /* as a lookup knows it */
+    redis_shard_moved(own, 0, a, b, &span, 1); /* a lookup has recorded it already */
     assert_true(own->shards[0].exact);
     learn("cccccccccccccccccccc", 12);
-    redis_shard_moved(own, 0, a, b, &span, 1); /* another daemon went on */
+    redis_shard_moved(own, 0, a, b, &span, 1); /* another daemon has applied later batches */
     assert_true(own->shards[0].readable && !own->shards[0].exact);
     learn("dddddddddddddddddddd", 9);
-    redis_shard_moved(own, 0, a, b, &span, 1); /* nobody knows what it is of */
+    redis_shard_moved(own, 0, a, b, &span,
+                      1); /* the batch began from another digest: its positions are unknown */
     assert_false(own->shards[0].known);
 }
 
-static void test_count_when_it_is_older_than_what_is_known_then_it_teaches_nothing(void **state)
+static void test_count_when_older_than_the_known_state_then_it_is_ignored(void **state)
 {
     (void)state;
     hold_one();
     fx_at(space, 10);
     struct redis_shard_seen seen = redis_shard_seen(own, 0);
-    learn("aaaaaaaaaaaaaaaaaaaa", 10); /* made while it was counted */
+    learn("aaaaaaaaaaaaaaaaaaaa", 10); /* during the count */
     redis_shard_count(own, 0, 0, true, seen);
     assert_true(own->shards[0].exact);
     redis_shard_count(own, 0, 0, false, redis_shard_seen(own, 0));
@@ -265,7 +270,7 @@ static void test_count_when_it_is_older_than_what_is_known_then_it_teaches_nothi
     assert_false(own->shards[0].missing);
 }
 
-static void test_count_when_it_is_older_than_a_write_then_the_rows_of_the_write_count(void **state)
+static void test_count_when_older_than_a_write_then_the_row_count_of_the_write_stays(void **state)
 {
     (void)state;
     hold_one();
@@ -274,7 +279,7 @@ static void test_count_when_it_is_older_than_a_write_then_the_rows_of_the_write_
     for (uint32_t i = 0; i < FX_SHARDS; i++) {
         seen[i] = redis_shard_seen(own, i);
     }
-    assert_int_equal(fx_insert(space, 100, 0).n_inserted, 100); /* made while they were counted */
+    assert_int_equal(fx_insert(space, 100, 0).n_inserted, 100); /* during the counts */
     for (uint32_t i = 0; i < FX_SHARDS; i++) {
         redis_shard_count(own, i, 0, false, seen[i]);
         n_rows += own->shards[i].n_rows;
@@ -282,13 +287,13 @@ static void test_count_when_it_is_older_than_a_write_then_the_rows_of_the_write_
     assert_int_equal(n_rows, 100);
     seen[0] = redis_shard_seen(own, 0);
     redis_shard_count(own, 0, 9, false, seen[0]);
-    assert_int_equal(own->shards[0].n_rows, 7); /* positions have two fields */
-    learn("", 0);                               /* heard meanwhile that it is not there */
+    assert_int_equal(own->shards[0].n_rows, 7); /* two fields hold positions */
+    learn("", 0);                               /* a reply during the count: the shard is missing */
     redis_shard_count(own, 0, 9, false, seen[0]);
     assert_int_equal(own->shards[0].n_rows, 0);
 }
 
-static void test_ask_when_the_server_is_gone_then_all_are_silent_and_unknown(void **state)
+static void test_ask_when_the_server_is_paused_then_all_shards_are_silent_and_unknown(void **state)
 {
     (void)state;
     hold_one();
@@ -297,7 +302,7 @@ static void test_ask_when_the_server_is_gone_then_all_are_silent_and_unknown(voi
     assert_true(own->shards[3].exact);
     hps_redis_rig_pause(fx_rig, 0);
     assert_int_equal(redis_shards_ask(own, true, hps_clock_us() + 30000, NULL),
-                     0); /* all are known */
+                     0); /* all shards are known */
     assert_int_equal(redis_shards_ask(own, false, hps_clock_us() + 30000, NULL), FX_SHARDS);
     hps_redis_rig_resume(fx_rig, 0);
     assert_false(own->shards[3].known);
@@ -313,16 +318,16 @@ int main(void)
 {
 #define STATE_TEST(name) cmocka_unit_test_setup_teardown(name, fx_clean, release)
     const struct CMUnitTest tests[] = {
-        STATE_TEST(test_learn_when_the_version_moves_then_judged_again),
-        STATE_TEST(test_learn_when_an_older_answer_comes_last_then_what_is_known_stays),
-        STATE_TEST(test_learn_when_forgotten_since_the_question_then_only_what_is_as_far),
-        STATE_TEST(test_learn_when_an_older_state_is_asked_for_last_then_it_is_known),
-        STATE_TEST(test_judge_when_the_version_has_moved_on_then_by_where_it_was),
-        STATE_TEST(test_judge_when_a_replica_may_have_answered_then_nothing_is_learnt),
-        STATE_TEST(test_moved_when_it_was_heard_of_before_then_what_is_known_stays),
-        STATE_TEST(test_count_when_it_is_older_than_what_is_known_then_it_teaches_nothing),
-        STATE_TEST(test_count_when_it_is_older_than_a_write_then_the_rows_of_the_write_count),
-        STATE_TEST(test_ask_when_the_server_is_gone_then_all_are_silent_and_unknown),
+        STATE_TEST(test_learn_when_the_version_moves_then_shards_are_judged_again),
+        STATE_TEST(test_learn_when_an_older_reply_arrives_last_then_the_newer_state_stays),
+        STATE_TEST(test_learn_when_forgotten_since_the_request_then_older_positions_are_rejected),
+        STATE_TEST(test_learn_when_the_latest_reply_has_an_older_state_then_it_is_recorded),
+        STATE_TEST(test_judge_when_the_version_moved_then_the_position_of_the_request_decides),
+        STATE_TEST(test_judge_when_a_replica_may_have_replied_then_no_state_is_recorded),
+        STATE_TEST(test_moved_when_the_new_state_is_already_known_then_it_stays),
+        STATE_TEST(test_count_when_older_than_the_known_state_then_it_is_ignored),
+        STATE_TEST(test_count_when_older_than_a_write_then_the_row_count_of_the_write_stays),
+        STATE_TEST(test_ask_when_the_server_is_paused_then_all_shards_are_silent_and_unknown),
     };
     return cmocka_run_group_tests(tests, fx_start, fx_stop);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the log says is applied once, by whoever is first, and what was lost is noticed.
+ * Each record of the log is applied once, by the first daemon that sends it, and lost rows are
+ * detected.
  */
 #define FX_ODD_ROWS
 
@@ -23,8 +24,8 @@ static void two_at_10(void)
     assert_int_equal(fx_found(two, N, 9), N);
 }
 
-/* Until it is known of all shards how they are: what another daemon has just done with one, or an
- * answer that crossed another, is found out by asking again. */
+/* Reset until the state of all shards is known. Another daemon's recent change, or two replies
+ * that cross, need another request. */
 static void reset(struct hps_space *space, struct hps_log_report *out_report)
 {
     uint64_t give_up_us = hps_clock_us() + FX_WAIT_US;
@@ -38,21 +39,21 @@ static void reset(struct hps_space *space, struct hps_log_report *out_report)
     out_report->n_applied = n_applied;
 }
 
-static void test_apply_when_two_daemons_do_then_the_first_counts(void **state)
+static void test_apply_when_two_daemons_apply_then_the_first_counts(void **state)
 {
     (void)state;
     two_at_10();
     assert_int_equal(fx_apply(one, 10, 13, N).n_applied, FX_SHARDS);
     assert_int_equal(fx_found(one, N, 12), N);
-    assert_int_equal(fx_apply(two, 10, 12, N).n_had, FX_SHARDS); /* its rows are older ones */
+    assert_int_equal(fx_apply(two, 10, 12, N).n_had, FX_SHARDS); /* its rows are older */
     assert_int_equal(fx_found(two, N, 12), N);
-    assert_int_equal(fx_apply(two, 12, 15, N).n_applied, FX_SHARDS); /* from between */
+    assert_int_equal(fx_apply(two, 12, 15, N).n_applied, FX_SHARDS); /* overlaps applied records */
     assert_int_equal(fx_found(one, N, 14), N);
     assert_int_equal(fx_apply(one, 13, 15, N).n_had, FX_SHARDS);
     assert_int_equal(fx_found(one, N, 14), N);
 }
 
-static void test_apply_when_without_rows_then_all_shards_move_on(void **state)
+static void test_apply_when_it_has_no_rows_then_all_shards_advance(void **state)
 {
     (void)state;
     two_at_10();
@@ -62,30 +63,30 @@ static void test_apply_when_without_rows_then_all_shards_move_on(void **state)
     assert_int_equal(fx_found(two, N, 9), N);
 }
 
-static void test_apply_when_records_are_skipped_then_gap_until_they_come(void **state)
+static void test_apply_when_records_are_skipped_then_gap_until_they_are_applied(void **state)
 {
     (void)state;
     struct hps_log_position behind[4];
     uint32_t n_behind = 0;
     two_at_10();
     assert_int_equal(fx_apply(two, 10, 12, N).n_applied, FX_SHARDS);
-    fx_at(one, 20); /* it has applied more to its own store, while Redis was away */
+    fx_at(one, 20); /* it applied more to its own store while Redis was down */
     assert_int_equal(fx_apply(one, 20, 21, N).n_gap, FX_SHARDS);
     assert_int_equal(fx_found(one, N, 11), 0);
-    assert_int_equal(fx_found(two, N, 11), N); /* nothing was done */
+    assert_int_equal(fx_found(two, N, 11), N); /* the shards did not change */
     assert_int_equal(one->store->ops->log->behind(one, &fx_call, behind, 4, &n_behind), HPS_OK);
     assert_int_equal(n_behind, 1);
     assert_int_equal(behind[0].partition, FX_PARTITION);
     assert_int_equal(behind[0].offset, 12);
     assert_int_equal(fx_apply(one, 12, 18, N).n_applied, FX_SHARDS);
-    assert_int_equal(fx_found(one, N, 17), 0); /* not yet */
+    assert_int_equal(fx_found(one, N, 17), 0); /* the shards are still behind the version */
     assert_int_equal(fx_apply(one, 18, 21, N).n_applied, FX_SHARDS);
     assert_int_equal(fx_found(one, N, 20), N);
     assert_int_equal(one->store->ops->log->behind(one, &fx_call, behind, 4, &n_behind), HPS_OK);
     assert_int_equal(n_behind, 0);
 }
 
-static void test_apply_when_one_partition_is_done_then_the_others_rows_alone(void **state)
+static void test_apply_when_one_partition_is_applied_then_only_rows_of_the_other(void **state)
 {
     (void)state;
     static uint8_t rows[2][2 * FX_ROW];
@@ -134,7 +135,7 @@ static void test_apply_when_many_partitions_move_then_each_by_itself(void **stat
 {
     (void)state;
     two_at_10();
-    assert_int_equal(apply_many(one, 0, 1, 0, 5).n_applied, FX_SHARDS); /* all are new */
+    assert_int_equal(apply_many(one, 0, 1, 0, 5).n_applied, FX_SHARDS); /* all partitions are new */
     assert_int_equal(apply_many(two, 0, 1, 0, 5).n_had, FX_SHARDS);
     assert_int_equal(apply_many(two, 1, 2, 5, 9).n_applied, FX_SHARDS);
     assert_int_equal(apply_many(one, 0, 8, 7, 8).n_gap, FX_SHARDS);
@@ -144,7 +145,7 @@ static void test_apply_when_many_partitions_move_then_each_by_itself(void **stat
     assert_int_equal(apply_many(one, 0, 1, 0, 5).n_had, FX_SHARDS);
     assert_int_equal(apply_many(one, 0, 1, 5, 8).n_applied, FX_SHARDS);
     assert_int_equal(fx_found(one, N, 9), N);
-    assert_int_equal(fx_insert(one, N + 1, 9).n_stale, N + 1); /* odd ones are ahead */
+    assert_int_equal(fx_insert(one, N + 1, 9).n_stale, N + 1); /* odd partitions are ahead */
     assert_int_equal(apply_many(one, 1, 20, 8, 9).n_had, FX_SHARDS);
     assert_int_equal(apply_many(one, 1, 2, 8, 9).n_had, FX_SHARDS);
     assert_int_equal(fx_insert(one, N + 1, 9).n_inserted, 1);
@@ -166,7 +167,7 @@ static void test_apply_when_a_start_is_not_known_then_gap(void **state)
     assert_int_equal(fx_found(one, N, 9), N);
 }
 
-static void test_apply_when_versions_decide_then_rows_are_taken_out(void **state)
+static void test_apply_when_versions_decide_then_rows_are_removed(void **state)
 {
     (void)state;
     static uint8_t rows[N * FX_ROW];
@@ -186,7 +187,7 @@ static void test_apply_when_versions_decide_then_rows_are_taken_out(void **state
     assert_int_equal(fx_found(one, N, 9), N / 2);
 }
 
-/* A fill is as of its daemon's position: neither old nor new rows get in elsewhere. */
+/* An insertion has the position of its daemon: shards at older or newer positions refuse it. */
 static void test_insert_when_the_daemon_is_behind_or_ahead_then_refused(void **state)
 {
     (void)state;
@@ -198,18 +199,18 @@ static void test_insert_when_the_daemon_is_behind_or_ahead_then_refused(void **s
     assert_int_equal(fx_insert(one, 3 * N, 11).n_stale, 3 * N);
 }
 
-/* What the daemon knows is from before another one's update. */
-static void test_insert_when_another_has_just_applied_then_refused(void **state)
+/* The daemon's known state is older than another daemon's update. */
+static void test_insert_when_another_daemon_has_just_applied_then_refused(void **state)
 {
     (void)state;
     two_at_10();
-    assert_int_equal(fx_insert(two, 1, 9).n_inserted, 0); /* it is there; now all is known */
+    assert_int_equal(fx_insert(two, 1, 9).n_inserted, 0); /* row exists; all states known */
     assert_int_equal(fx_apply(one, 10, 11, N).n_applied, FX_SHARDS);
     assert_int_equal(fx_insert(two, 2 * N, 9).n_inserted, 0);
     assert_int_equal(fx_found(two, 2 * N, 10), N);
 }
 
-static void test_shards_when_lost_then_missed_until_reset_or_filled(void **state)
+static void test_shards_when_lost_then_missing_until_reset_or_filled(void **state)
 {
     (void)state;
     struct hps_log_report report;
@@ -231,15 +232,15 @@ static void test_shards_when_lost_then_missed_until_reset_or_filled(void **state
     assert_int_equal(fx_found(one, N, 11), N);
     (void)hps_redis_rig_ask(fx_rig, 0, "FLUSHALL");
     assert_int_equal(fx_found(one, N, 11), 0);
-    assert_int_equal(fx_insert(one, N, 11).n_inserted, N); /* begins them anew */
+    assert_int_equal(fx_insert(one, N, 11).n_inserted, N); /* creates the shards again */
     assert_int_equal(fx_found(one, N, 11), N);
     reset(one, &report);
     assert_int_equal(report.n_applied, 0);
     assert_int_equal(report.n_had, FX_SHARDS);
 }
 
-/* Keep a copy of all shards, and put it back later: as after a fail-over to a replica that had not
- * heard of the last writes. */
+/* Copy all shards and restore them later, like a fail-over to a replica that missed the last
+ * writes. */
 static const char keep[] =
     "EVAL for\ti,k\tin\tipairs(redis.call('KEYS','hpsd*[0-9]}'))do\tredis.call('COPY',k,'kept'..k)"
     "end 0";
@@ -247,7 +248,7 @@ static const char restore[] =
     "EVAL for\ti,k\tin\tipairs(redis.call('KEYS','kept*'))do\tredis.call('COPY',k,k:sub(5),"
     "'REPLACE')end 0";
 
-static void test_shards_when_an_older_state_comes_back_then_nothing_old_is_read(void **state)
+static void test_shards_when_an_older_state_is_restored_then_no_old_row_is_read(void **state)
 {
     (void)state;
     struct hps_log_position behind[4];
@@ -268,8 +269,10 @@ static void test_shards_when_an_older_state_comes_back_then_nothing_old_is_read(
     assert_int_equal(fx_found(two, N, 15), N);
 }
 
-/* The same, and another daemon goes on from there before we look again: the digest is a new one. */
-static void test_shards_when_others_go_on_from_an_older_state_then_not_trusted(void **state)
+/* The same, but another daemon writes to the restored shards before the next lookup, so their
+ * digests are new. */
+static void test_shards_when_another_daemon_writes_to_an_older_state_then_no_old_row_is_read(
+    void **state)
 {
     (void)state;
     two_at_10();
@@ -282,7 +285,7 @@ static void test_shards_when_others_go_on_from_an_older_state_then_not_trusted(v
     assert_int_equal(fx_found(two, N, 11), N);
 }
 
-static void test_apply_when_the_server_is_full_then_rows_go_and_none_is_old(void **state)
+static void test_apply_when_the_server_is_full_then_rows_are_removed_and_none_is_old(void **state)
 {
     (void)state;
     two_at_10();
@@ -297,7 +300,7 @@ static void test_apply_when_the_server_is_full_then_rows_go_and_none_is_old(void
     assert_int_equal(fx_found(one, N, 12), N);
 }
 
-static void test_calls_when_the_server_forgot_the_scripts_then_told_again(void **state)
+static void test_calls_when_the_server_forgot_the_scripts_then_they_are_loaded_again(void **state)
 {
     (void)state;
     two_at_10();
@@ -307,14 +310,14 @@ static void test_calls_when_the_server_forgot_the_scripts_then_told_again(void *
     assert_int_equal(fx_insert(one, 2 * N, 10).n_inserted, N);
 }
 
-/* A partition that has brought nothing yet is nowhere named. */
-static void test_positions_when_a_partition_is_quiet_then_its_start_tells(void **state)
+/* Positions do not name a partition that had no records. */
+static void test_positions_when_a_partition_has_no_records_then_its_start_decides(void **state)
 {
     (void)state;
     struct hps_log_position positions[2] = {{FX_PARTITION, 10, -1}, {5, 40, -1}};
     two_at_10();
     assert_int_equal(two->store->ops->log->positions_set(two, positions, 2), HPS_OK);
-    assert_int_equal(fx_found(two, N, 9), 0); /* is it behind there? */
+    assert_int_equal(fx_found(two, N, 9), 0); /* the shards may be behind in partition 5 */
     positions[1].start = 40;
     assert_int_equal(two->store->ops->log->positions_set(two, positions, 2), HPS_OK);
     assert_int_equal(fx_found(two, N, 9), N);
@@ -324,8 +327,8 @@ static void test_positions_when_a_partition_is_quiet_then_its_start_tells(void *
     assert_int_equal(fx_found(two, N, 9), 0);
 }
 
-/* Two that reset at different positions do not undo each other for ever. */
-static void test_reset_when_daemons_differ_then_at_the_later_of_both(void **state)
+/* Two daemons that reset to different positions do not undo each other. */
+static void test_reset_when_daemons_differ_then_the_later_position_of_each_partition(void **state)
 {
     (void)state;
     struct hps_log_report report;
@@ -343,8 +346,9 @@ static void test_reset_when_daemons_differ_then_at_the_later_of_both(void **stat
     assert_int_equal(report.n_had, FX_SHARDS);
 }
 
-/* The only copy: nothing is made anew, and a batch counts when all of it is there. */
-static void test_calls_when_nothing_else_has_the_rows_then_nothing_is_given_up(void **state)
+/* The only copy: lost shards are not created again, and a batch is applied only if all shards
+ * took it. */
+static void test_calls_when_redis_has_the_only_copy_then_no_row_is_discarded(void **state)
 {
     (void)state;
     struct hps_redis_store_options options = fx_options("one");
@@ -372,7 +376,7 @@ static void test_calls_when_nothing_else_has_the_rows_then_nothing_is_given_up(v
     fx_fill(row, FX_ROW, key, 10);
     (void)hps_redis_rig_ask(fx_rig, 0, "CONFIG SET maxmemory 1mb");
     assert_int_equal(ops->log->apply(one, &fx_call, &log, &report), HPS_EXHAUSTED);
-    assert_int_equal(fx_found(one, 10, 9), 1); /* as before: the version stays there */
+    assert_int_equal(fx_found(one, 10, 9), 1); /* unchanged: the version keeps its position */
     (void)hps_redis_rig_ask(fx_rig, 0, "CONFIG SET maxmemory 0");
     assert_int_equal(ops->log->apply(one, &fx_call, &log, &report), HPS_OK);
     assert_int_equal(fx_found(one, 10, 10), 1);
@@ -383,7 +387,7 @@ static void test_calls_when_nothing_else_has_the_rows_then_nothing_is_given_up(v
     assert_int_equal(ops->log->apply(one, &fx_call, &log, &report), HPS_DATA_LOSS);
 }
 
-static void test_leave_when_the_version_is_not_the_logs_then_nothing_goes_in_or_out(void **state)
+static void test_leave_when_the_version_left_the_log_then_no_row_is_read_or_inserted(void **state)
 {
     (void)state;
     one = fx_daemon("one");
@@ -397,7 +401,7 @@ static void test_leave_when_the_version_is_not_the_logs_then_nothing_goes_in_or_
     assert_int_equal(report.n_inserted, 0);
     assert_int_equal(report.n_stale, 20);
     (void)hps_redis_rig_ask(fx_rig, 0, "FLUSHALL");
-    assert_int_equal(fx_insert(one, 20, 9).n_inserted, 0); /* nor does a shard begin there */
+    assert_int_equal(fx_insert(one, 20, 9).n_inserted, 0); /* and it creates no shard */
     assert_int_equal(fx_insert(two, 10, 9).n_inserted, 10);
     fx_at(one, 10);
     assert_int_equal(fx_found(one, 10, 9), 10);
@@ -416,7 +420,7 @@ static void test_positions_get_when_shards_differ_then_the_lowest(void **state)
     assert_int_equal(ops->bulk->begin(one, 0, 0, &load, &fx_error), HPS_OK);
     assert_int_equal(ops->bulk->commit(load, &fx_error), HPS_OK);
     assert_int_equal(ops->log->positions_get(one, &fx_call, at, 2), HPS_OK);
-    assert_int_equal(at[0].offset, 3); /* they name none */
+    assert_int_equal(at[0].offset, 3); /* the shards name no position */
     fx_apply(one, 0, 12, 0);
     assert_int_equal(ops->log->positions_get(one, &fx_call, at, 2), HPS_OK);
     assert_int_equal(at[0].offset, 12);
@@ -426,25 +430,25 @@ static void test_positions_get_when_shards_differ_then_the_lowest(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        FX_TEST(test_apply_when_two_daemons_do_then_the_first_counts),
-        FX_TEST(test_apply_when_without_rows_then_all_shards_move_on),
-        FX_TEST(test_apply_when_records_are_skipped_then_gap_until_they_come),
-        FX_TEST(test_apply_when_one_partition_is_done_then_the_others_rows_alone),
+        FX_TEST(test_apply_when_two_daemons_apply_then_the_first_counts),
+        FX_TEST(test_apply_when_it_has_no_rows_then_all_shards_advance),
+        FX_TEST(test_apply_when_records_are_skipped_then_gap_until_they_are_applied),
+        FX_TEST(test_apply_when_one_partition_is_applied_then_only_rows_of_the_other),
         FX_TEST(test_apply_when_many_partitions_move_then_each_by_itself),
         FX_TEST(test_apply_when_a_start_is_not_known_then_gap),
-        FX_TEST(test_apply_when_versions_decide_then_rows_are_taken_out),
+        FX_TEST(test_apply_when_versions_decide_then_rows_are_removed),
         FX_TEST(test_insert_when_the_daemon_is_behind_or_ahead_then_refused),
-        FX_TEST(test_insert_when_another_has_just_applied_then_refused),
-        FX_TEST(test_shards_when_lost_then_missed_until_reset_or_filled),
-        FX_TEST(test_shards_when_an_older_state_comes_back_then_nothing_old_is_read),
-        FX_TEST(test_shards_when_others_go_on_from_an_older_state_then_not_trusted),
-        FX_TEST(test_apply_when_the_server_is_full_then_rows_go_and_none_is_old),
-        FX_TEST(test_calls_when_the_server_forgot_the_scripts_then_told_again),
-        FX_TEST(test_positions_when_a_partition_is_quiet_then_its_start_tells),
-        FX_TEST(test_reset_when_daemons_differ_then_at_the_later_of_both),
-        FX_TEST(test_leave_when_the_version_is_not_the_logs_then_nothing_goes_in_or_out),
+        FX_TEST(test_insert_when_another_daemon_has_just_applied_then_refused),
+        FX_TEST(test_shards_when_lost_then_missing_until_reset_or_filled),
+        FX_TEST(test_shards_when_an_older_state_is_restored_then_no_old_row_is_read),
+        FX_TEST(test_shards_when_another_daemon_writes_to_an_older_state_then_no_old_row_is_read),
+        FX_TEST(test_apply_when_the_server_is_full_then_rows_are_removed_and_none_is_old),
+        FX_TEST(test_calls_when_the_server_forgot_the_scripts_then_they_are_loaded_again),
+        FX_TEST(test_positions_when_a_partition_has_no_records_then_its_start_decides),
+        FX_TEST(test_reset_when_daemons_differ_then_the_later_position_of_each_partition),
+        FX_TEST(test_leave_when_the_version_left_the_log_then_no_row_is_read_or_inserted),
         FX_TEST(test_positions_get_when_shards_differ_then_the_lowest),
-        FX_TEST(test_calls_when_nothing_else_has_the_rows_then_nothing_is_given_up),
+        FX_TEST(test_calls_when_redis_has_the_only_copy_then_no_row_is_discarded),
     };
     return cmocka_run_group_tests(tests, fx_start, fx_stop);
 }

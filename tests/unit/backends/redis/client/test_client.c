@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Commands over real Redis servers: one on its own in every way to reach it, and a cluster whose
- * slots move. What happens when servers fail is in tests/fault/test_fault_redis.c.
+ * Commands to real Redis servers: a standalone server over each transport, and a cluster that
+ * moves slots. tests/fault/test_fault_redis.c tests server failures.
  */
 #include "base/heap.h"
 #include "tests/lib/certs.h"
@@ -33,7 +33,7 @@ static void test_standalone_when_opened_then_it_has_all_slots(void **state)
     assert_true(nodes[0].latency_us > 0);
 }
 
-static void test_commands_when_some_err_then_each_has_its_own_answer(void **state)
+static void test_commands_when_some_fail_then_each_has_its_own_reply(void **state)
 {
     struct redis_calls calls;
     (void)state;
@@ -57,13 +57,13 @@ static void test_commands_when_some_err_then_each_has_its_own_answer(void **stat
     struct hps_redis_node_stats node;
     assert_int_equal(hps_redis_cluster_nodes(cluster, &node, 1), 1);
     assert_int_equal(node.n_errors, 2);
-    assert_string_equal(node.error, "ODD \\u001b[31m"); /* the last one, as it may be printed */
+    assert_string_equal(node.error, "ODD \\u001b[31m"); /* the last error, escaped for printing */
     redis_calls_fini(&calls);
 }
 
-/* Both directions are far larger than what sockets hold: a client that wrote everything before it
- * read would hang. */
-static void test_commands_when_they_are_megabytes_then_writing_and_reading_go_on_together(
+/* Both directions exceed the socket buffers: a client that writes everything before it reads
+ * would hang. */
+static void test_commands_when_larger_than_socket_buffers_then_writes_and_reads_overlap(
     void **state)
 {
     enum { SIZE = 300000, N = 40 };
@@ -89,7 +89,8 @@ static void test_commands_when_they_are_megabytes_then_writing_and_reading_go_on
 
 static void test_unix_socket_when_named_then_it_is_used(void **state)
 {
-    const char *const args[] = {"--unixsocket", "sock", NULL}; /* in its directory */
+    const char *const args[] = {"--unixsocket", "sock",
+                                NULL}; /* relative to the server's directory */
     char address[600];
     (void)state;
 
@@ -99,7 +100,7 @@ static void test_unix_socket_when_named_then_it_is_used(void **state)
     assert_string_equal(redis_text(cluster, "a", "SET", "a", "1", NULL), "OK");
 }
 
-static void test_user_when_its_password_is_right_then_it_may_what_it_may(void **state)
+static void test_user_when_its_password_is_right_then_it_has_its_permissions(void **state)
 {
     (void)state;
     server_start(NULL);
@@ -111,10 +112,10 @@ static void test_user_when_its_password_is_right_then_it_may_what_it_may(void **
     assert_non_null(strstr(redis_text(cluster, "his", "GET", "his", NULL), "-NOPERM"));
 }
 
-/* It may all that is needed, but ask whether there is a cluster. */
+/* The user may run the needed commands, but not CLUSTER SLOTS. */
 static const char few[] = "ACL SETUSER few on >secret ~* -@all +get +set";
 
-static void test_user_when_it_may_not_ask_for_slots_then_a_server_on_its_own_serves_it(void **state)
+static void test_user_when_cluster_slots_is_denied_then_a_standalone_server_works(void **state)
 {
     (void)state;
     server_start(NULL);
@@ -128,7 +129,7 @@ static void test_user_when_it_may_not_ask_for_slots_then_a_server_on_its_own_ser
     assert_string_equal(redis_text(cluster, "a", "SET", "a", "1", NULL), "OK");
 }
 
-/* What is said of the node, once it says this. */
+/* Wait until the node has this state and error. */
 static void await_node(const char *address, bool up, const char *error)
 {
     struct hps_redis_node_stats nodes[8];
@@ -147,7 +148,7 @@ static void await_node(const char *address, bool up, const char *error)
     }
 }
 
-static void test_user_when_its_password_is_wrong_then_unavailable_saying_so(void **state)
+static void test_user_when_its_password_is_wrong_then_unavailable_naming_the_cause(void **state)
 {
     (void)state;
     server_start(NULL);
@@ -159,7 +160,8 @@ static void test_user_when_its_password_is_wrong_then_unavailable_saying_so(void
     await_node(hps_redis_rig_address(rig, 0), false, "WRONGPASS");
 }
 
-static void test_connection_when_the_server_has_too_many_then_that_is_said(void **state)
+static void test_connection_when_the_server_has_too_many_clients_then_the_error_says_so(
+    void **state)
 {
     (void)state;
     server_start(NULL);
@@ -170,8 +172,8 @@ static void test_connection_when_the_server_has_too_many_then_that_is_said(void 
     hps_redis_cluster_close(first);
 }
 
-/* Both addresses are of one server; commands go to the one that answers first. */
-static void test_entries_when_they_were_away_then_all_are_found_again(void **state)
+/* Both addresses belong to one server. Commands go to the address that replies first. */
+static void test_entries_when_their_server_restarts_then_all_are_up_again(void **state)
 {
     struct hps_redis_node_stats nodes[2] = {0};
     struct redis_calls calls;
@@ -192,7 +194,7 @@ static void test_entries_when_they_were_away_then_all_are_found_again(void **sta
     }
     redis_calls_init(&calls);
     redis_calls_add(&calls, "a", "GET", "a", NULL);
-    do { /* they are asked again and again, and on a busy machine may once be too late instead */
+    do { /* the client retries; on a busy machine a call may time out instead */
         assert_int_equal(redis_calls_run(&calls, cluster, 0), HPS_UNAVAILABLE);
         assert_true(hps_clock_us() < until_us);
     } while (!strstr(calls.commands[0].reply.error, "refused"));
@@ -210,7 +212,7 @@ static void test_entries_when_they_were_away_then_all_are_found_again(void **sta
     assert_string_equal(why, "");
 }
 
-static void test_tls_when_the_port_is_for_none_then_that_is_said(void **state)
+static void test_tls_when_the_port_is_plain_then_the_error_says_so(void **state)
 {
     (void)state;
     server_start(NULL);
@@ -219,7 +221,7 @@ static void test_tls_when_the_port_is_for_none_then_that_is_said(void **state)
     await_node(hps_redis_rig_address(rig, 0), false, "TLS");
 }
 
-static void test_tls_when_both_show_certificates_then_it_is_spoken(void **state)
+static void test_tls_when_both_sides_show_certificates_then_connected(void **state)
 {
     struct hps_certs certs;
     char port[8];
@@ -252,14 +254,14 @@ static void test_tls_when_both_show_certificates_then_it_is_spoken(void **state)
     assert_string_equal(redis_text(cluster, "a", "GET", "a", NULL), "1");
     client_close();
 
-    options.server_name = "someone.else"; /* which the certificate does not carry */
+    options.server_name = "someone.else"; /* not a name in the certificate */
     client_open();
     redis_await_status(cluster, "a", HPS_UNAVAILABLE);
     await_node(address, false, "certificate");
     client_close();
 
     options.server_name = "localhost";
-    options.cert_file = options.key_file = NULL; /* the server asks for one */
+    options.cert_file = options.key_file = NULL; /* the server requires a client certificate */
     client_open();
     await_node(address, false, "certificate");
     redis_await_status(cluster, "a", HPS_UNAVAILABLE);
@@ -277,7 +279,7 @@ static void test_memory_when_it_is_full_then_exhausted(void **state)
     assert_non_null(strstr(redis_text(cluster, "a", "SET", "a", "1", NULL), "-OOM"));
     assert_int_equal(redis_status(cluster, "a", "SET", "a", "1", NULL), HPS_EXHAUSTED);
     assert_int_equal(redis_status(cluster, "a", "GET", "a", NULL),
-                     HPS_OK); /* it is not left alone */
+                     HPS_OK); /* the client still sends commands to the server */
 }
 
 static void test_options_when_wrong_then_invalid_naming_them(void **state)
@@ -333,7 +335,7 @@ static void test_cluster_when_one_address_is_given_then_all_nodes_are_found(void
     }
 }
 
-static void test_user_when_it_may_not_ask_a_cluster_for_slots_then_that_is_said(void **state)
+static void test_user_when_a_cluster_denies_cluster_slots_then_the_error_says_so(void **state)
 {
     struct hps_redis_stats stats;
     char why[HPS_REDIS_ERROR_MAX];
@@ -352,7 +354,7 @@ static void test_user_when_it_may_not_ask_a_cluster_for_slots_then_that_is_said(
     assert_int_equal(stats.n_slots_up, 0);
     assert_non_null(strstr(stats.error, "cluster|slots"));
     hps_redis_cluster_why(cluster, why, sizeof(why));
-    assert_non_null(strstr(why, "cluster|slots")); /* of whom, changes as the next one is asked */
+    assert_non_null(strstr(why, "cluster|slots")); /* the node in the text may change */
     for (uint32_t i = 0; i < 6; i++) {
         hps_redis_rig_ask(shared, i, "ACL SETUSER few +cluster|slots");
     }
@@ -367,7 +369,7 @@ static void test_user_when_it_may_not_ask_a_cluster_for_slots_then_that_is_said(
     }
 }
 
-/* The nodes go by their addresses, so these are none of them. */
+/* The client identifies nodes by address, so the two host names are extra entries. */
 static void test_cluster_when_entries_are_names_then_they_are_not_down(void **state)
 {
     struct hps_redis_node_stats nodes[9];
@@ -413,7 +415,7 @@ static void test_cluster_when_commands_are_of_many_slots_then_each_goes_to_its_n
     redis_calls_fini(&calls);
 }
 
-/* A key of our own in that master's part of the slots. */
+/* A key in the slots of that master. */
 static const char *key_at(uint32_t master, const char *prefix)
 {
     static char key[64];
@@ -433,19 +435,20 @@ static void test_slot_when_it_moves_then_ask_and_moved_are_followed(void **state
     uint16_t slot = hps_redis_slot(key, strlen(key));
     assert_string_equal(redis_text(cluster, key, "SET", key, "here", NULL), "OK");
     hps_redis_rig_migrate_begin(shared, slot, 0, 1);
-    /* Still there: answered by the old one. Not there: the new one is asked, and gets it. */
+    /* The old master replies for keys that it still has. Other keys are read and written on the
+     * new master. */
     assert_string_equal(redis_text(cluster, key, "GET", key, NULL), "here");
     assert_string_equal(redis_text(cluster, key, "SET", sibling, "there", NULL), "OK");
     assert_string_equal(redis_text(cluster, key, "GET", sibling, NULL), "there");
     hps_redis_cluster_stats(cluster, &stats);
     assert_int_equal(stats.n_ask, 2);
     assert_int_equal(stats.n_moved, 0);
-    /* Of two keys one is here and one there: nobody can answer until both are there. */
+    /* One key is on each master: both reply TRYAGAIN until one master has both keys. */
     struct redis_calls calls;
     redis_calls_init(&calls);
     redis_calls_add(&calls, key, "MGET", key, sibling, NULL);
     uint64_t until_us = redis_soon_us();
-    do { /* on a busy machine nobody may have answered in time */
+    do { /* on a busy machine no master may have replied in time */
         assert_int_equal(redis_calls_run(&calls, cluster, hps_clock_us() + 100 * 1000),
                          HPS_DEADLINE);
         assert_true(hps_clock_us() < until_us);
@@ -460,14 +463,14 @@ static void test_slot_when_it_moves_then_ask_and_moved_are_followed(void **state
     hps_redis_cluster_stats(cluster, &stats);
     assert_int_equal(stats.n_moved, 1);
     redis_calls_fini(&calls);
-    /* Back again, so that the cluster is as it was. */
+    /* Move the slot back for the next test. */
     hps_redis_rig_ask(shared, 1, "DEL %s %s", key, sibling);
     hps_redis_rig_migrate_begin(shared, slot, 1, 0);
     hps_redis_rig_migrate_end(shared, slot, 1, 0);
     assert_string_equal(redis_text(cluster, key, "GET", key, NULL), "(nil)");
 }
 
-static void test_replicas_when_they_may_be_read_then_they_are_and_writes_are_not(void **state)
+static void test_replicas_when_reads_are_allowed_then_they_serve_reads_but_no_writes(void **state)
 {
     struct hps_redis_node_stats nodes[8];
     const char *key = key_at(2, "read");
@@ -476,7 +479,7 @@ static void test_replicas_when_they_may_be_read_then_they_are_and_writes_are_not
     options.replica_reads = true;
     client_connect();
     assert_string_equal(redis_text(cluster, key, "SET", key, "1", NULL), "OK");
-    /* WAIT is for what its own connection has written. */
+    /* WAIT covers only the writes of its own connection. */
     assert_string_equal(hps_redis_rig_ask(shared, 2, "SET {%s}waited 1", key), "OK");
     assert_string_equal(hps_redis_rig_ask(shared, 2, "WAIT 1 60000"), "1");
     struct redis_calls calls;
@@ -498,26 +501,26 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CLIENT_TEST(test_standalone_when_opened_then_it_has_all_slots),
-        CLIENT_TEST(test_commands_when_some_err_then_each_has_its_own_answer),
-        CLIENT_TEST(test_commands_when_they_are_megabytes_then_writing_and_reading_go_on_together),
+        CLIENT_TEST(test_commands_when_some_fail_then_each_has_its_own_reply),
+        CLIENT_TEST(test_commands_when_larger_than_socket_buffers_then_writes_and_reads_overlap),
         CLIENT_TEST(test_unix_socket_when_named_then_it_is_used),
-        CLIENT_TEST(test_user_when_its_password_is_right_then_it_may_what_it_may),
-        CLIENT_TEST(test_user_when_it_may_not_ask_for_slots_then_a_server_on_its_own_serves_it),
-        CLIENT_TEST(test_user_when_its_password_is_wrong_then_unavailable_saying_so),
-        CLIENT_TEST(test_connection_when_the_server_has_too_many_then_that_is_said),
-        CLIENT_TEST(test_entries_when_they_were_away_then_all_are_found_again),
-        CLIENT_TEST(test_tls_when_the_port_is_for_none_then_that_is_said),
-        CLIENT_TEST(test_tls_when_both_show_certificates_then_it_is_spoken),
+        CLIENT_TEST(test_user_when_its_password_is_right_then_it_has_its_permissions),
+        CLIENT_TEST(test_user_when_cluster_slots_is_denied_then_a_standalone_server_works),
+        CLIENT_TEST(test_user_when_its_password_is_wrong_then_unavailable_naming_the_cause),
+        CLIENT_TEST(test_connection_when_the_server_has_too_many_clients_then_the_error_says_so),
+        CLIENT_TEST(test_entries_when_their_server_restarts_then_all_are_up_again),
+        CLIENT_TEST(test_tls_when_the_port_is_plain_then_the_error_says_so),
+        CLIENT_TEST(test_tls_when_both_sides_show_certificates_then_connected),
         CLIENT_TEST(test_memory_when_it_is_full_then_exhausted),
         CLIENT_TEST(test_options_when_wrong_then_invalid_naming_them),
     };
     const struct CMUnitTest cluster_tests[] = {
         CLIENT_TEST(test_cluster_when_one_address_is_given_then_all_nodes_are_found),
-        CLIENT_TEST(test_user_when_it_may_not_ask_a_cluster_for_slots_then_that_is_said),
+        CLIENT_TEST(test_user_when_a_cluster_denies_cluster_slots_then_the_error_says_so),
         CLIENT_TEST(test_cluster_when_entries_are_names_then_they_are_not_down),
         CLIENT_TEST(test_cluster_when_commands_are_of_many_slots_then_each_goes_to_its_node),
         CLIENT_TEST(test_slot_when_it_moves_then_ask_and_moved_are_followed),
-        CLIENT_TEST(test_replicas_when_they_may_be_read_then_they_are_and_writes_are_not),
+        CLIENT_TEST(test_replicas_when_reads_are_allowed_then_they_serve_reads_but_no_writes),
     };
     if (!hps_redis_rig_present()) {
         return HPS_REDIS_RIG_SKIP;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Slots of keys, the map of slots, redirections.
+ * Slots of keys, the slot map, redirections.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,15 +19,15 @@ static uint16_t slot(const char *key)
     return hps_redis_slot(key, strlen(key));
 }
 
-/* The first is the specification's check value, the others are what redis-server 7.0 answers to
- * CLUSTER KEYSLOT. */
+/* The first value is the check value in the specification. The rest are replies of redis-server
+ * 7.0 to CLUSTER KEYSLOT. */
 static void test_slot_when_a_key_has_a_tag_then_the_tag_decides(void **state)
 {
     (void)state;
     assert_int_equal(slot("123456789"), 0x31C3 % 16384);
     assert_int_equal(slot("foo"), 12182);
     assert_int_equal(slot("user1000"), slot("{user1000}.following"));
-    assert_int_equal(slot("foo{}{bar}"), 8363); /* an empty tag is none */
+    assert_int_equal(slot("foo{}{bar}"), 8363); /* an empty tag is ignored */
     assert_int_equal(slot("foo{{bar}}zap"), slot("{bar"));
     assert_int_equal(slot("foo{bar}{zap}"), slot("bar"));
     assert_int_equal(slot("foo{bar"), 15278);
@@ -66,7 +66,8 @@ static hps_status read_map(const char *text, struct listed *listed, struct hps_e
     return status;
 }
 
-static void test_map_when_it_has_metadata_and_unknown_hosts_then_every_node_is_told(void **state)
+static void test_map_when_it_has_metadata_and_unknown_hosts_then_every_node_is_reported(
+    void **state)
 {
     struct listed listed;
     (void)state;
@@ -82,7 +83,7 @@ static void test_map_when_it_has_metadata_and_unknown_hosts_then_every_node_is_t
                                      "101-16383 master 10.0.0.9:7003\n");
 }
 
-static void test_map_when_it_is_none_then_io_and_nothing_is_told(void **state)
+static void test_map_when_the_reply_is_no_map_then_io_and_no_node_is_reported(void **state)
 {
     static const char *const texts[] = {
         "+OK\r\n",
@@ -103,7 +104,7 @@ static void test_map_when_it_is_none_then_io_and_nothing_is_told(void **state)
     }
 }
 
-static void test_redirect_when_read_then_it_tells_who_and_for_how_long(void **state)
+static void test_redirect_when_read_then_it_has_the_address_and_the_kind(void **state)
 {
     struct hps_redis_redirect redirect;
     struct hps_addr asked;
@@ -131,9 +132,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slot_when_a_key_has_a_tag_then_the_tag_decides),
-        cmocka_unit_test(test_map_when_it_has_metadata_and_unknown_hosts_then_every_node_is_told),
-        cmocka_unit_test(test_map_when_it_is_none_then_io_and_nothing_is_told),
-        cmocka_unit_test(test_redirect_when_read_then_it_tells_who_and_for_how_long),
+        cmocka_unit_test(
+            test_map_when_it_has_metadata_and_unknown_hosts_then_every_node_is_reported),
+        cmocka_unit_test(test_map_when_the_reply_is_no_map_then_io_and_no_node_is_reported),
+        cmocka_unit_test(test_redirect_when_read_then_it_has_the_address_and_the_kind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
