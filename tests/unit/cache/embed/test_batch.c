@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lookups: limits, tickets and regions while the device is at work, and what is counted.
+ * Lookups of the embedding cache: limits, tickets and regions while the device works, and
+ * counting.
  */
 #include "tests/lib/embed_fixture.h"
 
@@ -63,7 +64,7 @@ static hps_status wait(struct hps_embed_ticket *ticket)
     return status;
 }
 
-static void test_submit_when_more_than_a_batch_takes_then_is_invalid(void **state)
+static void test_submit_when_larger_than_a_batch_then_invalid(void **state)
 {
     struct batch_fixture *fixture = *state;
     struct hps_embed_part parts[EMBED_QUERY_PARTS + 1];
@@ -74,14 +75,14 @@ static void test_submit_when_more_than_a_batch_takes_then_is_invalid(void **stat
     }
     assert_int_equal(hps_embed_submit(fixture->f.rig.cache, parts, EMBED_QUERY_PARTS + 1, &ticket),
                      HPS_INVALID);
-    parts[0].n = 4096; /* of 256 bytes: as much as the gather buffer has */
+    parts[0].n = 4096; /* 4096 rows of 256 bytes fill the gather buffer */
     assert_int_equal(hps_embed_submit(fixture->f.rig.cache, parts, 1, &ticket), HPS_OK);
     assert_int_equal(wait(ticket), HPS_OK);
     hps_embed_release(ticket);
     assert_int_equal(hps_embed_submit(fixture->f.rig.cache, parts, 2, &ticket), HPS_INVALID);
 }
 
-static void test_submit_when_nothing_is_asked_for_then_is_done_at_once(void **state)
+static void test_submit_when_it_has_no_keys_then_done_at_once(void **state)
 {
     struct batch_fixture *fixture = *state;
     struct hps_embed_ticket *none, *empty;
@@ -99,7 +100,7 @@ static void test_submit_when_nothing_is_asked_for_then_is_done_at_once(void **st
     hps_embed_release(empty);
 }
 
-static void test_submit_when_all_tickets_are_taken_then_says_again(void **state)
+static void test_submit_when_all_tickets_are_taken_then_again(void **state)
 {
     struct batch_fixture *fixture = *state;
     struct hps_embed_ticket *tickets[EMBED_QUERIES], *one_more;
@@ -109,7 +110,7 @@ static void test_submit_when_all_tickets_are_taken_then_says_again(void **state)
     }
     assert_int_equal(submit(fixture, 0, 10, &one_more), HPS_AGAIN);
     assert_int_equal(wait(tickets[2]), HPS_OK);
-    assert_int_equal(submit(fixture, 0, 10, &one_more), HPS_AGAIN); /* its hits may be read */
+    assert_int_equal(submit(fixture, 0, 10, &one_more), HPS_AGAIN); /* its hits are in use */
     hps_embed_release(tickets[2]);
     hps_status status;
     while ((status = submit(fixture, 2, 10, &one_more)) == HPS_AGAIN) {
@@ -121,7 +122,7 @@ static void test_submit_when_all_tickets_are_taken_then_says_again(void **state)
     }
 }
 
-static void test_submit_when_gather_buffer_is_full_then_says_again(void **state)
+static void test_submit_when_gather_buffer_is_full_then_again(void **state)
 {
     struct batch_fixture *fixture = *state;
     struct hps_embed_ticket *first, *second;
@@ -141,7 +142,8 @@ static void test_submit_when_gather_buffer_is_full_then_says_again(void **state)
     hps_embed_release(second);
 }
 
-/* n rows: few are stored by the kernel, many are copied out. */
+/* Free a region during a lookup of n rows. The kernel stores few rows itself; many rows are
+ * copied out. */
 static void free_region_under_way(struct batch_fixture *fixture, uint32_t n)
 {
     struct embed_fixture *f = &fixture->f;
@@ -159,23 +161,23 @@ static void free_region_under_way(struct batch_fixture *fixture, uint32_t n)
     assert_int_equal(hps_embed_region_free(region), HPS_AGAIN);
     hps_embed_release(ticket);
     hps_embed_advance(f->rig.cache);
-    assert_int_equal(hps_embed_region_free(region), HPS_AGAIN); /* it is still written to */
+    assert_int_equal(hps_embed_region_free(region), HPS_AGAIN); /* the device still writes to it */
     hps_device_sim_hold(f->device, false);
     while ((status = hps_embed_region_free(region)) == HPS_AGAIN) {
         hps_embed_advance(f->rig.cache);
     }
     assert_int_equal(status, HPS_OK);
-    hps_free_aligned(memory); /* a write that comes now is one to freed memory */
+    hps_free_aligned(memory); /* a later write would be a use after free */
     embed_drain(&f->rig);
 }
 
-static void test_region_when_freed_under_way_then_waits_for_the_last_event(void **state)
+static void test_region_when_freed_in_flight_then_again_until_the_last_event(void **state)
 {
     free_region_under_way(*state, 100);
     free_region_under_way(*state, 3000);
 }
 
-static void test_ticket_when_released_under_way_then_its_slot_is_not_used_again(void **state)
+static void test_ticket_when_released_in_flight_then_its_slot_is_not_reused(void **state)
 {
     struct batch_fixture *fixture = *state;
     struct hps_embed_ticket *ticket;
@@ -192,8 +194,9 @@ static void test_ticket_when_released_under_way_then_its_slot_is_not_used_again(
     hps_embed_release(ticket);
 }
 
-/* Batches are numbered by 32 bits, and what a ticket's last one left could be the next one's. */
-static void test_ticket_when_numbers_begin_again_then_is_not_done_early(void **state)
+/* Batch numbers have 32 bits. After a wrap, the old number of a ticket must not end its next
+ * batch early. */
+static void test_ticket_when_batch_numbers_wrap_then_is_not_done_early(void **state)
 {
     struct batch_fixture *fixture = *state;
     struct hps_embed_cache *cache = fixture->f.rig.cache;
@@ -219,15 +222,16 @@ static void test_ticket_when_numbers_begin_again_then_is_not_done_early(void **s
     hps_embed_release(first);
 }
 
-/* Rows that are not there are copied out with the others. */
-static void test_rows_when_missing_then_are_not_what_memory_held_before(void **state)
+/* Missing rows are copied out as zeros. */
+static void test_rows_when_missing_then_zeros(void **state)
 {
     struct batch_fixture *fixture = *state;
     const uint8_t *rows = fixture->f.rig.queries[0].host;
     struct hps_embed_ticket *ticket;
 
     for (uint32_t i = 0; i < 3000; i++) {
-        fixture->keys[i] = fixture->table.keys[0] + 1; /* they are random: it has none such */
+        fixture->keys[i] =
+            fixture->table.keys[0] + 1; /* keys are random: the table lacks this one */
     }
     assert_int_equal(submit(fixture, 0, 3000, &ticket), HPS_OK);
     assert_int_equal(wait(ticket), HPS_OK);
@@ -263,7 +267,7 @@ static void do_lookup(struct batch_fixture *fixture, uint32_t n)
     embed_drain(&fixture->f.rig);
 }
 
-static void test_sketch_when_every_key_is_counted_then_knows_how_often(void **state)
+static void test_sketch_when_every_key_is_counted_then_counts_are_right(void **state)
 {
     struct batch_fixture *fixture = *state;
 
@@ -302,7 +306,7 @@ static void test_sketch_when_sampled_then_counts_that_share_of_keys(void **state
     assert_in_range(fixture->table.range->n_counted, n / 8, n / 2);
 }
 
-static void test_row_when_asked_for_more_often_then_stays_and_pushes_others_out(void **state)
+static void test_row_when_used_more_often_then_stays_and_evicts_other_rows(void **state)
 {
     struct batch_fixture *fixture = *state;
     struct embed_rig *rig = &fixture->f.rig;
@@ -318,7 +322,8 @@ static void test_row_when_asked_for_more_often_then_stays_and_pushes_others_out(
     embed_keys_of_one_set(rig, 2000, 64, 1, keys, N + 2);
     embed_table_open_keys(rig, &table, 64, 2000, keys, N + 2);
     embed_change(rig, &table, HPS_EMBED_INSERT, ways, N); /* the set and its spill are full */
-    for (uint32_t round = 0; round < 6; round++) {        /* key 5 once, the others six times */
+    for (uint32_t round = 0; round < 6;
+         round++) { /* key 5 once, other cached keys at least six times */
         for (uint32_t i = 0; i < N + 2; i++) {
             fixture->keys[i] = keys[i == 5 && round > 0 ? 4 : i == N && round > 2 ? N + 1 : i];
         }
@@ -330,10 +335,10 @@ static void test_row_when_asked_for_more_often_then_stays_and_pushes_others_out(
         hps_embed_release(ticket);
         embed_drain(rig);
     }
-    embed_change(rig, &table, HPS_EMBED_INSERT, (uint32_t[]){N, N + 1}, 2); /* 3 and 9 times */
+    embed_change(rig, &table, HPS_EMBED_INSERT, (uint32_t[]){N, N + 1}, 2); /* used 3 and 9 times */
     embed_drain(rig);
     hps_embed_range_usage(table.range, &usage);
-    assert_int_equal(usage.n_evicted, 2); /* the first in place of 5, the other in place of that */
+    assert_int_equal(usage.n_evicted, 2); /* first for 5, second for the first */
     assert_int_equal(usage.n_refused, 0);
     table.versions[5] = table.versions[N] = 0;
     embed_lookup_all(rig, &table);
@@ -342,10 +347,10 @@ static void test_row_when_asked_for_more_often_then_stays_and_pushes_others_out(
     embed_drain(rig);
     hps_embed_range_usage(table.range, &usage);
     assert_int_equal(usage.n_refused, 2);
-    embed_change(rig, &table, HPS_EMBED_INSERT_WANTED, (uint32_t[]){5}, 1); /* once */
+    embed_change(rig, &table, HPS_EMBED_INSERT_WANTED, (uint32_t[]){5}, 1); /* used once */
     embed_drain(rig);
     hps_embed_range_usage(table.range, &usage);
-    assert_int_equal(usage.n_evicted, 3); /* one of those that were asked for six times */
+    assert_int_equal(usage.n_evicted, 3); /* a key that was used six times */
     assert_int_equal(usage.n_refused, 2);
     assert_int_equal(usage.n_rows, N);
     embed_table_close(&table);
@@ -355,18 +360,18 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-        TEST(test_submit_when_more_than_a_batch_takes_then_is_invalid),
-        TEST(test_submit_when_nothing_is_asked_for_then_is_done_at_once),
-        TEST(test_submit_when_all_tickets_are_taken_then_says_again),
-        TEST(test_submit_when_gather_buffer_is_full_then_says_again),
-        TEST(test_region_when_freed_under_way_then_waits_for_the_last_event),
-        TEST(test_ticket_when_released_under_way_then_its_slot_is_not_used_again),
-        TEST(test_ticket_when_numbers_begin_again_then_is_not_done_early),
-        TEST(test_rows_when_missing_then_are_not_what_memory_held_before),
-        TEST(test_sketch_when_every_key_is_counted_then_knows_how_often),
+        TEST(test_submit_when_larger_than_a_batch_then_invalid),
+        TEST(test_submit_when_it_has_no_keys_then_done_at_once),
+        TEST(test_submit_when_all_tickets_are_taken_then_again),
+        TEST(test_submit_when_gather_buffer_is_full_then_again),
+        TEST(test_region_when_freed_in_flight_then_again_until_the_last_event),
+        TEST(test_ticket_when_released_in_flight_then_its_slot_is_not_reused),
+        TEST(test_ticket_when_batch_numbers_wrap_then_is_not_done_early),
+        TEST(test_rows_when_missing_then_zeros),
+        TEST(test_sketch_when_every_key_is_counted_then_counts_are_right),
         TEST(test_sketch_when_it_has_counted_enough_then_is_halved),
         TEST(test_sketch_when_sampled_then_counts_that_share_of_keys),
-        TEST(test_row_when_asked_for_more_often_then_stays_and_pushes_others_out),
+        TEST(test_row_when_used_more_often_then_stays_and_evicts_other_rows),
 #undef TEST
     };
     return cmocka_run_group_tests_name("embed_batch", tests, NULL, NULL);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The device is lost at every piece of work in turn, is not there in time, or has too little
- * memory: everything answers DATA_LOSS from then on, nothing hangs, leaks or is written after it
- * was freed.
+ * The device is lost at each operation in turn, makes no progress for too long, or has too
+ * little memory. From then on all calls return DATA_LOSS. No call hangs, no memory leaks, and
+ * freed memory is never written.
  */
 #include <string.h>
 
@@ -16,7 +16,7 @@
 enum { N_KEYS = 50, ROW_BYTES = 128, REGION_BYTES = 128 << 10, N_LOOKUPS = 6 };
 
 #if defined(HPS_TSAN)
-enum { STEP = 4 }; /* slow, and what it looks for is the same at most of them */
+enum { STEP = 4 }; /* TSan is slow, and most steps find the same */
 #else
 enum { STEP = 1 };
 #endif
@@ -28,14 +28,14 @@ struct scene {
     struct hps_embed_region *region;
     uint8_t *memory;
     struct hps_embed_ticket *tickets[2];
-    uint64_t offset; /* in the region: lookups under way must not share what they write to */
+    uint64_t offset; /* in the region: lookups in flight must write to different rows */
     hps_key keys[N_KEYS];
     uint8_t rows[N_KEYS * ROW_BYTES];
     struct hps_error err;
     bool lost;
 };
 
-/* Note a loss: it is for ever. True: this call was not one that failed by it. */
+/* Record a loss, which is permanent. Returns false if this call failed because of it. */
 static bool fine(struct scene *scene, hps_status status)
 {
     assert_true(status == HPS_OK || status == HPS_AGAIN || status == HPS_DATA_LOSS);
@@ -103,8 +103,8 @@ static void open_ranges(struct scene *scene)
     }
 }
 
-/* Lookups, mapped and gathered in turn, beside changes and ranges that go; until the loss, and a
- * little on. */
+/* Run lookups with changes of both ranges. Every second lookup is mapped, every other one
+ * gathered. */
 static void play(struct scene *scene)
 {
     for (unsigned i = 0; i < N_LOOKUPS && scene->ranges[1] != NULL; i++) {
@@ -132,7 +132,7 @@ static void close_scene(struct scene *scene)
         hps_embed_advance(scene->cache);
     }
     assert_int_equal(status, HPS_OK);
-    hps_free_aligned(scene->memory); /* a write that comes now is one to freed memory */
+    hps_free_aligned(scene->memory); /* a later write would be a use after free */
     hps_embed_cache_close(scene->cache);
     hps_device_close(scene->device);
 }
@@ -156,7 +156,7 @@ static struct hps_embed_cache_config small_config(void)
     struct hps_embed_cache_config config = fixture_config();
     config.arena_bytes = 256 << 10;
     config.mapped_bytes_max = 1024;
-    config.n_batches = N_LOOKUPS; /* released ones may still be under way */
+    config.n_batches = N_LOOKUPS; /* released batches may still be in flight */
     return config;
 }
 
@@ -176,7 +176,7 @@ static hps_status open_cache(struct scene *scene, const struct hps_embed_cache_c
     return status;
 }
 
-/* True: the device was lost on the way. */
+/* Returns whether the device was lost. */
 static bool lose_at(uint64_t n, uint32_t delay_us_max)
 {
     const struct hps_embed_cache_config config = small_config();
@@ -199,17 +199,17 @@ static bool lose_at(uint64_t n, uint32_t delay_us_max)
     return lost;
 }
 
-static void test_cache_when_device_is_lost_at_any_work_then_says_so_and_ends(void **state)
+static void test_cache_when_device_is_lost_at_any_operation_then_data_loss_and_no_hang(void **state)
 {
     uint64_t n = 1;
     (void)state;
     while (lose_at(n, n % 3 == 0 ? 50 : 0)) {
         n += STEP;
     }
-    assert_true(n > 30); /* a scene is about that much work */
+    assert_true(n > 30); /* a scene has about this many operations */
 }
 
-static void test_cache_when_device_stands_still_for_too_long_then_gives_it_up(void **state)
+static void test_cache_when_device_makes_no_progress_until_the_timeout_then_data_loss(void **state)
 {
     struct hps_embed_cache_config config = small_config();
     struct scene *scene = hps_calloc(1, sizeof(*scene));
@@ -224,7 +224,7 @@ static void test_cache_when_device_stands_still_for_too_long_then_gives_it_up(vo
     while (!hps_embed_idle(scene->cache)) {
         hps_embed_advance(scene->cache);
     }
-    hps_clock_advance(5000); /* nothing is under way: no sign is missed */
+    hps_clock_advance(5000); /* the device has no work, so none is late */
     hps_embed_advance(scene->cache);
     hps_device_sim_hold(scene->device, true);
     assert_int_equal(submit(scene, 0, N_KEYS), HPS_OK);
@@ -236,7 +236,7 @@ static void test_cache_when_device_stands_still_for_too_long_then_gives_it_up(vo
     assert_int_equal(submit(scene, 1, 1), HPS_DATA_LOSS);
     scene->lost = true;
     stage(scene, HPS_EMBED_UPDATE);
-    assert_true(hps_embed_idle(scene->cache)); /* nobody waits for it */
+    assert_true(hps_embed_idle(scene->cache)); /* no change waits for the device */
     hps_device_sim_hold(scene->device, false);
     close_scene(scene);
     hps_clock_real();
@@ -253,7 +253,7 @@ static hps_status launch_slowly(struct hps_stream_q *stream, const struct hps_ke
     return launch(stream, kernel, n_blocks, args);
 }
 
-static void test_cache_when_the_driver_takes_long_to_take_work_then_waits_for_it(void **state)
+static void test_cache_when_a_launch_takes_longer_than_the_timeout_then_not_lost(void **state)
 {
     struct hps_embed_cache_config config = small_config();
     struct scene *scene = hps_calloc(1, sizeof(*scene));
@@ -271,7 +271,7 @@ static void test_cache_when_the_driver_takes_long_to_take_work_then_waits_for_it
     hps_device_sim_hold(scene->device, true);
     assert_int_equal(submit(scene, 0, N_KEYS), HPS_OK);
     assert_int_equal(hps_embed_poll(scene->tickets[0]), HPS_AGAIN);
-    stage(scene, HPS_EMBED_INSERT); /* two slices */
+    stage(scene, HPS_EMBED_INSERT); /* needs two slices */
     assert_int_equal(submit(scene, 1, 3), HPS_OK);
     assert_int_equal(hps_embed_poll(scene->tickets[1]), HPS_AGAIN);
     hps_device_sim_hold(scene->device, false);
@@ -281,7 +281,7 @@ static void test_cache_when_the_driver_takes_long_to_take_work_then_waits_for_it
     hps_free(scene);
 }
 
-static void test_advance_when_only_changes_are_under_way_then_gives_up_too(void **state)
+static void test_advance_when_only_changes_are_in_flight_then_the_timeout_applies(void **state)
 {
     struct hps_embed_cache_config config = small_config();
     struct scene *scene = hps_calloc(1, sizeof(*scene));
@@ -303,8 +303,8 @@ static void test_advance_when_only_changes_are_under_way_then_gives_up_too(void 
     hps_free(scene);
 }
 
-/* What no list of the cache's names any more, and no event will ever end. */
-static void test_close_when_a_retired_range_was_asked_for_then_leaves_nothing(void **state)
+/* A retired range is in no list of the cache, and after the loss no event ends its lookup. */
+static void test_close_when_a_lookup_of_a_retired_range_is_lost_then_no_leak(void **state)
 {
     const struct hps_embed_cache_config config = small_config();
     (void)state;
@@ -325,7 +325,7 @@ static void test_close_when_a_retired_range_was_asked_for_then_leaves_nothing(vo
     hps_fault_heap_remove();
 }
 
-static void test_open_when_memory_is_short_then_names_what_is_needed(void **state)
+static void test_open_when_memory_is_short_then_the_error_names_the_needed_bytes(void **state)
 {
     struct hps_embed_cache_config config = small_config();
     struct scene *scene = hps_calloc(1, sizeof(*scene));
@@ -341,7 +341,7 @@ static void test_open_when_memory_is_short_then_names_what_is_needed(void **stat
     hps_free(scene);
 }
 
-/* All that allocates: opening, a range, a region, work given to a device. */
+/* Make all calls that allocate: open a device and a cache, create a range and a region. */
 static void scarce(void *ctx)
 {
     const struct hps_embed_range_config range_config = {ROW_BYTES, 1000, 64 << 10};
@@ -368,13 +368,13 @@ static void scarce(void *ctx)
     hps_device_close(device);
 }
 
-static void test_open_when_the_heap_fails_anywhere_then_leaves_nothing(void **state)
+static void test_open_when_the_heap_fails_anywhere_then_no_leak(void **state)
 {
     (void)state;
     assert_true(hps_fault_heap_run(scarce, NULL) > 30);
 }
 
-static void test_open_when_settings_are_impossible_then_names_them(void **state)
+static void test_open_when_settings_are_impossible_then_the_error_names_them(void **state)
 {
     struct hps_embed_cache_config config = small_config();
     struct scene *scene = hps_calloc(1, sizeof(*scene));
@@ -395,14 +395,15 @@ static void test_open_when_settings_are_impossible_then_names_them(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cache_when_device_is_lost_at_any_work_then_says_so_and_ends),
-        cmocka_unit_test(test_cache_when_device_stands_still_for_too_long_then_gives_it_up),
-        cmocka_unit_test(test_cache_when_the_driver_takes_long_to_take_work_then_waits_for_it),
-        cmocka_unit_test(test_advance_when_only_changes_are_under_way_then_gives_up_too),
-        cmocka_unit_test(test_close_when_a_retired_range_was_asked_for_then_leaves_nothing),
-        cmocka_unit_test(test_open_when_memory_is_short_then_names_what_is_needed),
-        cmocka_unit_test(test_open_when_the_heap_fails_anywhere_then_leaves_nothing),
-        cmocka_unit_test(test_open_when_settings_are_impossible_then_names_them),
+        cmocka_unit_test(
+            test_cache_when_device_is_lost_at_any_operation_then_data_loss_and_no_hang),
+        cmocka_unit_test(test_cache_when_device_makes_no_progress_until_the_timeout_then_data_loss),
+        cmocka_unit_test(test_cache_when_a_launch_takes_longer_than_the_timeout_then_not_lost),
+        cmocka_unit_test(test_advance_when_only_changes_are_in_flight_then_the_timeout_applies),
+        cmocka_unit_test(test_close_when_a_lookup_of_a_retired_range_is_lost_then_no_leak),
+        cmocka_unit_test(test_open_when_memory_is_short_then_the_error_names_the_needed_bytes),
+        cmocka_unit_test(test_open_when_the_heap_fails_anywhere_then_no_leak),
+        cmocka_unit_test(test_open_when_settings_are_impossible_then_the_error_names_them),
     };
     return cmocka_run_group_tests_name("embed_loss", tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the embedding cache keeps: its hit rate on a trace, beside those of a model of its policy
- * and of LRU with as many rows on the same trace.
+ * Hit rate of the embedding cache on a trace, compared with a model of its policy and with LRU.
+ * All three have the same number of rows and the same trace.
  */
 #include "base/heap.h"
 #include "cache/embed/kernels.h"
@@ -15,8 +15,8 @@ enum {
     ROW_BYTES = 4,
     N_SLOTS = 800,
     WAYS = HPS_EMBED_KERNEL_WAYS,
-    SETS_WINDOW = 40,      /* counts per slot, then all are halved */
-    POLICY_SETS_SEED = 42, /* of where keys go, as in the cache's configuration */
+    SETS_WINDOW = 40,      /* counts per slot before all counts are halved */
+    POLICY_SETS_SEED = 42, /* the seed of the sets in the cache's configuration */
 };
 
 #define POINTS_MAX 0.3
@@ -24,23 +24,22 @@ enum {
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
-/* A cache of `capacity` rows that holds no rows: of keys below N_KEYS it is known which are there.
- */
+/* A cache of `capacity` rows that stores no rows. `there` marks the cached keys below N_KEYS. */
 struct policy {
     const struct policy_kind *kind;
     uint32_t capacity, n_keys;
     uint32_t *slots; /* [capacity] keys, NONE where a slot is empty */
     bool there[N_KEYS];
-    uint8_t *sketch; /* [HPS_EMBED_SKETCH_ROWS][n_cells], of policy_sets */
+    uint8_t *sketch; /* [HPS_EMBED_SKETCH_ROWS][n_cells], for policy_sets */
     uint32_t n_cells, n_counted;
-    uint64_t touched[N_KEYS]; /* when it was last asked for or came, of policy_lru */
+    uint64_t touched[N_KEYS]; /* time of the last request or insertion, for policy_lru */
     uint64_t now;
 };
 
-/* It is asked for a key; if the key is not there it is inserted, then or later. */
+/* touch: record a request for a key. insert: cache a missing key, immediately or later. */
 struct policy_kind {
     void (*touch)(struct policy *policy, uint32_t key);
-    void (*insert)(struct policy *policy, uint32_t key); /* it is not there */
+    void (*insert)(struct policy *policy, uint32_t key); /* the key must be missing */
 };
 
 static uint8_t *sets_cell(const struct policy *policy, uint32_t row, uint32_t key)
@@ -110,9 +109,9 @@ static void sets_insert(struct policy *policy, uint32_t key)
     }
 }
 
-/* What the embedding cache on a device does, key by key: 8-way sets; a newcomer takes an empty way,
- * or that of the key that a sketch of past requests has seen least, if it has seen the newcomer
- * more often. Capacity: a multiple of 8, 16 or more. */
+/* A model of the cache on a device, key by key, with 8-way sets. A new key takes an empty way.
+ * In a full set, it replaces the key with the least count in the sketch, if its own count is
+ * higher. Capacity: a multiple of 8, at least 16. */
 static const struct policy_kind policy_sets = {sets_touch, sets_insert};
 
 static void lru_touch(struct policy *policy, uint32_t key)
@@ -136,7 +135,7 @@ static void lru_insert(struct policy *policy, uint32_t key)
     policy->touched[key] = ++policy->now;
 }
 
-/* Least recently used goes: the floor. */
+/* Evict the least recently used key: the lower bound. */
 static const struct policy_kind policy_lru = {lru_touch, lru_insert};
 
 static struct policy *policy_new(const struct policy_kind *kind, uint32_t capacity)
@@ -172,7 +171,7 @@ static bool policy_touch(struct policy *policy, uint32_t key)
 
 static void policy_insert(struct policy *policy, uint32_t key)
 {
-    if (!policy->there[key]) { /* a batch may name a key twice */
+    if (!policy->there[key]) { /* a batch may have a key twice */
         policy->kind->insert(policy, key);
     }
 }
@@ -184,13 +183,13 @@ static void request(struct policy *policy, uint32_t key)
     }
 }
 
-static void test_sets_when_full_then_a_newcomer_must_be_asked_for_more_often(void **state)
+static void test_sets_when_full_then_a_new_key_needs_more_requests(void **state)
 {
     struct policy *policy = policy_new(&policy_sets, 16);
     uint32_t n = 0;
 
     (void)state;
-    for (uint32_t key = 0; key < 100; key++) { /* more than have a place; each once */
+    for (uint32_t key = 0; key < 100; key++) { /* more keys than ways, each requested once */
         request(policy, key);
     }
     for (uint32_t key = 0; key < 100; key++) {
@@ -202,7 +201,8 @@ static void test_sets_when_full_then_a_newcomer_must_be_asked_for_more_often(voi
     while (policy->there[out]) {
         out++;
     }
-    for (uint32_t i = 0; i < 20; i++) { /* others may have been counted as if they were it */
+    for (uint32_t i = 0; i < 20;
+         i++) { /* 20 times: hash collisions may have raised the counts of other keys */
         request(policy, out);
     }
     assert_true(policy->there[out]);
@@ -210,7 +210,7 @@ static void test_sets_when_full_then_a_newcomer_must_be_asked_for_more_often(voi
     policy_free(policy);
 }
 
-static void test_lru_when_full_then_the_least_recent_goes(void **state)
+static void test_lru_when_full_then_the_least_recent_is_evicted(void **state)
 {
     struct policy *policy = policy_new(&policy_lru, 16);
 
@@ -229,7 +229,8 @@ static void test_lru_when_full_then_the_least_recent_goes(void **state)
 
 /* ---- the cache ------------------------------------------------------------------------------- */
 
-/* Look keys up; the missing ones are left in front. The counts are in when it returns. */
+/* Look up a batch and move its missing keys to the front of `keys`. All counts are updated on
+ * return. */
 static uint32_t missing(struct embed_fixture *f, struct hps_embed_range *range, hps_key *keys)
 {
     struct hps_embed_part part = {.range = range,
@@ -278,7 +279,7 @@ static double replay_cache(struct embed_fixture *f, struct hps_embed_range *rang
                              HPS_OK);
         }
         assert_int_equal(n_taken, n);
-        embed_drain(&f->rig); /* else the next batch is counted before these are judged */
+        embed_drain(&f->rig); /* so that insertions precede the next counts */
     }
     return percent(n_missed);
 }
@@ -305,7 +306,7 @@ static double replay_policy(const struct policy_kind *kind, uint32_t capacity,
     return percent(n_missed);
 }
 
-static void test_hit_rate_when_every_key_is_counted_then_is_that_of_the_policy(void **state)
+static void test_hit_rate_when_every_key_is_counted_then_equal_to_the_model(void **state)
 {
     struct hps_embed_cache_config config = fixture_config();
     struct hps_embed_range_config range_config = {
@@ -340,9 +341,9 @@ static void test_hit_rate_when_every_key_is_counted_then_is_that_of_the_policy(v
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sets_when_full_then_a_newcomer_must_be_asked_for_more_often),
-        cmocka_unit_test(test_lru_when_full_then_the_least_recent_goes),
-        cmocka_unit_test(test_hit_rate_when_every_key_is_counted_then_is_that_of_the_policy),
+        cmocka_unit_test(test_sets_when_full_then_a_new_key_needs_more_requests),
+        cmocka_unit_test(test_lru_when_full_then_the_least_recent_is_evicted),
+        cmocka_unit_test(test_hit_rate_when_every_key_is_counted_then_equal_to_the_model),
     };
     return cmocka_run_group_tests_name("embed_policy", tests, NULL, NULL);
 }

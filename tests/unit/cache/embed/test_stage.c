@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Changes: what is kept out, what counts of repeated keys, and what happens where there is no room.
+ * Changes: rejected keys, repeated keys, and full rings and slices.
  */
 #include "tests/lib/embed_fixture.h"
 
@@ -36,7 +36,7 @@ static void make_rows(const struct embed_table *table, uint8_t *rows, uint32_t n
     }
 }
 
-static void test_insertion_when_guard_refuses_keys_then_only_the_others_come_in(void **state)
+static void test_insertion_when_guard_refuses_keys_then_only_other_keys_are_inserted(void **state)
 {
     struct embed_fixture *f = *state;
     struct hps_insert_guard guard = {even_is_fresh, NULL};
@@ -58,7 +58,7 @@ static void test_insertion_when_guard_refuses_keys_then_only_the_others_come_in(
     embed_expect_counts(&f->rig, &table);
     hps_embed_range_usage(table.range, &usage);
     assert_int_equal(usage.n_stale, 10);
-    /* an update asks nobody */
+    /* an update does not use the guard */
     assert_int_equal(hps_embed_stage(f->rig.cache, table.range, HPS_EMBED_UPDATE, table.keys, rows,
                                      20, &guard, &n_taken),
                      HPS_OK);
@@ -89,13 +89,13 @@ static void test_stage_when_keys_repeat_then_the_last_row_counts(void **state)
     embed_table_close(&table);
 }
 
-/* Rows fill the staging ring while the device stands still: the front is taken, then nothing, and
- * when the device has gone on the rest. */
-static void test_stage_when_full_then_takes_the_front_and_later_the_rest(void **state)
+/* While the device is held, rows fill the staging ring: the first call takes some rows, the next
+ * call takes none. After the device continues, a call takes the rest. */
+static void test_stage_when_full_then_takes_the_first_rows_and_later_the_rest(void **state)
 {
     struct embed_fixture *f = *state;
     struct embed_table table;
-    uint32_t n_taken, n = 400; /* of which 256 fit */
+    uint32_t n_taken, n = 400; /* 256 of them fit */
 
     embed_table_open(&f->rig, &table, ROW_BYTES, 1000, n, 0);
     uint8_t *rows = hps_alloc((size_t)n * ROW_BYTES);
@@ -128,8 +128,8 @@ static void test_stage_when_full_then_takes_the_front_and_later_the_rest(void **
     embed_table_close(&table);
 }
 
-/* Erasures need no room for rows, but slices, of which there are few: each advance begins one. */
-static void test_stage_when_all_slices_are_under_way_then_says_again(void **state)
+/* Erasures need no space for rows, but each advance begins a slice, and slices are few. */
+static void test_stage_when_all_slices_are_in_flight_then_again(void **state)
 {
     struct embed_fixture *f = *state;
     struct embed_table table;
@@ -151,8 +151,8 @@ static void test_stage_when_all_slices_are_under_way_then_says_again(void **stat
     embed_table_close(&table);
 }
 
-/* More ranges than a slice names, and more changes than it holds, in one go. */
-static void test_stage_when_a_slice_is_full_then_goes_on_in_the_next(void **state)
+/* More ranges and more changes than one slice holds. */
+static void test_stage_when_a_slice_is_full_then_continues_in_the_next(void **state)
 {
     enum { N_TABLES = HPS_EMBED_SLICE_RANGES + 3 };
     struct embed_fixture *f = *state;
@@ -178,7 +178,7 @@ static void test_stage_when_a_slice_is_full_then_goes_on_in_the_next(void **stat
     hps_free(ranges);
 }
 
-static void test_stage_when_range_is_retired_then_takes_all_and_does_nothing(void **state)
+static void test_stage_when_range_is_retired_then_takes_and_ignores_all(void **state)
 {
     struct embed_fixture *f = *state;
     struct embed_table table;
@@ -200,12 +200,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-        TEST(test_insertion_when_guard_refuses_keys_then_only_the_others_come_in),
+        TEST(test_insertion_when_guard_refuses_keys_then_only_other_keys_are_inserted),
         TEST(test_stage_when_keys_repeat_then_the_last_row_counts),
-        TEST(test_stage_when_full_then_takes_the_front_and_later_the_rest),
-        TEST(test_stage_when_all_slices_are_under_way_then_says_again),
-        TEST(test_stage_when_a_slice_is_full_then_goes_on_in_the_next),
-        TEST(test_stage_when_range_is_retired_then_takes_all_and_does_nothing),
+        TEST(test_stage_when_full_then_takes_the_first_rows_and_later_the_rest),
+        TEST(test_stage_when_all_slices_are_in_flight_then_again),
+        TEST(test_stage_when_a_slice_is_full_then_continues_in_the_next),
+        TEST(test_stage_when_range_is_retired_then_takes_and_ignores_all),
 #undef TEST
     };
     return cmocka_run_group_tests_name("embed_stage", tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lookups of a gpu tier whose rows are not wanted as they are stored, on the simulated device: in
- * more batches than one, of bags that no batch takes, beside a device that is lost.
+ * Lookups of a gpu tier that convert or pool rows, on the simulated device: several batches,
+ * bags that exceed a batch, and a lost device.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -23,7 +23,7 @@
 enum {
     N_TABLES = 3,
     DIM = 33,
-    N_KEYS = 200, /* of each table, all cached */
+    N_KEYS = 200, /* of each table; all are cached, except in the last table */
     BATCH_KEYS = 64,
     KEYS_MAX = 2000,
     BAGS_MAX = 400,
@@ -32,7 +32,7 @@ enum {
     GIVE_UP_US = 60 * 1000 * 1000
 };
 
-/* The last one is not cached. */
+/* The last table is not cached. */
 static const enum hps_dtype dtypes[N_TABLES] = {HPS_DTYPE_FP32, HPS_DTYPE_INT8_ROWWISE_F16,
                                                 HPS_DTYPE_FP16};
 
@@ -145,7 +145,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- running a lookup ------------------------------------------------------------------------ */
 
 static void on_done(struct hps_gpu_lookup *lookup)
 {
@@ -177,7 +177,8 @@ static void ask(uint32_t n_parts, size_t bytes)
     assert_int_equal(hps_gpu_lookup(&rig.lookup), HPS_OK);
 }
 
-/* Bags of these sizes, of any keys but of number `none` one that nobody has. Returns the keys. */
+/* Make bags of these sizes with random keys. Bag number `none` gets one key that no table has.
+ * Returns the number of keys. */
 static uint32_t make_bags(const uint32_t *sizes, uint32_t n_bags, uint32_t none)
 {
     rig.offsets[0] = 0;
@@ -238,7 +239,7 @@ static bool bit(const uint32_t *bits, uint32_t i)
     return (bits[i / 32] >> i % 32 & 1) != 0;
 }
 
-/* Whole are bags with keys, that a batch takes, but for number `none`. */
+/* A bag is complete if it has keys, fits into a batch and is not number `none`. */
 static void check_part(const struct hps_gpu_part *part, uint32_t none)
 {
     memset(rig.whole, 0xff, sizeof(rig.whole));
@@ -263,13 +264,13 @@ static void check_part(const struct hps_gpu_part *part, uint32_t none)
 
 enum { NO_BAG = UINT32_MAX };
 
-static void test_bags_when_of_many_batches_then_each_is_added_in_one(void **state)
+static void test_bags_when_they_need_many_batches_then_each_is_pooled_in_one_batch(void **state)
 {
     (void)state;
     uint32_t sizes[BAGS_MAX];
 
     for (uint32_t b = 0; b < BAGS_MAX; b++) {
-        sizes[b] = random_below(9); /* some are empty; no bit of theirs begins a word */
+        sizes[b] = random_below(9); /* some bags are empty; hit bits of bags are not word-aligned */
     }
     make_bags(sizes, BAGS_MAX, 77);
     for (uint32_t t = 0; t + 1 < N_TABLES; t++) {
@@ -283,7 +284,7 @@ static void test_bags_when_of_many_batches_then_each_is_added_in_one(void **stat
     check_part(&rig.parts[1], sizes[77] > 0 ? 77 : NO_BAG);
 }
 
-static void test_bags_when_no_batch_takes_one_then_others_are_answered(void **state)
+static void test_bags_when_one_exceeds_a_batch_then_other_bags_are_pooled(void **state)
 {
     (void)state;
     static const uint32_t sizes[] = {3, BATCH_KEYS + 1, BATCH_KEYS, 0, 1, 1000, 0, 500, 2};
@@ -307,7 +308,7 @@ static void test_bags_when_no_batch_takes_one_then_others_are_answered(void **st
     check_part(&rig.parts[0], NO_BAG);
 }
 
-static void test_bags_when_their_table_is_not_cached_then_none_is_answered(void **state)
+static void test_bags_when_their_table_is_not_cached_then_none_is_pooled(void **state)
 {
     (void)state;
     static const uint32_t sizes[] = {3, 4};
@@ -323,8 +324,8 @@ static void test_bags_when_their_table_is_not_cached_then_none_is_answered(void 
     check_part(&rig.parts[1], NO_BAG);
 }
 
-/* Columns of one matrix: bags of one table, converted rows of the other, and rows as they are. */
-static void test_parts_when_rows_lie_apart_then_nothing_between_is_touched(void **state)
+/* Columns of one matrix: bags of one table, converted rows of another, and rows as stored. */
+static void test_parts_when_rows_have_gaps_then_gaps_are_not_written(void **state)
 {
     (void)state;
     enum { N = 150, STRIDE = (3 * DIM + 2) * 4 };
@@ -367,7 +368,7 @@ static void test_parts_when_rows_lie_apart_then_nothing_between_is_touched(void 
     }
 }
 
-static void test_bags_when_the_device_is_lost_then_says_so(void **state)
+static void test_bags_when_the_device_is_lost_then_data_loss(void **state)
 {
     (void)state;
     uint32_t sizes[BAGS_MAX];
@@ -379,10 +380,10 @@ static void test_bags_when_the_device_is_lost_then_says_so(void **state)
     rig.parts[0] = pooled_part(1, BAGS_MAX, HPS_DTYPE_FP32, HPS_POOLING_MEAN, 0);
     ask(1, BAGS_MAX * DIM * sizeof(float));
     wait_done();
-    check_part(&rig.parts[0], NO_BAG); /* and with that all rows are there */
+    check_part(&rig.parts[0], NO_BAG); /* so the device has all rows */
     hps_device_sim_hold(rig.tier->device, true);
     ask(1, BAGS_MAX * DIM * sizeof(float));
-    hps_device_sim_fail(rig.tier->device, 3); /* one of the first batches' kernels, or their end */
+    hps_device_sim_fail(rig.tier->device, 3); /* a kernel or the end of one of the first batches */
     hps_device_sim_hold(rig.tier->device, false);
     wait_done();
     assert_int_equal(rig.lookup.status, HPS_DATA_LOSS);
@@ -393,11 +394,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-        TEST(test_bags_when_of_many_batches_then_each_is_added_in_one),
-        TEST(test_bags_when_no_batch_takes_one_then_others_are_answered),
-        TEST(test_bags_when_their_table_is_not_cached_then_none_is_answered),
-        TEST(test_parts_when_rows_lie_apart_then_nothing_between_is_touched),
-        TEST(test_bags_when_the_device_is_lost_then_says_so),
+        TEST(test_bags_when_they_need_many_batches_then_each_is_pooled_in_one_batch),
+        TEST(test_bags_when_one_exceeds_a_batch_then_other_bags_are_pooled),
+        TEST(test_bags_when_their_table_is_not_cached_then_none_is_pooled),
+        TEST(test_parts_when_rows_have_gaps_then_gaps_are_not_written),
+        TEST(test_bags_when_the_device_is_lost_then_data_loss),
 #undef TEST
     };
     return cmocka_run_group_tests_name("gpu_bags", tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gpu tier on the simulated device: what is asked together, changed in between, does not fit,
- * or is lost.
+ * The gpu tier on the simulated device: batched lookups, changes between lookups, caches that
+ * exceed the memory, and lost devices.
  */
 #include "cache/device/sim/sim.h"
 #include "cache/gpu/tier.h"
@@ -46,7 +46,7 @@ static struct rig {
     struct hps_gpu_space *space;
 } rig;
 
-/* How rows are inserted, and what became of the last ones. */
+/* Options of the next insertion, and the report of the last one. */
 static struct hps_gpu_insertion how;
 static struct hps_insert_report report;
 
@@ -77,8 +77,8 @@ static struct hps_gpu_tier *open_device(int index, uint64_t arena_bytes, uint32_
     return tier;
 }
 
-/* It has the processors only that others leave it. */
-static void test_open_when_the_device_is_simulated_then_a_minute_is_no_stall(void **state)
+/* The simulated device uses CPUs that other processes share, so it may stall for long. */
+static void test_open_when_the_device_is_simulated_then_the_stall_limit_is_a_minute(void **state)
 {
     (void)state;
     rig.tier = open_device(0, 16 << 20, 0, 0, 0);
@@ -137,7 +137,7 @@ static void open_all(void)
     open_with(16 << 20, 0, 0);
 }
 
-/* Of all caches of a space. */
+/* Size of all caches of a space. */
 static uint64_t all_bytes(void)
 {
     return hps_gpu_share_bytes(rig.tables, rig.shares, N_TABLES);
@@ -150,7 +150,7 @@ static void make_row(uint8_t *row, uint32_t table, hps_key key, uint8_t version)
     }
 }
 
-/* Rows of keys [first, first + n) as `version` has them. */
+/* Rows of keys [first, first + n) in this version. */
 static uint8_t *make_rows(uint32_t table, hps_key first, uint32_t n, uint8_t version)
 {
     uint8_t *rows = hps_alloc((size_t)n * row_bytes_of[table]);
@@ -170,7 +170,7 @@ static void insert(struct hps_gpu_space *space, uint32_t table, hps_key first, u
     uint32_t *slots = hps_alloc(n * sizeof(*slots));
     struct hps_gpu_insertion insertion = how;
 
-    for (uint32_t i = 0; i < n; i++) { /* backwards, so that slots matter */
+    for (uint32_t i = 0; i < n; i++) { /* descending, so that slots differ from indexes */
         keys[i] = first + n - 1 - i;
         slots[i] = n - 1 - i;
     }
@@ -200,7 +200,8 @@ static void update(uint32_t table, hps_key first, uint32_t n, int version)
     hps_free(keys);
 }
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- running lookups
+ * -------------------------------------------------------------------------- */
 
 struct question {
     struct hps_gpu_lookup lookup;
@@ -260,7 +261,7 @@ static void forget(struct question *question)
     hps_block_unref(question->lookup.block);
 }
 
-/* The tier is lost. */
+/* Expect that lookups are refused because the tier is lost. */
 static void expect_unavailable(void)
 {
     struct question question;
@@ -270,7 +271,7 @@ static void expect_unavailable(void)
     forget(&question);
 }
 
-/* How many keys of a part were found; each has the row of `version`. */
+/* Returns how many keys of a part were found. Each must have the row of `version`. */
 static uint32_t check_part(const struct question *question, uint32_t t, uint8_t version)
 {
     const struct hps_gpu_part *part = &question->parts[t];
@@ -292,7 +293,7 @@ static uint32_t check_part(const struct question *question, uint32_t t, uint8_t 
     return n_found;
 }
 
-/* The same for a lookup of keys [first, first + n) in one table. */
+/* Look up keys [first, first + n) in one table. Returns how many have the row of `version`. */
 static uint32_t found(struct hps_gpu_space *space, uint32_t table, hps_key first, uint32_t n,
                       uint8_t version)
 {
@@ -306,7 +307,7 @@ static uint32_t found(struct hps_gpu_space *space, uint32_t table, hps_key first
     return n_found;
 }
 
-/* Until n insertions have come to an end. */
+/* Wait until n insertions are complete. */
 static void await_changes(uint32_t table, uint64_t n)
 {
     struct hps_embed_range_usage usage;
@@ -319,7 +320,7 @@ static void await_changes(uint32_t table, uint64_t n)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void test_lookup_when_inserted_then_rows_are_there_and_others_are_not(void **state)
+static void test_lookup_when_rows_were_inserted_then_only_they_are_found(void **state)
 {
     (void)state;
     open_all();
@@ -329,7 +330,7 @@ static void test_lookup_when_inserted_then_rows_are_there_and_others_are_not(voi
         assert_int_equal(report.n_inserted, 1000);
     }
     for (uint32_t t = 0; t < N_TABLES; t++) {
-        assert_true(found(rig.space, t, 0, 1000, 1) >= 970); /* 2 % have no place in their set */
+        assert_true(found(rig.space, t, 0, 1000, 1) >= 970); /* 2 % find no place in their set */
         assert_int_equal(found(rig.space, t, 1000, 999, 1), 0);
         assert_int_equal(found(rig.space, t, 0, 0, 1), 0);
         struct hps_embed_range_usage usage;
@@ -362,13 +363,13 @@ static void test_insert_when_a_large_cache_is_being_cleared_then_other_tables_do
     rig.space = open_space();
     hps_device_sim_hold(rig.tier->device, true);
     hps_gpu_space_active(rig.space, true);
-    for (uint32_t t = 2; t-- > 0;) { /* table 1 first; its first piece does not end */
+    for (uint32_t t = 2; t-- > 0;) { /* table 1 first; the first chunk of its clear does not end */
         insert(rig.space, t, 0, 100, 1);
         assert_int_equal(report.n_inserted, 100);
     }
     ask_now(&question, rig.space, 0, 100);
     hps_gpu_tier_sync(rig.tier);
-    hps_gpu_tier_sync(rig.tier); /* a turn has ended since */
+    hps_gpu_tier_sync(rig.tier); /* the thread has ended an iteration */
     gpu_tier_call(rig.tier, note_waiting, n_waiting);
     assert_int_equal(n_waiting[0], 0);
     assert_int_equal(n_waiting[1], 1);
@@ -389,7 +390,7 @@ static void note_slack(void *ctx)
     *(int *)ctx = prctl(PR_GET_TIMERSLACK, 0UL, 0UL, 0UL, 0UL);
 }
 
-static void test_thread_when_it_naps_then_the_timer_has_no_slack(void **state)
+static void test_thread_when_it_pauses_then_the_timer_has_no_slack(void **state)
 {
     (void)state;
     int slack_ns = -1;
@@ -399,7 +400,7 @@ static void test_thread_when_it_naps_then_the_timer_has_no_slack(void **state)
     assert_int_equal(slack_ns, 1);
 }
 
-static void test_usage_when_rows_came_then_of_each_table_and_of_the_device(void **state)
+static void test_usage_when_rows_were_inserted_then_counted_per_table_and_device(void **state)
 {
     (void)state;
     struct hps_embed_range_usage usages[N_TABLES];
@@ -408,7 +409,7 @@ static void test_usage_when_rows_came_then_of_each_table_and_of_the_device(void 
     rig.shares[1].n_rows_cached = 0;
     open_all();
     hps_gpu_space_usages(rig.space, usages);
-    assert_true(usages[0].n_slots >= ROWS); /* known when the space was opened */
+    assert_true(usages[0].n_slots >= ROWS); /* known since the space was opened */
     insert(rig.space, 2, 0, 100, 1);
     assert_true(found(rig.space, 2, 0, 100, 1) >= 98);
     hps_gpu_tier_sync(rig.tier);
@@ -423,15 +424,15 @@ static void test_usage_when_rows_came_then_of_each_table_and_of_the_device(void 
     assert_int_equal(device.arena_bytes - device.free_bytes, bytes);
 }
 
-/* Somebody who waits for the tier has written down what is used while the rows are on their way. */
-static void test_usage_when_asked_for_while_rows_come_then_they_are_counted_later(void **state)
+/* The tier's thread updates the usage while the rows are still being copied. */
+static void test_usage_when_read_during_an_insertion_then_its_rows_count_later(void **state)
 {
     (void)state;
     struct hps_embed_range_usage usage;
     open_all();
     hps_device_sim_hold(rig.tier->device, true);
     insert(rig.space, 2, 0, 100, 1);
-    hps_gpu_tier_sync(rig.tier); /* the second time for what the first one's turn has staged */
+    hps_gpu_tier_sync(rig.tier); /* twice: the first iteration stages the rows */
     hps_gpu_tier_sync(rig.tier);
     hps_gpu_space_usage(rig.space, 2, &usage);
     assert_int_equal(usage.n_inserted, 0);
@@ -439,10 +440,10 @@ static void test_usage_when_asked_for_while_rows_come_then_they_are_counted_late
     await_changes(2, 100);
 }
 
-static void test_lookup_when_larger_than_a_batch_then_split_and_whole(void **state)
+static void test_lookup_when_larger_than_a_batch_then_split_and_complete(void **state)
 {
     (void)state;
-    open_with(16 << 20, 100, 0); /* pieces of 96 keys */
+    open_with(16 << 20, 100, 0); /* chunks of 96 keys */
     insert(rig.space, 2, 0, 3001, 1);
     await_changes(2, 3001);
     uint32_t n_whole = found(rig.space, 2, 0, 3001, 1);
@@ -467,11 +468,12 @@ static void test_update_when_it_has_returned_then_no_lookup_sees_the_old_row(voi
     }
     update(0, 0, 32, ERASED);
     assert_int_equal(found(rig.space, 0, 0, 32, 49), 0);
-    update(0, 0, 32, 50); /* an update brings nothing in */
+    update(0, 0, 32, 50); /* an update inserts no rows */
     assert_int_equal(found(rig.space, 0, 0, 32, 50), 0);
 }
 
-/* What it would have replaced is gone, that of the other tables with it; new rows go in again. */
+/* If an update has no memory, the tier drops the caches of all tables. Insertions then fill new
+ * caches. */
 static void test_update_when_there_is_no_memory_then_no_old_row_is_found(void **state)
 {
     (void)state;
@@ -480,7 +482,7 @@ static void test_update_when_there_is_no_memory_then_no_old_row_is_found(void **
     open_all();
     for (int round = 0; round < 20; round++) {
         uint32_t n = 0;
-        while (n == 0) { /* until the caches are there again */
+        while (n == 0) { /* until the caches exist again */
             insert(rig.space, 0, 0, 100, 1);
             n = found(rig.space, 0, 0, 100, 1);
         }
@@ -505,12 +507,12 @@ static bool odd_is_fresh(const void *ctx, uint32_t i)
 
 static const struct hps_insert_guard odd_guard = {.fresh = odd_is_fresh};
 
-static void test_insert_when_stale_or_no_room_then_left_out_and_counted(void **state)
+static void test_insert_when_stale_or_the_queue_is_full_then_left_out_and_counted(void **state)
 {
     (void)state;
     open_with(16 << 20, 0, 64 << 10);
     how.guard = &odd_guard;
-    insert(rig.space, 0, 0, 100, 1); /* keys 99, 98 …: the even ones are fresh */
+    insert(rig.space, 0, 0, 100, 1); /* keys 99, 98 …: even keys are fresh */
     how.guard = NULL;
     assert_int_equal(report.n_stale, 50);
     assert_int_equal(report.n_inserted, 50);
@@ -518,7 +520,7 @@ static void test_insert_when_stale_or_no_room_then_left_out_and_counted(void **s
         uint32_t n = found(rig.space, 0, key, 1, 1);
         assert_true(n == 0 || key % 2 == 0);
     }
-    hps_device_sim_hold(rig.tier->device, true); /* what is queued stays */
+    hps_device_sim_hold(rig.tier->device, true); /* queued changes stay queued */
     for (int i = 0; i < 1000 && report.n_no_capacity == 0; i++) {
         insert(rig.space, 2, 0, 100, 1);
         assert_int_equal(report.n_inserted + report.n_no_capacity, 100);
@@ -527,8 +529,8 @@ static void test_insert_when_stale_or_no_room_then_left_out_and_counted(void **s
     hps_device_sim_hold(rig.tier->device, false);
 }
 
-/* Rows that are on their way count, too: lookups wait behind them. */
-static void test_insert_when_as_much_is_under_way_as_may_be_then_left_out(void **state)
+/* Rows in flight count, too, because lookups wait behind them. */
+static void test_insert_when_the_limit_of_rows_in_flight_is_reached_then_left_out(void **state)
 {
     (void)state;
     uint64_t n_inserted = 0;
@@ -537,7 +539,7 @@ static void test_insert_when_as_much_is_under_way_as_may_be_then_left_out(void *
     for (int i = 0; i < 200; i++) {
         insert(rig.space, 2, 0, 100, 1);
         n_inserted += report.n_inserted;
-        hps_gpu_tier_drain(rig.tier); /* what can be staged is */
+        hps_gpu_tier_drain(rig.tier); /* stages all changes that fit */
     }
     assert_true(n_inserted > 0);
     assert_true(n_inserted * row_bytes_of[2] <= 2 << 20);
@@ -559,7 +561,7 @@ static void *release_later(void *arg)
     return NULL;
 }
 
-static void test_insert_when_it_waits_then_nothing_is_left_out(void **state)
+static void test_insert_when_it_waits_then_all_rows_are_inserted(void **state)
 {
     (void)state;
     pthread_t thread;
@@ -576,7 +578,7 @@ static void test_insert_when_it_waits_then_nothing_is_left_out(void **state)
     assert_true(found(rig.space, 2, 0, 3000, 1) > 2900);
 }
 
-/* It would not fit into the queue as one. */
+/* The change is larger than the queue. */
 static void test_change_when_large_then_queued_in_pieces(void **state)
 {
     (void)state;
@@ -596,15 +598,15 @@ static void test_change_when_large_then_queued_in_pieces(void **state)
     assert_int_equal(found(rig.space, 2, ROWS - 300, 300, 2) + found(rig.space, 2, 0, 300, 2), 0);
 }
 
-/* A newcomer that was asked for no more often than the rows of its set is refused, but not one that
- * somebody was answered without: it is there for the next who asks. */
-static void test_insert_when_wanted_then_in_however_seldom_it_was_asked_for(void **state)
+/* A new row that is not used more than the rows of its set is refused. A wanted row, which a
+ * reply lacked, is inserted so that the next lookup finds it. */
+static void test_insert_when_wanted_then_inserted_even_if_rarely_used(void **state)
 {
     (void)state;
     struct hps_embed_range_usage usage;
     rig.shares[0] = (struct hps_gpu_share){.n_rows = ROWS, .n_rows_cached = 64};
     open_all();
-    insert(rig.space, 0, 0, 1000, 1); /* every set is full */
+    insert(rig.space, 0, 0, 1000, 1); /* all sets are full */
     insert(rig.space, 0, 2000, 8, 1);
     await_changes(0, 1008);
     assert_int_equal(found(rig.space, 0, 2000, 8, 1), 0);
@@ -620,7 +622,7 @@ static void test_insert_when_wanted_then_in_however_seldom_it_was_asked_for(void
     assert_int_equal(usage.n_rows, usage.n_slots);
 }
 
-static void test_space_when_it_does_not_fit_then_cached_once_active_and_room(void **state)
+static void test_space_when_it_does_not_fit_then_cached_once_active_with_free_memory(void **state)
 {
     (void)state;
     open_with(all_bytes() * 3 / 2, 0, 0);
@@ -629,12 +631,12 @@ static void test_space_when_it_does_not_fit_then_cached_once_active_and_room(voi
     struct hps_gpu_space *next = open_space();
     insert(next, 2, 0, 100, 2);
     assert_int_equal(found(next, 2, 0, 100, 2), 0);
-    assert_true(found(rig.space, 2, 0, 100, 1) > 90); /* it did not push the active one out */
+    assert_true(found(rig.space, 2, 0, 100, 1) > 90); /* it did not evict the active version */
 
     hps_gpu_space_active(rig.space, false);
     hps_gpu_space_active(next, true);
     uint32_t n = 0;
-    while (n == 0) { /* once what was under way has ended */
+    while (n == 0) { /* after the work in flight has ended */
         insert(next, 2, 0, 100, 2);
         n = found(next, 2, 0, 100, 2);
     }
@@ -648,14 +650,14 @@ static uint64_t bytes_of(uint32_t table)
     return hps_embed_range_bytes(row_bytes_of[table], ROWS, ROWS);
 }
 
-/* The first one that does not fit is left out, those behind it that do are made. */
-static void test_caches_when_not_all_fit_then_those_that_do_are_made(void **state)
+/* Tables that do not fit get no cache; smaller tables after them do. */
+static void test_caches_when_not_all_fit_then_the_fitting_ones_are_created(void **state)
 {
     (void)state;
     uint32_t sizes[2];
     open_tier(bytes_of(0) - 4096, 0, 0);
     rig.space = open_space();
-    for (uint32_t i = 0; i < 2; i++) { /* before it is active, and after */
+    for (uint32_t i = 0; i < 2; i++) { /* before and after the space is active */
         assert_false(hps_gpu_space_caches(rig.space, 0));
         assert_true(hps_gpu_space_caches(rig.space, 1));
         assert_false(hps_gpu_space_caches(rig.space, 2));
@@ -676,8 +678,8 @@ static void test_caches_when_not_all_fit_then_those_that_do_are_made(void **stat
     }
 }
 
-/* What others give up is for the cache that is missing: also where it is not in one piece. */
-static void test_caches_when_room_comes_then_the_missing_ones_are_made(void **state)
+/* The missing cache gets the memory of evicted caches, even if this memory is fragmented. */
+static void test_caches_when_memory_becomes_free_then_the_missing_ones_are_created(void **state)
 {
     (void)state;
     struct hps_gpu_share shares[N_TABLES];
@@ -701,7 +703,7 @@ static void test_caches_when_room_comes_then_the_missing_ones_are_made(void **st
     hps_gpu_space_close(other);
 }
 
-/* What was logged until this was, which is cut off behind it. */
+/* Read the log until it has a complete line with `text`. */
 static void read_log(int fd, const char *text, char *log, size_t size)
 {
     size_t n = 0;
@@ -718,7 +720,7 @@ static void read_log(int fd, const char *text, char *log, size_t size)
     }
 }
 
-static void test_space_when_it_does_not_fit_then_said_once_with_both_sizes(void **state)
+static void test_space_when_it_does_not_fit_then_logged_once_with_both_sizes(void **state)
 {
     (void)state;
     char log[4096];
@@ -738,7 +740,7 @@ static void test_space_when_it_does_not_fit_then_said_once_with_both_sizes(void 
     read_log(fds[0], "the device lacks memory", log, sizeof(log));
     assert_non_null(strstr(log, needed));
     assert_non_null(strstr(log, " free_bytes="));
-    hps_gpu_space_active(rig.space, true); /* it is looked at again */
+    hps_gpu_space_active(rig.space, true); /* tries again to create the caches */
     hps_gpu_space_active(rig.space, true);
     hps_gpu_tier_drain(rig.tier);
     hps_log_setup(HPS_LOG_INFO, HPS_LOG_LOGFMT, STDERR_FILENO);
@@ -752,8 +754,8 @@ static void read_wanted(void *ctx)
     *(bool *)ctx = rig.tier->wanted;
 }
 
-/* Else its thread would look for room for ever. */
-static void test_lost_when_a_version_waits_for_room_then_it_waits_no_more(void **state)
+/* Otherwise the tier's thread would search for memory forever. */
+static void test_lost_when_a_version_waits_for_memory_then_the_wait_ends(void **state)
 {
     (void)state;
     struct question question;
@@ -767,7 +769,7 @@ static void test_lost_when_a_version_waits_for_room_then_it_waits_no_more(void *
     hps_gpu_space_active(rig.space, false);
     hps_gpu_space_active(next, true);
     gpu_tier_call(rig.tier, read_wanted, &wanted);
-    assert_true(wanted); /* what is under way uses the memory */
+    assert_true(wanted); /* the work in flight uses the memory */
     hps_device_give_up(rig.tier->device, "enough");
     AWAIT(hps_gpu_tier_lost(rig.tier));
     gpu_tier_call(rig.tier, read_wanted, &wanted);
@@ -777,8 +779,8 @@ static void test_lost_when_a_version_waits_for_room_then_it_waits_no_more(void *
     hps_gpu_space_close(next);
 }
 
-/* A batch that the cache has no room for yet names caches of a version that others push out. */
-static void test_space_when_pushed_out_while_a_batch_waits_then_the_batch_is_answered(void **state)
+/* A batch that waits for memory uses caches of a version, which another version evicts. */
+static void test_space_when_evicted_while_a_batch_waits_then_the_batch_completes(void **state)
 {
     (void)state;
     struct question questions[3];
@@ -789,12 +791,12 @@ static void test_space_when_pushed_out_while_a_batch_waits_then_the_batch_is_ans
     }
     assert_true(found(rig.space, 2, 0, 1000, 1) > 0);
     hps_device_sim_hold(rig.tier->device, true);
-    for (int i = 0; i < 3; i++) { /* each takes more than half of the memory for rows under way */
+    for (int i = 0; i < 3; i++) { /* each needs more than half of the memory for rows in flight */
         ask_now(&questions[i], rig.space, 0, 3800);
     }
-    hps_gpu_space_active(rig.space, false); /* also: the thread has seen the lookups */
+    hps_gpu_space_active(rig.space, false); /* also waits until the thread has the lookups */
     hps_gpu_space_active(next, true);
-    for (int i = 0; i < 100; i++) { /* turns */
+    for (int i = 0; i < 100; i++) { /* iterations */
         hps_gpu_tier_sync(rig.tier);
     }
     hps_device_sim_hold(rig.tier->device, false);
@@ -811,8 +813,8 @@ static void test_space_when_pushed_out_while_a_batch_waits_then_the_batch_is_ans
     hps_gpu_space_close(next);
 }
 
-/* Only changes are under way: nobody's answer would say that the device is gone. */
-static void test_lost_when_nothing_is_asked_then_it_is_noticed(void **state)
+/* Only changes are in flight, so no lookup would report the loss. */
+static void test_lost_when_there_is_no_lookup_then_it_is_detected(void **state)
 {
     (void)state;
     open_all();
@@ -822,8 +824,8 @@ static void test_lost_when_nothing_is_asked_then_it_is_noticed(void **state)
     assert_false(hps_gpu_space_caches(rig.space, 0));
 }
 
-/* Both write their answers into the one slab. */
-static void test_open_when_two_devices_share_the_slab_then_each_answers(void **state)
+/* Both devices write replies into one slab. */
+static void test_open_when_two_devices_share_the_slab_then_each_replies(void **state)
 {
     (void)state;
     struct hps_gpu_space *other = NULL;
@@ -838,12 +840,12 @@ static void test_open_when_two_devices_share_the_slab_then_each_answers(void **s
     assert_int_equal(found(rig.space, 0, 100, 100, 1), 0);
     hps_gpu_space_close(rig.space);
     hps_gpu_tier_close(rig.tier);
-    assert_true(found(other, 0, 0, 200, 2) >= 95); /* the other's end took nothing from it */
+    assert_true(found(other, 0, 0, 200, 2) >= 95); /* close removed no row */
     rig.space = other;
     rig.tier = tier;
 }
 
-/* rig.space on two devices; the tier of the second one. */
+/* Open rig.space on two devices. Returns the tier of the second one. */
 static struct hps_gpu_tier *open_two(void)
 {
     struct hps_error err;
@@ -862,7 +864,7 @@ static void close_two(struct hps_gpu_tier *second)
     hps_gpu_tier_close(second);
 }
 
-static void test_lookup_when_on_two_devices_then_asks_where_the_fewest_wait(void **state)
+static void test_lookup_when_on_two_devices_then_the_one_with_fewer_waiting_lookups(void **state)
 {
     (void)state;
     struct question questions[9];
@@ -881,7 +883,7 @@ static void test_lookup_when_on_two_devices_then_asks_where_the_fewest_wait(void
             wait_done(&questions[i]);
         }
     }
-    for (int i = 0; i < 3; i++) { /* nobody waits there any more */
+    for (int i = 0; i < 3; i++) { /* the second device has no waiting lookups */
         ask_now(&questions[8], rig.space, 0, 10);
         assert_ptr_equal(questions[8].lookup.asked->tier, second);
         wait_done(&questions[8]);
@@ -896,7 +898,8 @@ static void test_lookup_when_on_two_devices_then_asks_where_the_fewest_wait(void
     close_two(second);
 }
 
-static void test_changes_when_on_two_devices_then_rows_where_missed_and_updates_to_all(void **state)
+static void test_changes_when_on_two_devices_then_rows_where_missed_and_updates_to_both(
+    void **state)
 {
     (void)state;
     struct hps_embed_range_usage usage;
@@ -908,7 +911,7 @@ static void test_changes_when_on_two_devices_then_rows_where_missed_and_updates_
     await_changes(0, 50);
     assert_int_equal(hps_gpu_space_rows(rig.space, rig.tier), 0);
     assert_true(hps_gpu_space_rows(rig.space, second) > 45);
-    insert(rig.space, 0, 0, 50, 1); /* those that are there stay */
+    insert(rig.space, 0, 0, 50, 1); /* existing rows stay */
     assert_int_equal(report.n_inserted, 100);
     AWAIT(hps_gpu_space_rows(rig.space, rig.tier) >= 45);
     hps_gpu_space_usage(rig.space, 0, &usage);
@@ -917,18 +920,18 @@ static void test_changes_when_on_two_devices_then_rows_where_missed_and_updates_
     assert_true(usage.n_slots < 2 * ROWS);
     for (uint8_t version = 2; version < 12; version++) {
         update(0, 7, 1, version);
-        assert_int_equal(found(rig.space, 0, 7, 1, version), 1); /* by turns */
+        assert_int_equal(found(rig.space, 0, 7, 1, version), 1); /* devices alternate */
     }
     close_two(second);
 }
 
-static void test_lost_when_one_of_two_devices_is_then_the_other_answers(void **state)
+static void test_lost_when_one_of_two_devices_is_lost_then_the_other_replies(void **state)
 {
     (void)state;
     struct hps_gpu_tier *second = open_two();
     insert(rig.space, 0, 0, 100, 1);
     hps_device_give_up(second->device, "enough");
-    insert(rig.space, 0, 100, 1, 1); /* so that it is noticed */
+    insert(rig.space, 0, 100, 1, 1); /* so that the tier detects the loss */
     AWAIT(hps_gpu_tier_lost(second));
     assert_false(hps_gpu_space_lost(rig.space));
     assert_true(hps_gpu_space_caches(rig.space, 0));
@@ -960,7 +963,7 @@ static void *ask_often(void *arg)
     return NULL;
 }
 
-static void test_lookup_when_many_ask_then_each_has_its_rows(void **state)
+static void test_lookup_when_many_run_concurrently_then_each_has_its_rows(void **state)
 {
     (void)state;
     struct asker askers[4];
@@ -978,7 +981,7 @@ static void test_lookup_when_many_ask_then_each_has_its_rows(void **state)
     }
 }
 
-static void test_lookup_when_it_cannot_be_asked_then_refused_at_once(void **state)
+static void test_lookup_when_its_block_is_of_another_pool_then_invalid(void **state)
 {
     (void)state;
     struct question question;
@@ -994,7 +997,7 @@ static void test_lookup_when_it_cannot_be_asked_then_refused_at_once(void **stat
     forget(&question);
 }
 
-static void test_lost_when_at_any_moment_then_everybody_is_answered(void **state)
+static void test_lost_when_at_any_moment_then_every_lookup_completes(void **state)
 {
     (void)state;
     for (uint64_t moment = 0; moment < 40; moment += 3) {
@@ -1024,7 +1027,7 @@ static void test_lost_when_at_any_moment_then_everybody_is_answered(void **state
             }
             forget(&questions[i]);
         }
-        while (!hps_gpu_tier_lost(rig.tier)) { /* more work, until it comes to its end */
+        while (!hps_gpu_tier_lost(rig.tier)) { /* until an operation fails */
             update(0, 1, 1, 1);
             brief_pause();
         }
@@ -1036,7 +1039,7 @@ static void test_lost_when_at_any_moment_then_everybody_is_answered(void **state
 
 /* ---- a driver that hangs --------------------------------------------------------------------- */
 
-static void test_usage_when_the_driver_hangs_then_told_without_waiting(void **state)
+static void test_usage_when_the_driver_hangs_then_returned_without_a_wait(void **state)
 {
     (void)state;
     struct question question;
@@ -1044,7 +1047,7 @@ static void test_usage_when_the_driver_hangs_then_told_without_waiting(void **st
     struct hps_embed_cache_usage usage;
     open_all();
     hps_device_sim_driver_hang(rig.tier->device, true);
-    ask_now(&question, rig.space, 0, 100); /* the tier's thread is stuck in it, or about to be */
+    ask_now(&question, rig.space, 0, 100); /* the tier's thread is in the driver, or soon will be */
     hps_gpu_space_usages(rig.space, usages);
     assert_true(usages[0].bytes > 0);
     hps_gpu_space_usage(rig.space, 1, &usages[1]);
@@ -1075,7 +1078,7 @@ static void open_space_while_hung(void)
 static void update_while_hung(void)
 {
     hps_device_sim_driver_hang(rig.tier->device, true);
-    for (int i = 0; i < 10; i++) { /* more than the queue takes */
+    for (int i = 0; i < 10; i++) { /* more than the queue holds */
         update(2, 0, 100, 1);
     }
 }
@@ -1087,7 +1090,7 @@ static void close_while_hung(void)
     hps_gpu_tier_close(rig.tier);
 }
 
-/* The device is lost within the writing of an answer. */
+/* The device is lost while it writes a reply. */
 static void close_while_written_to(void)
 {
     struct question question;
@@ -1100,7 +1103,7 @@ static void close_while_written_to(void)
 
 enum { HANG_STALL_US = 500 * 1000 };
 
-static void test_process_when_memory_cannot_be_taken_back_then_it_exits_with_1(void **state)
+static void test_process_when_device_memory_cannot_be_reclaimed_then_it_exits_with_1(void **state)
 {
     (void)state;
     const char *hung = "device hung: a call of its driver has not returned";
@@ -1140,37 +1143,37 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-        /* First: ThreadSanitizer starts threads in a child only if the parent has none. */
-        cmocka_unit_test(test_process_when_memory_cannot_be_taken_back_then_it_exits_with_1),
-        TEST(test_lookup_when_inserted_then_rows_are_there_and_others_are_not),
-        TEST(test_usage_when_rows_came_then_of_each_table_and_of_the_device),
-        TEST(test_usage_when_asked_for_while_rows_come_then_they_are_counted_later),
+        /* First, because ThreadSanitizer allows threads in a child only if the parent has none. */
+        cmocka_unit_test(test_process_when_device_memory_cannot_be_reclaimed_then_it_exits_with_1),
+        TEST(test_lookup_when_rows_were_inserted_then_only_they_are_found),
+        TEST(test_usage_when_rows_were_inserted_then_counted_per_table_and_device),
+        TEST(test_usage_when_read_during_an_insertion_then_its_rows_count_later),
         TEST(test_insert_when_a_large_cache_is_being_cleared_then_other_tables_do_not_wait),
-        TEST(test_thread_when_it_naps_then_the_timer_has_no_slack),
-        TEST(test_lookup_when_larger_than_a_batch_then_split_and_whole),
+        TEST(test_thread_when_it_pauses_then_the_timer_has_no_slack),
+        TEST(test_lookup_when_larger_than_a_batch_then_split_and_complete),
         TEST(test_update_when_it_has_returned_then_no_lookup_sees_the_old_row),
-        TEST(test_insert_when_stale_or_no_room_then_left_out_and_counted),
-        TEST(test_insert_when_wanted_then_in_however_seldom_it_was_asked_for),
-        TEST(test_space_when_it_does_not_fit_then_cached_once_active_and_room),
-        TEST(test_caches_when_not_all_fit_then_those_that_do_are_made),
-        TEST(test_caches_when_room_comes_then_the_missing_ones_are_made),
+        TEST(test_insert_when_stale_or_the_queue_is_full_then_left_out_and_counted),
+        TEST(test_insert_when_wanted_then_inserted_even_if_rarely_used),
+        TEST(test_space_when_it_does_not_fit_then_cached_once_active_with_free_memory),
+        TEST(test_caches_when_not_all_fit_then_the_fitting_ones_are_created),
+        TEST(test_caches_when_memory_becomes_free_then_the_missing_ones_are_created),
         TEST(test_change_when_large_then_queued_in_pieces),
-        TEST(test_space_when_pushed_out_while_a_batch_waits_then_the_batch_is_answered),
-        TEST(test_lost_when_nothing_is_asked_then_it_is_noticed),
-        TEST(test_open_when_the_device_is_simulated_then_a_minute_is_no_stall),
-        TEST(test_open_when_two_devices_share_the_slab_then_each_answers),
+        TEST(test_space_when_evicted_while_a_batch_waits_then_the_batch_completes),
+        TEST(test_lost_when_there_is_no_lookup_then_it_is_detected),
+        TEST(test_open_when_the_device_is_simulated_then_the_stall_limit_is_a_minute),
+        TEST(test_open_when_two_devices_share_the_slab_then_each_replies),
         TEST(test_update_when_there_is_no_memory_then_no_old_row_is_found),
-        TEST(test_insert_when_as_much_is_under_way_as_may_be_then_left_out),
-        TEST(test_insert_when_it_waits_then_nothing_is_left_out),
-        TEST(test_space_when_it_does_not_fit_then_said_once_with_both_sizes),
-        TEST(test_lost_when_a_version_waits_for_room_then_it_waits_no_more),
-        TEST(test_lookup_when_on_two_devices_then_asks_where_the_fewest_wait),
-        TEST(test_changes_when_on_two_devices_then_rows_where_missed_and_updates_to_all),
-        TEST(test_lost_when_one_of_two_devices_is_then_the_other_answers),
-        TEST(test_lookup_when_many_ask_then_each_has_its_rows),
-        TEST(test_lookup_when_it_cannot_be_asked_then_refused_at_once),
-        cmocka_unit_test(test_lost_when_at_any_moment_then_everybody_is_answered),
-        TEST(test_usage_when_the_driver_hangs_then_told_without_waiting),
+        TEST(test_insert_when_the_limit_of_rows_in_flight_is_reached_then_left_out),
+        TEST(test_insert_when_it_waits_then_all_rows_are_inserted),
+        TEST(test_space_when_it_does_not_fit_then_logged_once_with_both_sizes),
+        TEST(test_lost_when_a_version_waits_for_memory_then_the_wait_ends),
+        TEST(test_lookup_when_on_two_devices_then_the_one_with_fewer_waiting_lookups),
+        TEST(test_changes_when_on_two_devices_then_rows_where_missed_and_updates_to_both),
+        TEST(test_lost_when_one_of_two_devices_is_lost_then_the_other_replies),
+        TEST(test_lookup_when_many_run_concurrently_then_each_has_its_rows),
+        TEST(test_lookup_when_its_block_is_of_another_pool_then_invalid),
+        cmocka_unit_test(test_lost_when_at_any_moment_then_every_lookup_completes),
+        TEST(test_usage_when_the_driver_hangs_then_returned_without_a_wait),
 #undef TEST
     };
     return cmocka_run_group_tests_name("gpu_tier", tests, NULL, NULL);

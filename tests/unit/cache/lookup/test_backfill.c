@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The walk with a tier between host and disk that other daemons share: what is found above, in and
- * below it, what goes into it behind the answers, and rows of updates that this daemon has not
- * seen.
+ * The tier walk with a tier shared between daemons, between host and disk: where rows are found,
+ * asynchronous insertion into the shared tier, and rows of updates that this daemon has not
+ * applied yet.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -84,7 +84,7 @@ static int teardown(void **state)
 {
     struct shared_test *t = *state;
 
-    hps_fake_gate_open(t->redis, HPS_FAKE_INSERT); /* of a test that failed */
+    hps_fake_gate_open(t->redis, HPS_FAKE_INSERT); /* a failed test may leave it shut */
     hps_fake_gate_open(t->redis, HPS_FAKE_GET);
     end_insertion(t);
     assert_true(hps_version_idle(&t->fx.version));
@@ -136,7 +136,7 @@ static uint32_t n_in(struct shared_test *t, uint32_t tier, hps_key from, hps_key
     return n;
 }
 
-/* Until nothing is on its way any more, neither keys nor rows. */
+/* Wait until no key or row is queued for insertion. */
 static void settle(struct shared_test *t)
 {
     while (hps_insertion_rows(t->insertion) > 0 || hps_insertion_backfill_bytes(t->insertion) > 0) {
@@ -159,7 +159,7 @@ static unsigned filled(const struct shared_test *t)
     return (unsigned)hps_metric_value(t->metrics.series.insertion_rows_async[HPS_TIER_REDIS]);
 }
 
-/* An update of these keys, as far as stamps tell. */
+/* Mark the keys in the stamps as an update does. */
 static void update(struct shared_test *t, const hps_key *keys, uint32_t n)
 {
     hps_stamps_begin(t->fx.version.stamps);
@@ -169,7 +169,7 @@ static void update(struct shared_test *t, const hps_key *keys, uint32_t n)
 
 /* ---- where rows are found -------------------------------------------------------------------- */
 
-static void test_walk_when_three_tiers_have_rows_then_each_is_asked_for_what_is_left(void **state)
+static void test_walk_when_three_tiers_have_rows_then_each_gets_the_misses_of_the_last(void **state)
 {
     struct shared_test *t = *state;
     uint32_t n_hits = 0;
@@ -183,7 +183,7 @@ static void test_walk_when_three_tiers_have_rows_then_each_is_asked_for_what_is_
     assert_int_equal(hps_fake_calls(t->redis, HPS_FAKE_GET), 0);
     assert_true(hps_walk_hits(&t->walkers[0].walk, HPS_TIER_HOST, &n_hits));
     assert_int_equal(n_hits, 10);
-    assert_false(hps_walk_hits(&t->walkers[0].walk, HPS_TIER_REDIS, &n_hits)); /* not yet asked */
+    assert_false(hps_walk_hits(&t->walkers[0].walk, HPS_TIER_REDIS, &n_hits)); /* not queried yet */
     assert_int_equal(hps_walk_rest(&t->walkers[0].walk, &t->walkers[0].call, &t->walkers[0].err),
                      HPS_OK);
     assert_int_equal(report(t, 0)->n_found, 10);
@@ -194,8 +194,8 @@ static void test_walk_when_three_tiers_have_rows_then_each_is_asked_for_what_is_
     assert_int_equal(t->walkers[0].walk.n_absent, 5);
     check_rows(&t->walkers[0], 0, 45);
     settle(t);
-    assert_int_equal(n_in(t, FIXTURE_HOST, 0, 45), 45); /* both what redis and what the disk had */
-    assert_int_equal(n_in(t, REDIS, 0, 5), 0);          /* nothing that was found above it */
+    assert_int_equal(n_in(t, FIXTURE_HOST, 0, 45), 45); /* rows of redis and of the disk */
+    assert_int_equal(n_in(t, REDIS, 0, 5), 0);          /* found in the host tier */
     assert_int_equal(n_in(t, REDIS, 5, 45), 40);
     assert_int_equal(filled(t), 15);
     assert_int_equal(hps_fake_keys(t->redis, HPS_FAKE_INSERT), 15);
@@ -257,9 +257,8 @@ static void test_walk_when_the_shared_tier_misses_then_only_the_disk_proves_abse
     assert_false(hps_absent_has(t->fx.version.absent, 0, 3));
 }
 
-/* A shared tier may lose rows at any time, which says nothing about the map. */
-static void test_walk_when_the_host_map_is_complete_then_a_miss_proves_absence_all_the_same(
-    void **state)
+/* A shared tier may lose rows at any time. It does not make the host map incomplete. */
+static void test_walk_when_the_host_map_is_complete_then_a_miss_still_proves_absence(void **state)
 {
     struct shared_test *t = *state;
 
@@ -273,7 +272,7 @@ static void test_walk_when_the_host_map_is_complete_then_a_miss_proves_absence_a
 
 /* ---- a shared tier that fails ---------------------------------------------------------------- */
 
-static void test_walk_when_the_shared_tier_fails_then_it_is_skipped_and_left_alone(void **state)
+static void test_walk_when_the_shared_tier_fails_then_it_is_skipped_without_more_calls(void **state)
 {
     struct shared_test *t = *state;
 
@@ -292,7 +291,8 @@ static void test_walk_when_the_shared_tier_fails_then_it_is_skipped_and_left_alo
     assert_int_equal(hps_fake_calls(t->redis, HPS_FAKE_INSERT), 0);
 }
 
-static void test_walk_when_the_shared_tier_is_the_lowest_then_its_failure_is_the_walks(void **state)
+static void test_walk_when_the_shared_tier_is_the_lowest_then_its_failure_fails_the_walk(
+    void **state)
 {
     struct shared_test *t = *state;
 
@@ -325,9 +325,10 @@ static void test_walk_when_rows_below_are_not_wanted_then_none_goes_into_the_sha
     assert_int_equal(hps_fake_calls(t->redis, HPS_FAKE_INSERT), 0);
 }
 
-/* ---- rows that go into it behind the answers ------------------------------------------------- */
+/* ---- asynchronous insertion into the shared tier
+ * ---------------------------------------------- */
 
-static void test_backfill_when_the_shared_tier_hangs_then_nobody_waits_and_copies_are_bounded(
+static void test_backfill_when_the_shared_tier_hangs_then_no_lookup_waits_and_copies_are_bounded(
     void **state)
 {
     struct shared_test *t = *state;
@@ -368,7 +369,7 @@ static void test_backfill_when_many_lookups_leave_rows_then_they_go_in_few_calls
     assert_int_equal(n_in(t, REDIS, 0, 1000), 1000);
 }
 
-static void test_backfill_when_an_update_comes_meanwhile_then_its_keys_stay_out(void **state)
+static void test_backfill_when_an_update_comes_before_it_runs_then_its_keys_stay_out(void **state)
 {
     struct shared_test *t = *state;
     const hps_key updated[] = {3, 15};
@@ -380,7 +381,7 @@ static void test_backfill_when_an_update_comes_meanwhile_then_its_keys_stay_out(
     hps_fake_gate_wait(t->redis, HPS_FAKE_INSERT, 1);
     assert_int_equal(walk(t, 10, 20), HPS_OK);
     update(t, updated, 2);
-    assert_int_equal(walk(t, 20, 30), HPS_OK); /* together with those before */
+    assert_int_equal(walk(t, 20, 30), HPS_OK); /* in one call with the keys before */
     hps_fake_gate_open(t->redis, HPS_FAKE_INSERT);
     settle(t);
     assert_int_equal(n_in(t, REDIS, 0, 30), 28);
@@ -393,7 +394,8 @@ static void test_backfill_when_an_update_comes_meanwhile_then_its_keys_stay_out(
 static void test_backfill_when_the_shared_tier_or_a_part_of_it_fails_then_it_is_counted(
     void **state)
 {
-    static const hps_status statuses[] = {HPS_UNAVAILABLE, HPS_OK}; /* OK: a part has failed */
+    static const hps_status statuses[] = {HPS_UNAVAILABLE,
+                                          HPS_OK}; /* OK: a part of the call failed */
     struct shared_test *t = *state;
 
     make_insertion(t, 0);
@@ -408,7 +410,8 @@ static void test_backfill_when_the_shared_tier_or_a_part_of_it_fails_then_it_is_
     }
 }
 
-static void test_backfill_when_the_version_goes_then_its_rows_and_pins_go(void **state)
+static void test_backfill_when_the_version_is_removed_then_its_rows_are_dropped_and_unpinned(
+    void **state)
 {
     struct shared_test *t = *state;
 
@@ -421,15 +424,15 @@ static void test_backfill_when_the_version_goes_then_its_rows_and_pins_go(void *
     hps_insertion_forget(t->insertion, &t->fx.version);
     assert_int_equal(dropped(t, HPS_DROP_STOPPED), 20);
     assert_int_equal(n_queued(t), 10);
-    assert_false(hps_version_idle(&t->fx.version)); /* a call is under way */
+    assert_false(hps_version_idle(&t->fx.version)); /* a call is running */
     hps_fake_gate_open(t->redis, HPS_FAKE_INSERT);
     settle(t);
     assert_true(hps_version_idle(&t->fx.version));
     assert_int_equal(n_in(t, REDIS, 0, 30), 10);
-    assert_int_equal(walk(t, 30, 40), HPS_OK); /* others go on */
+    assert_int_equal(walk(t, 30, 40), HPS_OK); /* the version still serves lookups */
 }
 
-static void test_backfill_when_it_stops_then_nothing_waits_and_nothing_is_taken(void **state)
+static void test_backfill_when_it_stops_then_no_row_is_queued(void **state)
 {
     struct shared_test *t = *state;
 
@@ -445,9 +448,9 @@ static void test_backfill_when_it_stops_then_nothing_waits_and_nothing_is_taken(
     assert_true(hps_version_idle(&t->fx.version));
 }
 
-/* Who stops waiting has no map to find the row in next time, but the shared tier. */
-static void test_lookup_when_there_is_no_map_then_what_came_too_late_goes_into_the_shared_tier(
-    void **state)
+/* If a lookup stops waiting and the version has no host map, the shared tier gets the row for
+ * the next lookup. */
+static void test_lookup_when_there_is_no_map_then_late_rows_go_into_the_shared_tier(void **state)
 {
     struct shared_test *t = *state;
     struct hps_version *version = &t->fx.version;
@@ -526,7 +529,8 @@ static void *add_and_forget(void *arg)
     return NULL;
 }
 
-static void test_backfill_when_many_add_and_forget_then_every_row_is_there_or_counted(void **state)
+static void test_backfill_when_many_add_and_forget_then_each_row_is_inserted_or_counted(
+    void **state)
 {
     struct shared_test *t = *state;
     struct adder adders[4];
@@ -547,10 +551,9 @@ static void test_backfill_when_many_add_and_forget_then_every_row_is_there_or_co
 
 /* ---- rows of later positions ----------------------------------------------------------------- */
 
-/* They may be answered with, but memory must not keep them for those who want a unit: it gets what
- * the disk has. */
-static void test_walk_when_shared_rows_are_later_then_memory_gets_those_of_this_version(
-    void **state)
+/* A reply may contain such rows, but the host tier must not keep them for unit lookups. It gets
+ * the rows of the disk. */
+static void test_walk_when_shared_rows_are_later_then_memory_gets_rows_of_this_version(void **state)
 {
     struct shared_test *t = *state;
     const hps_key key = 5;
@@ -567,12 +570,12 @@ static void test_walk_when_shared_rows_are_later_then_memory_gets_those_of_this_
     assert_int_equal(report(t, REDIS)->n_found, 1);
     assert_memory_equal(t->walkers[0].rows, later, T0_ROW_BYTES);
     settle(t);
-    assert_true(fixture_has(&t->fx, FIXTURE_HOST, 0, key)); /* the disk's */
+    assert_true(fixture_has(&t->fx, FIXTURE_HOST, 0, key)); /* the row of the disk */
     assert_int_equal(hps_fake_calls(disk(t), HPS_FAKE_GET), 1);
     assert_int_equal(hps_metric_value(t->metrics.series.insertion_rows_async[HPS_TIER_HOST]), 1);
 }
 
-static void test_walk_when_it_is_exact_then_later_rows_are_none(void **state)
+static void test_walk_when_it_is_exact_then_later_rows_are_misses(void **state)
 {
     struct shared_test *t = *state;
 
@@ -589,7 +592,7 @@ static void test_walk_when_it_is_exact_then_later_rows_are_none(void **state)
     assert_int_equal(n_in(t, FIXTURE_HOST, 0, 10), 10);
 }
 
-static void test_walk_when_it_is_exact_then_it_takes_no_row_that_another_one_fetches(void **state)
+static void test_walk_when_it_is_exact_then_it_shares_no_fetch_of_another_walk(void **state)
 {
     struct shared_test *t = *state;
 
@@ -602,7 +605,7 @@ static void test_walk_when_it_is_exact_then_it_takes_no_row_that_another_one_fet
     hps_fake_gate_wait(t->redis, HPS_FAKE_GET, 1);
     t->walkers[1].call.exact = true;
     walker_start(&t->walkers[1], 0, 10);
-    hps_fake_gate_wait(t->redis, HPS_FAKE_GET, 2); /* it asks for itself */
+    hps_fake_gate_wait(t->redis, HPS_FAKE_GET, 2); /* it reads for itself */
     hps_fake_gate_open(t->redis, HPS_FAKE_GET);
     assert_int_equal(walker_join(&t->walkers[0]), HPS_OK);
     assert_int_equal(walker_join(&t->walkers[1]), HPS_OK);
@@ -626,7 +629,7 @@ static void test_walk_when_the_lowest_tier_has_later_rows_then_memory_does_not_k
     settle(t);
     assert_int_equal(n_in(t, FIXTURE_HOST, 0, 10), 0);
     assert_int_equal(t->walkers[0].walk.n_absent, 2);
-    assert_false(hps_absent_has(t->fx.version.absent, 0, 11)); /* it may be a later delete */
+    assert_false(hps_absent_has(t->fx.version.absent, 0, 11)); /* an update may delete it */
     hps_fake_later(t->redis, false);
     assert_int_equal(walk(t, 0, 12), HPS_OK);
     assert_int_equal(n_in(t, FIXTURE_HOST, 0, 10), 10);
@@ -638,25 +641,25 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-        TEST(test_walk_when_three_tiers_have_rows_then_each_is_asked_for_what_is_left),
+        TEST(test_walk_when_three_tiers_have_rows_then_each_gets_the_misses_of_the_last),
         TEST(test_walk_when_a_request_has_many_tables_then_the_shared_tier_is_called_once),
         TEST(test_walk_when_a_part_is_large_then_the_shared_tier_is_called_once),
         TEST(test_walk_when_the_shared_tier_misses_then_only_the_disk_proves_absence),
-        TEST(test_walk_when_the_host_map_is_complete_then_a_miss_proves_absence_all_the_same),
-        TEST(test_walk_when_the_shared_tier_fails_then_it_is_skipped_and_left_alone),
-        TEST(test_walk_when_the_shared_tier_is_the_lowest_then_its_failure_is_the_walks),
+        TEST(test_walk_when_the_host_map_is_complete_then_a_miss_still_proves_absence),
+        TEST(test_walk_when_the_shared_tier_fails_then_it_is_skipped_without_more_calls),
+        TEST(test_walk_when_the_shared_tier_is_the_lowest_then_its_failure_fails_the_walk),
         TEST(test_walk_when_rows_below_are_not_wanted_then_none_goes_into_the_shared_tier),
-        TEST(test_backfill_when_the_shared_tier_hangs_then_nobody_waits_and_copies_are_bounded),
+        TEST(test_backfill_when_the_shared_tier_hangs_then_no_lookup_waits_and_copies_are_bounded),
         TEST(test_backfill_when_many_lookups_leave_rows_then_they_go_in_few_calls),
-        TEST(test_backfill_when_an_update_comes_meanwhile_then_its_keys_stay_out),
+        TEST(test_backfill_when_an_update_comes_before_it_runs_then_its_keys_stay_out),
         TEST(test_backfill_when_the_shared_tier_or_a_part_of_it_fails_then_it_is_counted),
-        TEST(test_backfill_when_the_version_goes_then_its_rows_and_pins_go),
-        TEST(test_backfill_when_it_stops_then_nothing_waits_and_nothing_is_taken),
-        TEST(test_lookup_when_there_is_no_map_then_what_came_too_late_goes_into_the_shared_tier),
-        TEST(test_backfill_when_many_add_and_forget_then_every_row_is_there_or_counted),
-        TEST(test_walk_when_shared_rows_are_later_then_memory_gets_those_of_this_version),
-        TEST(test_walk_when_it_is_exact_then_later_rows_are_none),
-        TEST(test_walk_when_it_is_exact_then_it_takes_no_row_that_another_one_fetches),
+        TEST(test_backfill_when_the_version_is_removed_then_its_rows_are_dropped_and_unpinned),
+        TEST(test_backfill_when_it_stops_then_no_row_is_queued),
+        TEST(test_lookup_when_there_is_no_map_then_late_rows_go_into_the_shared_tier),
+        TEST(test_backfill_when_many_add_and_forget_then_each_row_is_inserted_or_counted),
+        TEST(test_walk_when_shared_rows_are_later_then_memory_gets_rows_of_this_version),
+        TEST(test_walk_when_it_is_exact_then_later_rows_are_misses),
+        TEST(test_walk_when_it_is_exact_then_it_shares_no_fetch_of_another_walk),
         TEST(test_walk_when_the_lowest_tier_has_later_rows_then_memory_does_not_keep_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

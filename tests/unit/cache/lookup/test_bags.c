@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lookups in every form of answer (types, one matrix, bags) over every arrangement of tiers: the
- * bytes are always the same, and those that tests/lib/forms_fixture.h says. One thread, but for
- * helpers and the simulated device.
+ * Lookups in every reply form (types, one matrix, bags) over every arrangement of tiers. The
+ * bytes always equal those of tests/lib/forms_fixture.h. One thread, except helpers and the
+ * simulated device.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,18 +22,18 @@ enum { N_DRAWS = HPS_TEST_WORK(60), GIVE_UP_US = 60 * 1000 * 1000, ODD = 0xA5 };
 
 struct bags_test {
     struct forms_fixture fx;
-    struct gpu_fixture gpu; /* blocks NULL: there is none */
+    struct gpu_fixture gpu; /* blocks NULL: no gpu */
     struct hps_block_pool *blocks;
     struct hps_pool *helpers;
     struct hps_lookup lookup;
     atomic_bool answered;
-    uint8_t *rows; /* where there are no blocks */
+    uint8_t *rows; /* if there are no blocks */
     struct hps_error err;
-    /* What comes when a store is about to be asked, or bags to be added. */
+    /* Runs before a store call or before pooling, when the lookup checks for cancellation. */
     void (*come)(struct bags_test *t);
-    unsigned n_calls; /* that pass before it comes */
+    unsigned n_calls; /* checks before the first run of `come` */
     unsigned n_times;
-    bool gone; /* the client is */
+    bool gone; /* the client has disconnected */
 };
 
 static struct bags_test *open_test(const enum forms_tier *tiers, uint32_t n)
@@ -100,7 +100,7 @@ static bool on_call(const void *ctx)
     return t->gone;
 }
 
-/* The lookup that was drawn: where its rows go. */
+/* Allocate the rows of the drawn lookup. */
 static void begin(struct bags_test *t)
 {
     struct hps_lookup *lookup = &t->lookup;
@@ -109,7 +109,7 @@ static void begin(struct bags_test *t)
     lookup->helpers = t->helpers;
     lookup->blocks = t->blocks;
     lookup->gpu_done = on_answered;
-    if (t->come != NULL) { /* with helpers many threads would ask */
+    if (t->come != NULL) { /* with helpers, many threads would check */
         lookup->cancelled = on_call;
         lookup->cancelled_ctx = t;
     }
@@ -125,7 +125,7 @@ static void begin(struct bags_test *t)
     memset(lookup->rows, ODD, lookup->rows_bytes);
 }
 
-/* As the service does it. */
+/* Run the steps as the lookup service does. */
 static hps_status run(struct bags_test *t)
 {
     struct hps_lookup *lookup = &t->lookup;
@@ -147,7 +147,7 @@ static void end(struct bags_test *t)
 {
     hps_block_unref(t->lookup.block);
     t->lookup.block = NULL;
-    if (t->blocks != NULL) { /* what was gathered has been given back */
+    if (t->blocks != NULL) { /* gathered rows have been freed */
         assert_int_equal(hps_block_pool_bytes(t->blocks), 0);
     }
 }
@@ -164,7 +164,7 @@ static void check_rows(const struct bags_test *t, const struct hps_lookup_part *
     }
 }
 
-/* Every key has its status, and was answered by one tier. */
+/* Every key has a status, and one tier replied for it. */
 static void check_counts(const struct bags_test *t, const struct hps_lookup_part *part)
 {
     uint32_t n_unknown = 0;
@@ -232,7 +232,7 @@ static struct bags_test *open_gpu_test(const enum forms_tier *tiers, uint32_t n)
     return t;
 }
 
-static void test_forms_when_any_arrangement_of_tiers_then_right(void **state)
+static void test_forms_when_any_arrangement_of_tiers_then_rows_are_right(void **state)
 {
     static const struct {
         enum forms_tier tiers[3];
@@ -240,9 +240,9 @@ static void test_forms_when_any_arrangement_of_tiers_then_right(void **state)
         bool gpu, blocks;
     } cases[] = {
         {{FORMS_HOST_MAP}, 1, false, false},
-        {{FORMS_FAKE_HOST}, 1, false, false}, /* it neither shapes rows nor adds bags */
+        {{FORMS_FAKE_HOST}, 1, false, false}, /* it neither converts rows nor pools bags */
         {{FORMS_DISK}, 1, false, true},
-        {{FORMS_HOST_MAP, FORMS_DISK}, 2, false, true}, /* memory has some bags whole */
+        {{FORMS_HOST_MAP, FORMS_DISK}, 2, false, true}, /* memory has some complete bags */
         {{FORMS_HOST_MAP, FORMS_REDIS, FORMS_DISK}, 3, false, false},
         {{FORMS_FAKE_HOST, FORMS_DISK}, 2, false, true},
         {{FORMS_DISK}, 1, true, true},
@@ -261,9 +261,10 @@ static void test_forms_when_any_arrangement_of_tiers_then_right(void **state)
     }
 }
 
-/* ---- much at a time -------------------------------------------------------------------------- */
+/* ---- large lookups --------------------------------------------------------------------------- */
 
-/* One large bag between small ones, of each part; bits hang on no thread. */
+/* One large bag between small bags in each part. The bits must not depend on the number of
+ * threads. */
 static void draw_large(struct bags_test *t, uint64_t seed)
 {
     forms_draw_lookup(&t->fx, seed, &t->lookup);
@@ -303,7 +304,7 @@ static void run_large(const enum forms_tier *tiers, uint32_t n, unsigned n_helpe
     close_test(t);
 }
 
-static void test_large_bags_when_helpers_take_pieces_then_the_same_bits(void **state)
+static void test_large_bags_when_helpers_pool_pieces_then_the_same_bits(void **state)
 {
     static const enum forms_tier tiers[] = {FORMS_FAKE_HOST, FORMS_HOST_MAP, FORMS_DISK};
     (void)state;
@@ -313,7 +314,7 @@ static void test_large_bags_when_helpers_take_pieces_then_the_same_bits(void **s
     run_large(tiers + 2, 1, 0);
 }
 
-/* ---- what is told of them -------------------------------------------------------------------- */
+/* ---- counts ---------------------------------------------------------------------------------- */
 
 /* One part of table 0: bags of n keys each. */
 static void set_bags(struct bags_test *t, const hps_key *keys, uint32_t n_keys, uint32_t n)
@@ -340,7 +341,7 @@ static void set_bags(struct bags_test *t, const hps_key *keys, uint32_t n_keys, 
                                     .unknown_policy = HPS_UNKNOWN_DEFAULT_ROW};
 }
 
-/* The i-th key of table 0 that is, or is not, in the first tier; or is nowhere. */
+/* The i-th key of table 0 that exists in the first tier, only below it, or nowhere. */
 enum place { IN_MEMORY, BELOW, NOWHERE };
 
 static hps_key key_in(struct bags_test *t, enum place place, uint32_t i)
@@ -349,14 +350,15 @@ static hps_key key_in(struct bags_test *t, enum place place, uint32_t i)
         bool exists = forms_exists(&t->fx, 0, key);
         enum place of = !exists                   ? NOWHERE
                         : hps_mix64(key) % 2 == 0 ? IN_MEMORY
-                                                  : BELOW; /* as forms_fill has it */
+                                                  : BELOW; /* as in forms_fill */
         if (of == place && i-- == 0) {
             return key;
         }
     }
 }
 
-static void test_counts_when_a_bag_is_whole_in_memory_then_its_keys_as_sent_are_hits(void **state)
+static void test_counts_when_memory_has_a_complete_bag_then_all_keys_sent_in_it_are_hits(
+    void **state)
 {
     static const enum forms_tier tiers[] = {FORMS_HOST_MAP, FORMS_DISK};
     struct bags_test *t = open_test(tiers, 2);
@@ -374,7 +376,7 @@ static void test_counts_when_a_bag_is_whole_in_memory_then_its_keys_as_sent_are_
     assert_int_equal(part->n_whole_bags, 2);
     assert_int_equal(part->hits_tier, HPS_TIER_HOST);
     assert_int_equal(part->hits[0], 0x3f);
-    assert_int_equal(part->n_unique, 6 + 3); /* a, b and the one below, of the last two bags */
+    assert_int_equal(part->n_unique, 6 + 3); /* a, b and `below`, in the last two bags */
     assert_int_equal(part->walk.reports[HPS_TIER_HOST].n_asked, 6 + 3);
     assert_int_equal(part->walk.reports[HPS_TIER_HOST].n_found, 6 + 2);
     assert_int_equal(part->walk.reports[HPS_TIER_ROCKSDB].n_found, 1);
@@ -403,7 +405,7 @@ static void test_counts_when_all_bags_are_empty_then_zeros(void **state)
     close_test(t);
 }
 
-static void test_unknown_key_when_it_is_an_error_then_its_bag_is_one(void **state)
+static void test_unknown_key_when_it_is_an_error_then_the_lookup_fails(void **state)
 {
     static const enum forms_tier tiers[] = {FORMS_HOST_MAP};
     struct bags_test *t = open_test(tiers, 1);
@@ -418,7 +420,7 @@ static void test_unknown_key_when_it_is_an_error_then_its_bag_is_one(void **stat
     close_test(t);
 }
 
-/* Rows that are not waited for: the default row takes part. */
+/* MEMORY_ONLY does not wait for rows: the default row is added to the sum. */
 static void test_memory_only_when_a_key_is_below_then_its_default_row_is_added(void **state)
 {
     static const enum forms_tier tiers[] = {FORMS_HOST_MAP, FORMS_DISK};
@@ -433,7 +435,7 @@ static void test_memory_only_when_a_key_is_below_then_its_default_row_is_added(v
     const struct hps_lookup_part *part = &t->lookup.parts[0];
     assert_int_equal(part->key_status[1], HPS_KEY_DEFAULTED);
     assert_int_equal(part->n_defaulted, 1);
-    check_rows(t, part); /* by the status of each key */
+    check_rows(t, part); /* uses the status of each key */
     assert_int_equal(hps_fake_calls(t->fx.stores[1], HPS_FAKE_GET), 0);
     end(t);
     close_test(t);
@@ -467,7 +469,7 @@ static bool waits_for_store(struct bags_test *t, const hps_key *keys, uint32_t n
     return !done;
 }
 
-static void test_threshold_when_hits_are_duplicates_then_they_count_once(void **state)
+static void test_threshold_when_hits_are_duplicates_then_each_key_counts_once(void **state)
 {
     static const enum forms_tier tiers[] = {FORMS_HOST_MAP, FORMS_DISK};
     struct bags_test *t = open_test(tiers, 2);
@@ -480,8 +482,8 @@ static void test_threshold_when_hits_are_duplicates_then_they_count_once(void **
                               /**/ key_in(t, BELOW, 2),
                               key_in(t, BELOW, 3)};
     (void)state;
-    assert_true(waits_for_store(t, same, 6));    /* one of three */
-    assert_false(waits_for_store(t, others, 6)); /* four of six */
+    assert_true(waits_for_store(t, same, 6));    /* 1 of 3 keys is a hit */
+    assert_false(waits_for_store(t, others, 6)); /* 4 of 6 keys are hits */
     close_test(t);
 }
 
@@ -528,7 +530,7 @@ static void run_units(const enum forms_tier *tiers, uint32_t n)
             status = hps_lookup_reread(&t->lookup, &t->err);
         }
         assert_int_equal(status, HPS_OK);
-        check(t); /* against the rows that are there now */
+        check(t); /* against the current rows */
         end(t);
     }
     assert_true(n_torn > 0);
@@ -544,8 +546,8 @@ static void test_unit_when_an_update_comes_between_then_bags_are_of_one_state(vo
     run_units(tiers + 1, 1);
 }
 
-/* A torn lookup is given up, or begins again: in both cases what it has gathered is forgotten. */
-static void test_unit_when_it_is_torn_then_given_up_or_begun_again(void **state)
+/* A torn lookup is abandoned or started again. Both discard its gathered rows. */
+static void test_unit_when_it_is_torn_then_abandoned_or_started_again(void **state)
 {
     static const enum forms_tier tiers[] = {FORMS_HOST_MAP, FORMS_DISK};
     const hps_key keys[] = {0, 9, 18, 27, 36, 45, 54, 63};
@@ -575,15 +577,15 @@ static void test_unit_when_it_is_torn_then_given_up_or_begun_again(void **state)
     }
 }
 
-/* ---- clients that go ------------------------------------------------------------------------- */
+/* ---- clients that disconnect ----------------------------------------------------------------- */
 
 static void leave(struct bags_test *t)
 {
     t->gone = true;
 }
 
-/* Whenever it goes, the lookup ends soon, as one without an answer. */
-static void test_cancel_when_at_any_look_then_cancelled(void **state)
+/* A disconnect at any check ends the lookup soon, with CANCELLED. */
+static void test_cancel_when_at_any_check_then_cancelled(void **state)
 {
     static const enum forms_tier tiers[] = {FORMS_HOST_MAP, FORMS_DISK};
     struct bags_test *t = open_test(tiers, 2);
@@ -615,7 +617,7 @@ static void nothing(struct bags_test *t)
     (void)t;
 }
 
-/* How often the lookup of these keys, pooled or not, looks whether it is still wanted. */
+/* How often a lookup of these keys, pooled or not, checks for cancellation. */
 static unsigned looks_of(struct bags_test *t, const hps_key *keys, uint32_t n, bool pooled)
 {
     set_bags(t, keys, n, n);
@@ -628,9 +630,9 @@ static unsigned looks_of(struct bags_test *t, const hps_key *keys, uint32_t n, b
     return UINT32_MAX - t->n_calls;
 }
 
-/* One that would take long is interrupted within: where its rows lie, and where they are gathered.
- */
-static void test_cancel_when_one_bag_of_100000_keys_then_looked_for_within_it(void **state)
+/* A lookup of one long bag checks for cancellation within the bag, for stored rows and for
+ * gathered rows. */
+static void test_cancel_when_one_bag_has_100000_keys_then_checked_within_the_bag(void **state)
 {
     enum { N = 100 * 1000 };
     static const enum forms_tier host[] = {FORMS_HOST_MAP}, disk[] = {FORMS_DISK};
@@ -654,17 +656,18 @@ static void test_cancel_when_one_bag_of_100000_keys_then_looked_for_within_it(vo
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms_when_any_arrangement_of_tiers_then_right),
-        cmocka_unit_test(test_large_bags_when_helpers_take_pieces_then_the_same_bits),
-        cmocka_unit_test(test_counts_when_a_bag_is_whole_in_memory_then_its_keys_as_sent_are_hits),
+        cmocka_unit_test(test_forms_when_any_arrangement_of_tiers_then_rows_are_right),
+        cmocka_unit_test(test_large_bags_when_helpers_pool_pieces_then_the_same_bits),
+        cmocka_unit_test(
+            test_counts_when_memory_has_a_complete_bag_then_all_keys_sent_in_it_are_hits),
         cmocka_unit_test(test_counts_when_all_bags_are_empty_then_zeros),
-        cmocka_unit_test(test_unknown_key_when_it_is_an_error_then_its_bag_is_one),
+        cmocka_unit_test(test_unknown_key_when_it_is_an_error_then_the_lookup_fails),
         cmocka_unit_test(test_memory_only_when_a_key_is_below_then_its_default_row_is_added),
-        cmocka_unit_test(test_threshold_when_hits_are_duplicates_then_they_count_once),
+        cmocka_unit_test(test_threshold_when_hits_are_duplicates_then_each_key_counts_once),
         cmocka_unit_test(test_unit_when_an_update_comes_between_then_bags_are_of_one_state),
-        cmocka_unit_test(test_unit_when_it_is_torn_then_given_up_or_begun_again),
-        cmocka_unit_test(test_cancel_when_at_any_look_then_cancelled),
-        cmocka_unit_test(test_cancel_when_one_bag_of_100000_keys_then_looked_for_within_it),
+        cmocka_unit_test(test_unit_when_it_is_torn_then_abandoned_or_started_again),
+        cmocka_unit_test(test_cancel_when_at_any_check_then_cancelled),
+        cmocka_unit_test(test_cancel_when_one_bag_has_100000_keys_then_checked_within_the_bag),
     };
     return cmocka_run_group_tests_name("bags", tests, NULL, NULL);
 }

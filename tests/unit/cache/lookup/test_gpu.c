@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lookups of a version with a gpu space on the simulated device. Each tier has its own row for a
- * key, so that the answers themselves say who gave them: that is compared with what was counted.
+ * Lookups of a version with a gpu space on the simulated device. Each tier has a different row
+ * for a key. The rows of a reply thus show which tier they came from, and the test compares that
+ * with the counts.
  */
 #include <pthread.h>
 #include <semaphore.h>
@@ -21,7 +22,7 @@
 
 enum { KEYS_MAX = 600, SPACE_OF_KEYS = 400, GIVE_UP_US = 60 * 1000 * 1000 };
 
-/* Who gave a row. */
+/* The tier that a row came from. */
 enum source { GPU, HOST, DISK, ABSENT, DEFAULTED, N_SOURCES };
 
 #define SOURCE_STEP (INT64_C(1) << 32)
@@ -31,18 +32,18 @@ enum { HIT, MISS, FAULT_UNAVAILABLE, FAULT_OTHER, ROWS_SYNC, ROWS_ASYNC, N_COUNT
 struct gpu_test {
     struct fixture fx;
     struct gpu_fixture gpu;
-    bool in[3][FIXTURE_TABLES][SPACE_OF_KEYS]; /* what a tier was given */
+    bool in[3][FIXTURE_TABLES][SPACE_OF_KEYS]; /* rows that a tier was given */
     struct hps_arena *arena;
     uint8_t keys[FIXTURE_TABLES][KEYS_MAX * 8 + 1];
     struct hps_lookup_part parts[FIXTURE_TABLES];
     struct hps_lookup lookup;
-    struct hps_space *all[2]; /* its tiers, while it has the gpu above the disk alone */
+    struct hps_space *all[2]; /* its tiers, while only the gpu and the disk are in use */
     struct hps_gpu_lookup probe;
     struct hps_block *first_block;
     atomic_bool answered;
-    bool done;                                 /* by the memory tiers and the gpu */
-    uint32_t n_asked;                          /* of the gpu: lookups */
-    uint32_t found[FIXTURE_TABLES][N_SOURCES]; /* unique keys of the last answer */
+    bool done;                                 /* after the memory tiers and the gpu */
+    uint32_t n_asked;                          /* lookups sent to the gpu */
+    uint32_t found[FIXTURE_TABLES][N_SOURCES]; /* unique keys of the last reply */
     uint32_t expected[FIXTURE_TABLES][N_SOURCES];
     struct hps_metrics *registry;
     struct hps_metric *counts[N_COUNTS];
@@ -171,7 +172,7 @@ static void put_range(struct gpu_test *t, enum source source, uint32_t table, hp
     }
 }
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- running a lookup ------------------------------------------------------------------------ */
 
 static void on_answered(struct hps_lookup *lookup)
 {
@@ -237,7 +238,7 @@ static void wait_answered(struct gpu_test *t)
     }
 }
 
-/* From the memory tiers on. */
+/* Run the lookup from the memory tiers to its end. */
 static void go_on(struct gpu_test *t)
 {
     assert_int_equal(hps_lookup_run_memory(&t->lookup, &t->done, &t->err), HPS_OK);
@@ -285,7 +286,7 @@ static bool is_row_of(const struct gpu_test *t, const struct hps_lookup_part *pa
     return memcmp(part->rows + (size_t)i * part->row_bytes, wanted, part->row_bytes) == 0;
 }
 
-/* Who gave row i of a part. */
+/* The tier that row i of a part came from. */
 static enum source source_of(const struct gpu_test *t, const struct hps_lookup_part *part,
                              uint32_t i, hps_key key)
 {
@@ -323,12 +324,13 @@ static void check_part(struct gpu_test *t, uint32_t p)
         hps_key key;
         memcpy(&key, part->keys + (size_t)i * sizeof(key), sizeof(key));
         enum source source = source_of(t, part, i, key);
-        if (seen[key] == N_SOURCES || hps_lookup_part_hit(part, i)) { /* hits as they were sent */
+        if (seen[key] == N_SOURCES ||
+            hps_lookup_part_hit(part, i)) { /* duplicate hits count, too */
             t->found[p][source]++;
             n_unique++;
         }
         seen[key] = seen[key] == N_SOURCES ? source : seen[key];
-        assert_int_equal(source, seen[key]); /* duplicates are alike */
+        assert_int_equal(source, seen[key]); /* duplicates have equal rows */
     }
     assert_int_equal(part->n_unique, n_unique);
     if (n_unique > 0) {
@@ -348,7 +350,7 @@ static void check(struct gpu_test *t)
     }
 }
 
-/* Ask for the first part, and check it. */
+/* Look up the first part and check it. */
 static void ask_one(struct gpu_test *t, enum hps_lookup_path path)
 {
     ask(t, 1, path);
@@ -383,7 +385,7 @@ static void on_probed(struct hps_gpu_lookup *probe)
     atomic_store(&t->answered, true);
 }
 
-/* Which keys of a table the gpu has: asked aside from any lookup. */
+/* Which keys of a table the gpu has, by a call outside of any lookup. */
 static void probe_gpu(struct gpu_test *t, uint32_t table, uint32_t *hits)
 {
     static hps_key keys[SPACE_OF_KEYS];
@@ -418,7 +420,7 @@ static bool host_has(const struct gpu_test *t, uint32_t table, hps_key key)
     return batch.n == 0;
 }
 
-/* What each tier is going to find for the parts, as they are. */
+/* Compute what each tier is going to find for the parts. */
 static void expect(struct gpu_test *t, enum hps_lookup_path path)
 {
     memset(t->expected, 0, sizeof(t->expected));
@@ -459,7 +461,8 @@ static void check_counts(struct gpu_test *t)
     }
 }
 
-/* Keys 0 .. 100 of a table: in gpu and host; gpu; host; disk alone (all three have it, too). */
+/* Keys [0, 25) are in gpu and disk, [25, 50) in gpu, host and disk, [50, 75) in host and disk,
+ * [75, 100) in the disk. */
 static void place(struct gpu_test *t, uint32_t table)
 {
     put_range(t, GPU, table, 0, 50);
@@ -469,7 +472,7 @@ static void place(struct gpu_test *t, uint32_t table)
 
 /* ---- tests: orders --------------------------------------------------------------------------- */
 
-static void test_lookup_when_gpu_first_then_the_others_get_its_misses(void **state)
+static void test_lookup_when_gpu_first_then_other_tiers_get_its_misses(void **state)
 {
     struct gpu_test *t = *state;
 
@@ -485,7 +488,7 @@ static void test_lookup_when_gpu_first_then_the_others_get_its_misses(void **sta
     assert_count(t, HIT, 50);
     assert_count(t, MISS, 60);
     assert_ptr_equal(t->lookup.block, t->first_block);
-    ask_one(t, HPS_LOOKUP_PATH_GPU); /* they are there now, with the rows that they were given */
+    ask_one(t, HPS_LOOKUP_PATH_GPU); /* the gpu has them now, with the inserted rows */
     assert_found(t, 0, 50, 25, 25, 10, 0);
     assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_found, 100);
     assert_int_equal(t->parts[0].walk.n_remembered, 10);
@@ -506,23 +509,23 @@ static void test_lookup_when_host_first_then_the_gpu_gets_its_misses(void **stat
     assert_int_equal(t->parts[2].walk.reports[HPS_TIER_HOST].n_asked, 110);
     assert_int_equal(t->parts[2].walk.reports[HPS_TIER_GPU].n_asked, 60);
     assert_int_equal(t->parts[2].walk.reports[HPS_TIER_ROCKSDB].n_asked, 35);
-    assert_int_equal(t->parts[2].walk.reports[HPS_TIER_GPU].n_inserted, 25); /* of the disk alone */
+    assert_int_equal(t->parts[2].walk.reports[HPS_TIER_GPU].n_inserted, 25); /* only on disk */
     assert_count(t, HIT, 25);
     assert_count(t, MISS, 35);
     assert_int_equal(t->n_asked, 1);
     set_range(t, 2, 25, 75);
-    ask(t, 3, HPS_LOOKUP_PATH_HOST); /* the host map has all: nobody asks the gpu */
+    ask(t, 3, HPS_LOOKUP_PATH_HOST); /* the host map has all keys: no gpu call */
     assert_int_equal(t->n_asked, 0);
 }
 
-static void test_lookup_when_auto_then_large_parts_and_those_without_host_map_ask_first(
+static void test_lookup_when_auto_then_large_parts_and_parts_without_host_map_go_gpu_first(
     void **state)
 {
     struct gpu_test *t = *state;
     struct hps_space *const disk = t->fx.version.tiers[1];
     struct hps_space *const host = t->fx.version.tiers[0];
 
-    t->fx.tables[0].row_bytes = HPS_LOOKUP_GPU_FIRST_BYTES / 8; /* never read or written */
+    t->fx.tables[0].row_bytes = HPS_LOOKUP_GPU_FIRST_BYTES / 8; /* the rows are never accessed */
     set_range(t, 0, 0, 8);
     set_range(t, 1, 0, 8);
     plan(t, 2, HPS_LOOKUP_PATH_AUTO);
@@ -555,7 +558,7 @@ static uint64_t draw(uint64_t *seed)
     return hps_mix64(*seed);
 }
 
-/* Random keys, duplicates among them, of a random part of the tables. */
+/* Random keys with duplicates, in a random subset of the tables. */
 static void set_random(struct gpu_test *t, uint64_t *seed)
 {
     for (uint32_t p = 0; p < FIXTURE_TABLES; p++) {
@@ -570,7 +573,7 @@ static void set_random(struct gpu_test *t, uint64_t *seed)
     }
 }
 
-static void test_lookup_when_anything_is_asked_then_rows_and_counts_are_right(void **state)
+static void test_lookup_when_random_then_rows_and_counts_are_right(void **state)
 {
     static const enum hps_dtype types[] = {0, HPS_DTYPE_FP32, HPS_DTYPE_FP16, HPS_DTYPE_BF16};
     struct gpu_test *t = *state;
@@ -615,7 +618,7 @@ static void test_lookup_when_anything_is_asked_then_rows_and_counts_are_right(vo
     assert_true(n_hit > 1000 && n_asked - n_hit > 1000);
 }
 
-static void test_lookup_when_a_table_has_no_cache_then_it_is_not_asked_for(void **state)
+static void test_lookup_when_a_table_has_no_cache_then_the_gpu_is_not_called(void **state)
 {
     static const bool some[FIXTURE_TABLES] = {true, false, true};
     struct gpu_test *t = *state;
@@ -636,7 +639,7 @@ static void test_lookup_when_a_table_has_no_cache_then_it_is_not_asked_for(void 
     }
 }
 
-/* Nothing is looked for among keys that the gpu had: duplicates of the others are. */
+/* Keys that the gpu had skip deduplication. Only its misses are deduplicated. */
 static void test_lookup_when_gpu_first_then_only_its_misses_are_deduped(void **state)
 {
     struct gpu_test *t = *state;
@@ -656,18 +659,18 @@ static void test_lookup_when_gpu_first_then_only_its_misses_are_deduped(void **s
     assert_null(t->parts[0].duplicates);
     assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_asked, 200);
 
-    for (uint32_t i = 0; i < 100; i++) { /* ten, ten times each, among the hits */
+    for (uint32_t i = 0; i < 100; i++) { /* ten keys, ten times each, between the hits */
         keys[i * 2 + 1] = 50 + i % 10;
     }
     set_keys(t, 0, keys, 200);
     ask_one(t, HPS_LOOKUP_PATH_GPU);
     assert_found(t, 0, 100, 10, 0, 0, 0);
     assert_int_equal(t->parts[0].n_unique, 110);
-    assert_int_equal(t->lookup.set_size, 256); /* of 100 keys */
+    assert_int_equal(t->lookup.set_size, 256); /* sized for 100 keys */
     assert_int_equal(t->parts[0].walk.reports[HPS_TIER_HOST].n_asked, 10);
 }
 
-/* ---- tests: a gpu that does not answer ------------------------------------------------------- */
+/* ---- tests: a gpu that does not reply -------------------------------------------------------- */
 
 static void test_lookup_when_the_slab_is_full_then_the_gpu_is_skipped(void **state)
 {
@@ -680,7 +683,7 @@ static void test_lookup_when_the_slab_is_full_then_the_gpu_is_skipped(void **sta
         ask_one(t, path);
         assert_found(t, 0, 0, 50, 50, 10, 0);
         assert_int_equal(t->n_asked, 0);
-        /* With all in the host map there is no second question. */
+        /* The host map has all keys, so the lookup does not call the gpu a second time. */
         assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].status,
                          path == HPS_LOOKUP_PATH_GPU ? HPS_INVALID : HPS_OK);
         assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_asked, 0);
@@ -688,8 +691,9 @@ static void test_lookup_when_the_slab_is_full_then_the_gpu_is_skipped(void **sta
     hps_block_unref(all);
 }
 
-/* Replies that no device writes to, and what is more than the slab has room for, leave it alone. */
-static void test_lookup_when_the_gpu_does_not_write_it_then_it_is_not_in_the_slab(void **state)
+/* A lookup uses no slab memory if the device does not write its reply, or if the slab is full. */
+static void test_lookup_when_the_gpu_does_not_write_the_reply_then_it_is_not_in_the_slab(
+    void **state)
 {
     struct gpu_test *t = *state;
 
@@ -714,7 +718,7 @@ static void test_lookup_when_the_gpu_does_not_write_it_then_it_is_not_in_the_sla
     hps_block_unref(all);
 }
 
-/* The device is lost at some moment: before, while or after it is asked. Every answer is whole. */
+/* The device fails at some moment: before, during or after the call. Every reply is complete. */
 static void lose(struct gpu_test *t, enum hps_lookup_path path, uint64_t moment, uint32_t *n_lost)
 {
     place(t, 0);
@@ -732,7 +736,7 @@ static void lose(struct gpu_test *t, enum hps_lookup_path path, uint64_t moment,
     }
 }
 
-static void test_lookup_when_the_device_is_lost_then_every_answer_is_right(void **state)
+static void test_lookup_when_the_device_is_lost_then_every_reply_is_right(void **state)
 {
     static const bool all[FIXTURE_TABLES] = {true, true, true};
     struct gpu_test *t = *state;
@@ -750,7 +754,7 @@ static void test_lookup_when_the_device_is_lost_then_every_answer_is_right(void 
     assert_true(n_lost[HPS_LOOKUP_PATH_HOST] > 0);
 }
 
-/* Two turns of the tier's thread: in the first one at the latest it submits what was asked. */
+/* Wait for two iterations of the tier's thread: the first one submits the lookup. */
 static void wait_submitted(const struct gpu_test *t)
 {
     struct hps_embed_cache_usage usage;
@@ -786,12 +790,12 @@ static void test_lookup_when_the_device_hangs_then_its_block_is_never_used_again
     assert_ptr_not_equal(next->data, old);
     hps_block_unref(next);
     hps_device_sim_hold(t->gpu.tier->device, false);
-    ask_one(t, HPS_LOOKUP_PATH_GPU); /* exact, without it */
+    ask_one(t, HPS_LOOKUP_PATH_GPU); /* exact, without the gpu */
     assert_int_equal(t->n_asked, 0);
     assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_asked, 0);
 }
 
-/* Up to where the gpu, which is held, has the lookup. */
+/* Run the lookup until the held gpu has it. */
 static void ask_held_gpu(struct gpu_test *t, enum hps_lookup_path path)
 {
     hps_device_sim_hold(t->gpu.tier->device, true);
@@ -811,7 +815,7 @@ static void drop_block(struct gpu_test *t)
     assert_int_equal(hps_block_pool_bytes(t->gpu.blocks), 0);
 }
 
-static void test_lookup_when_abandoned_while_the_device_writes_then_nothing_is_left(void **state)
+static void test_lookup_when_abandoned_while_the_device_writes_then_no_memory_leaks(void **state)
 {
     struct gpu_test *t = *state;
 
@@ -828,8 +832,8 @@ static void test_lookup_when_abandoned_while_the_device_writes_then_nothing_is_l
     }
 }
 
-/* Nobody waits longer than it may, and what the device writes afterwards is seen by nobody. */
-static void test_lookup_when_the_gpu_is_left_then_it_goes_on_without(void **state)
+/* A lookup leaves the gpu at its deadline. Later writes of the device reach no reply. */
+static void test_lookup_when_it_leaves_the_gpu_then_it_completes_without(void **state)
 {
     struct gpu_test *t = *state;
 
@@ -847,7 +851,7 @@ static void test_lookup_when_the_gpu_is_left_then_it_goes_on_without(void **stat
             assert_int_equal(hps_lookup_run_gpu(&t->lookup, &t->done, &t->err), HPS_OK);
         }
         assert_true(t->done);
-        for (uint32_t i = 0; i < 2; i++) { /* before and after the device has answered */
+        for (uint32_t i = 0; i < 2; i++) { /* before and after the device has finished */
             check_part(t, 0);
             assert_found(t, 0, 0, 50, 0, 0, 60);
             hps_device_sim_hold(t->gpu.tier->device, false);
@@ -869,7 +873,8 @@ static void test_lookup_when_the_gpu_is_left_then_it_goes_on_without(void **stat
 
 /* ---- tests: the policy ----------------------------------------------------------------------- */
 
-/* n keys on the gpu, n_host in the host map, n_disk below; from key `first` on. */
+/* The first n_gpu keys are on the gpu, the next n_host in the host map, the next n_disk only on
+ * disk. */
 static void place_rates(struct gpu_test *t, uint32_t n_gpu, uint32_t n_host, uint32_t n_disk)
 {
     put_range(t, GPU, 0, 0, n_gpu);
@@ -878,7 +883,8 @@ static void place_rates(struct gpu_test *t, uint32_t n_gpu, uint32_t n_host, uin
     set_range(t, 0, 0, n_gpu + n_host + n_disk);
 }
 
-static void test_policy_when_the_rate_is_reached_then_misses_come_behind(void **state)
+static void test_policy_when_the_rate_is_reached_then_misses_are_inserted_asynchronously(
+    void **state)
 {
     struct gpu_test *t = *state;
 
@@ -891,17 +897,17 @@ static void test_policy_when_the_rate_is_reached_then_misses_come_behind(void **
     assert_int_equal(hps_insertion_rows(t->insertion), 10);
     ask_with(t, HPS_MISS_MODEL, HPS_LOOKUP_PATH_GPU);
     assert_found(t, 0, 60, 30, 0, 0, 10);
-    assert_int_equal(hps_insertion_rows(t->insertion), 10); /* the same ones */
+    assert_int_equal(hps_insertion_rows(t->insertion), 10); /* the same keys */
     sem_post(&t->go_on);
     wait_inserted(t);
     ask_with(t, HPS_MISS_MODEL, HPS_LOOKUP_PATH_GPU);
     assert_found(t, 0, 60, 30, 10, 0, 0);
     assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_found,
-                     100); /* all are on the device now */
+                     100); /* all rows are on the device now */
 }
 
-/* Keys that the gpu had are not deduped, but the rate is of unique keys all the same. */
-static void test_policy_when_keys_are_sent_often_then_the_rate_is_of_unique_keys(void **state)
+/* Keys that the gpu had are not deduplicated, but the hit rate still counts unique keys. */
+static void test_policy_when_keys_are_sent_often_then_the_rate_counts_unique_keys(void **state)
 {
     enum { N_DISK = 10 };
     static const struct {
@@ -916,7 +922,7 @@ static void test_policy_when_keys_are_sent_often_then_the_rate_is_of_unique_keys
     put_range(t, GPU, 0, 0, 90);
     for (unsigned c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
         uint32_t n = 0;
-        for (hps_key key = 0; key < N_DISK; key++) { /* others each time, twice each */
+        for (hps_key key = 0; key < N_DISK; key++) { /* new keys each time, each sent twice */
             keys[n++] = 100 + N_DISK * c + key;
             keys[n++] = 100 + N_DISK * c + key;
             put(t, DISK, 0, 100 + N_DISK * c + key);
@@ -931,7 +937,7 @@ static void test_policy_when_keys_are_sent_often_then_the_rate_is_of_unique_keys
     }
 }
 
-static void test_policy_when_the_rate_is_missed_or_the_device_gone_then_exact(void **state)
+static void test_policy_when_the_rate_is_missed_or_the_device_lost_then_exact(void **state)
 {
     struct gpu_test *t = *state;
 
@@ -943,7 +949,7 @@ static void test_policy_when_the_rate_is_missed_or_the_device_gone_then_exact(vo
     assert_found(t, 0, 60, 29, 11, 0, 0);
     assert_int_equal(hps_insertion_rows(t->insertion), 0);
 
-    put_range(t, DISK, 0, 100, 105); /* five more, which miss: 100 of 105 would be enough */
+    put_range(t, DISK, 0, 100, 105); /* five misses more: 100 of 105 would suffice */
     set_range(t, 0, 0, 105);
     hps_device_give_up(t->gpu.tier->device, "it is gone");
     uint64_t give_up_us = hps_clock_us() + GIVE_UP_US;
@@ -959,7 +965,7 @@ static void test_policy_when_the_rate_is_missed_or_the_device_gone_then_exact(vo
     assert_int_equal(hps_insertion_rows(t->insertion), 0);
 }
 
-static void test_policy_when_the_gpu_takes_no_question_then_exact(void **state)
+static void test_policy_when_the_gpu_refuses_the_lookup_then_exact(void **state)
 {
     struct gpu_test *t = *state;
 
@@ -972,11 +978,11 @@ static void test_policy_when_the_gpu_takes_no_question_then_exact(void **state)
     ask_one(t, HPS_LOOKUP_PATH_GPU);
     assert_found(t, 0, 0, 90, 5, 0, 0);
     assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_inserted,
-                     0); /* nor is it troubled with rows */
+                     0); /* no row is inserted either */
     assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].status, HPS_INVALID);
-    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_faults, 0); /* it has not failed */
+    assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_faults, 0); /* not failed */
     set_range(t, 0, 0, 100);
-    ask_one(t, HPS_LOOKUP_PATH_HOST); /* five have come into the host map */
+    ask_one(t, HPS_LOOKUP_PATH_HOST); /* five rows are in the host map now */
     assert_found(t, 0, 0, 90, 10, 0, 0);
     assert_int_equal(t->parts[0].walk.reports[HPS_TIER_ROCKSDB].n_found, 5);
     assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_asked, 0);
@@ -984,7 +990,7 @@ static void test_policy_when_the_gpu_takes_no_question_then_exact(void **state)
     hps_block_unref(all);
 }
 
-/* The version has the gpu above the disk alone, with room for few rows of each table. */
+/* Leave the gpu above the disk only, with capacity for few rows of each table. */
 static void shrink_to_gpu(struct gpu_test *t, uint64_t n_rows_cached)
 {
     struct hps_gpu_share shares[FIXTURE_TABLES];
@@ -1004,9 +1010,9 @@ static void shrink_to_gpu(struct gpu_test *t, uint64_t n_rows_cached)
     t->fx.version.gpu = t->gpu.space;
 }
 
-/* A key that was asked for once, of a set whose rows were asked for often: whoever was answered
- * without it has it the next time. */
-static void test_insertion_when_others_are_asked_for_more_then_the_row_comes_in(void **state)
+/* A key is looked up once, and all other rows of its set often. After a reply without its row,
+ * the next lookup finds it. */
+static void test_insertion_when_other_rows_are_used_more_then_the_row_is_inserted(void **state)
 {
     struct gpu_test *t = *state;
     struct hps_embed_range_usage usage;
@@ -1030,14 +1036,15 @@ static void test_insertion_when_others_are_asked_for_more_then_the_row_comes_in(
     }
 }
 
-/* Some rows were always asked for more often than others, and there is no room for all: whoever is
- * answered with the default row has the true one the next time. */
-static void test_policy_when_a_row_is_asked_for_least_then_it_is_found_all_the_same(void **state)
+/* Some rows are always used less than others, and the capacity is too small for all. After a
+ * default row, the next reply has the real row. */
+static void test_policy_when_a_row_is_used_least_then_it_misses_at_most_once_in_sequence(
+    void **state)
 {
     enum { N_MORE = 3, N_ROUNDS = 80 };
     struct gpu_test *t = *state;
     struct hps_embed_range_usage usage;
-    uint32_t n_missed[N_MORE] = {0}; /* in a row */
+    uint32_t n_missed[N_MORE] = {0}; /* times in sequence */
 
     put_range(t, DISK, 0, 0, 100);
     shrink_to_gpu(t, 8);
@@ -1061,9 +1068,9 @@ static void test_policy_when_a_row_is_asked_for_least_then_it_is_found_all_the_s
     }
 }
 
-/* It has gone from the device each time that it is asked for, if only once a day: that is no reason
- * to wait for it for ever. */
-static void test_policy_when_a_row_was_waited_for_then_it_is_not_the_next_time(void **state)
+/* The device loses the row before each lookup, even if lookups are rare. After some misses, a
+ * lookup waits for the row. */
+static void test_policy_when_a_lookup_waited_for_a_row_then_the_next_ones_do_not(void **state)
 {
     enum { N_ROUNDS = 3 * (HPS_FETCHED_OFTEN + 1) };
     struct gpu_test *t = *state;
@@ -1085,7 +1092,7 @@ static void test_policy_when_a_row_was_waited_for_then_it_is_not_the_next_time(v
     }
 }
 
-static void test_policy_when_the_gpu_has_no_room_for_rows_then_exact_until_it_has(void **state)
+static void test_policy_when_the_gpu_has_no_capacity_for_rows_then_exact_until_it_has(void **state)
 {
     struct gpu_test *t = *state;
     uint64_t *queue_bytes_max = &t->gpu.tier->options.queue_bytes_max;
@@ -1103,7 +1110,7 @@ static void test_policy_when_the_gpu_has_no_room_for_rows_then_exact_until_it_ha
     assert_int_equal(t->found[0][DEFAULTED], 10);
     wait_inserted(t);
     assert_true(t->fx.version.cache_full);
-    for (uint32_t i = 0; i < 2; i++) { /* else these rows would be missing for ever */
+    for (uint32_t i = 0; i < 2; i++) { /* otherwise these rows would stay missing */
         ask_with(t, HPS_MISS_THRESHOLD, HPS_LOOKUP_PATH_GPU);
         assert_found(t, 0, 0, 0, 10, 0, 0);
     }
@@ -1116,8 +1123,8 @@ static void test_policy_when_the_gpu_has_no_room_for_rows_then_exact_until_it_ha
     wait_inserted(t);
 }
 
-/* What a shared tier has from ahead of this version is an answer, but no row for the device: that
- * gets the one from below, behind the answer. */
+/* A reply may contain a row that a shared tier has from a later position, but the device must
+ * not. Asynchronous insertion gives it the row of the tier below. */
 static void test_insertion_when_a_shared_tier_is_ahead_then_the_device_gets_the_row_below(
     void **state)
 {
@@ -1144,7 +1151,7 @@ static void test_insertion_when_a_shared_tier_is_ahead_then_the_device_gets_the_
     ask(t, 1, HPS_LOOKUP_PATH_GPU);
     assert_int_equal(t->parts[0].walk.reports[HPS_TIER_GPU].n_found, 1);
     assert_int_equal(source_of(t, &t->parts[0], 0, key), DISK);
-    hps_insertion_stop(t->insertion); /* nothing is on its way to the tier that goes */
+    hps_insertion_stop(t->insertion); /* no insertion into the tier that closes */
     fixture_close_middle(&t->fx, redis);
 }
 
@@ -1152,26 +1159,26 @@ int main(void)
 {
 #define GPU_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
-        GPU_TEST(test_lookup_when_gpu_first_then_the_others_get_its_misses),
+        GPU_TEST(test_lookup_when_gpu_first_then_other_tiers_get_its_misses),
         GPU_TEST(test_lookup_when_host_first_then_the_gpu_gets_its_misses),
-        GPU_TEST(test_lookup_when_auto_then_large_parts_and_those_without_host_map_ask_first),
-        GPU_TEST(test_lookup_when_anything_is_asked_then_rows_and_counts_are_right),
+        GPU_TEST(test_lookup_when_auto_then_large_parts_and_parts_without_host_map_go_gpu_first),
+        GPU_TEST(test_lookup_when_random_then_rows_and_counts_are_right),
         GPU_TEST(test_lookup_when_gpu_first_then_only_its_misses_are_deduped),
-        GPU_TEST(test_lookup_when_a_table_has_no_cache_then_it_is_not_asked_for),
+        GPU_TEST(test_lookup_when_a_table_has_no_cache_then_the_gpu_is_not_called),
         GPU_TEST(test_lookup_when_the_slab_is_full_then_the_gpu_is_skipped),
-        GPU_TEST(test_lookup_when_the_gpu_does_not_write_it_then_it_is_not_in_the_slab),
-        GPU_TEST(test_lookup_when_the_device_is_lost_then_every_answer_is_right),
+        GPU_TEST(test_lookup_when_the_gpu_does_not_write_the_reply_then_it_is_not_in_the_slab),
+        GPU_TEST(test_lookup_when_the_device_is_lost_then_every_reply_is_right),
         GPU_TEST(test_lookup_when_the_device_hangs_then_its_block_is_never_used_again),
-        GPU_TEST(test_lookup_when_abandoned_while_the_device_writes_then_nothing_is_left),
-        GPU_TEST(test_lookup_when_the_gpu_is_left_then_it_goes_on_without),
-        GPU_TEST(test_policy_when_the_rate_is_reached_then_misses_come_behind),
-        GPU_TEST(test_policy_when_keys_are_sent_often_then_the_rate_is_of_unique_keys),
-        GPU_TEST(test_policy_when_the_rate_is_missed_or_the_device_gone_then_exact),
-        GPU_TEST(test_policy_when_the_gpu_takes_no_question_then_exact),
-        GPU_TEST(test_insertion_when_others_are_asked_for_more_then_the_row_comes_in),
-        GPU_TEST(test_policy_when_a_row_is_asked_for_least_then_it_is_found_all_the_same),
-        GPU_TEST(test_policy_when_a_row_was_waited_for_then_it_is_not_the_next_time),
-        GPU_TEST(test_policy_when_the_gpu_has_no_room_for_rows_then_exact_until_it_has),
+        GPU_TEST(test_lookup_when_abandoned_while_the_device_writes_then_no_memory_leaks),
+        GPU_TEST(test_lookup_when_it_leaves_the_gpu_then_it_completes_without),
+        GPU_TEST(test_policy_when_the_rate_is_reached_then_misses_are_inserted_asynchronously),
+        GPU_TEST(test_policy_when_keys_are_sent_often_then_the_rate_counts_unique_keys),
+        GPU_TEST(test_policy_when_the_rate_is_missed_or_the_device_lost_then_exact),
+        GPU_TEST(test_policy_when_the_gpu_refuses_the_lookup_then_exact),
+        GPU_TEST(test_insertion_when_other_rows_are_used_more_then_the_row_is_inserted),
+        GPU_TEST(test_policy_when_a_row_is_used_least_then_it_misses_at_most_once_in_sequence),
+        GPU_TEST(test_policy_when_a_lookup_waited_for_a_row_then_the_next_ones_do_not),
+        GPU_TEST(test_policy_when_the_gpu_has_no_capacity_for_rows_then_exact_until_it_has),
         GPU_TEST(test_insertion_when_a_shared_tier_is_ahead_then_the_device_gets_the_row_below),
     };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lookups whose rows the gpu converts, lays out or adds itself, on the simulated device: what it
- * is asked, what others are then, and that the bytes are right whatever becomes of it. What is
- * right says tests/lib/forms_fixture.h.
+ * Lookups with rows that the gpu converts, lays out or pools, on the simulated device: the calls
+ * of each tier, and the bytes of the reply in every outcome. tests/lib/forms_fixture.h computes
+ * the expected bytes.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,8 +27,7 @@ struct forms_test {
     struct hps_error err;
 };
 
-/* Of every table the keys below KEYS_CACHED that exist are on the device, and none in a host map.
- */
+/* Put all existing keys below KEYS_CACHED of every table on the device, and none in a host map. */
 static void open_in(struct forms_test *t, const enum forms_tier *tiers, uint32_t n)
 {
     forms_open(&t->fx, tiers, n);
@@ -109,7 +108,7 @@ static void wait_answered(struct forms_test *t)
     }
 }
 
-/* From the memory tiers on. */
+/* Run the lookup from the memory tiers to its end. */
 static void go_on(struct forms_test *t)
 {
     bool done = false;
@@ -147,7 +146,7 @@ static void check(const struct forms_test *t)
     }
 }
 
-/* n keys that exist, from `first` on, in part i. */
+/* Send n existing keys, from `first` upward, in part i. */
 static void send_keys(struct forms_test *t, uint32_t i, uint32_t table, hps_key first, uint32_t n)
 {
     struct forms_part *sent = &t->fx.sent[i];
@@ -163,7 +162,7 @@ static void send_keys(struct forms_test *t, uint32_t i, uint32_t table, hps_key 
         .table = &t->fx.tables[table], .keys = sent->keys + 1, .n_keys = n};
 }
 
-/* The keys of part i in bags of `size`. */
+/* Put the keys of part i in bags of `size` keys. */
 static void put_in_bags(struct forms_test *t, uint32_t i, enum hps_pooling pooling, uint32_t size)
 {
     struct hps_lookup_part *part = &t->fx.parts[i];
@@ -203,8 +202,8 @@ static const struct hps_tier_report *report(const struct forms_test *t, uint32_t
 
 /* ---- what the device does -------------------------------------------------------------------- */
 
-/* All that is asked for is there: nobody else does anything. */
-static void test_forms_when_all_is_cached_then_the_gpu_answers_alone(void **state)
+/* The device has all keys, so the other tiers do nothing. */
+static void test_forms_when_all_is_cached_then_only_the_gpu_is_read(void **state)
 {
     struct forms_test *t = open_test(map_and_store, 2);
     (void)state;
@@ -232,9 +231,9 @@ static void test_forms_when_all_is_cached_then_the_gpu_answers_alone(void **stat
     close_test(t);
 }
 
-/* Bags of three, of which one key, by its bag, is not there: above a store alone the device is
- * asked for the rows of the others, and the store for those keys alone. */
-static void test_bags_when_partly_cached_then_the_gpu_gives_the_rows_that_it_has(void **state)
+/* Half of the bags have one key that the device lacks. Without a host map, the device returns
+ * the rows of their other keys, and the store only the missing rows. */
+static void test_bags_when_partly_cached_then_the_gpu_returns_its_rows(void **state)
 {
     struct forms_test *t = open_test(store_alone, 1);
     (void)state;
@@ -256,15 +255,16 @@ static void test_bags_when_partly_cached_then_the_gpu_gives_the_rows_that_it_has
     assert_int_equal(report(t, 0, HPS_TIER_GPU)->n_asked, 60);
     assert_int_equal(report(t, 0, HPS_TIER_GPU)->n_found, 50);
     assert_int_equal(report(t, 0, HPS_TIER_ROCKSDB)->n_asked, 10);
-    run(t, HPS_LOOKUP_PATH_AUTO); /* they are there now */
+    run(t, HPS_LOOKUP_PATH_AUTO); /* the device has them now */
     check(t);
     assert_int_equal(t->fx.parts[0].n_whole_bags, 20);
     assert_int_equal(report(t, 0, HPS_TIER_ROCKSDB)->n_asked, 0);
     close_test(t);
 }
 
-/* The device gets of a bag's rows those that it lacks. */
-static void test_bags_when_memory_has_the_rest_then_the_gpu_is_offered_what_it_lacks(void **state)
+/* Only rows of a bag that the device lacks are inserted into it. */
+static void test_bags_when_memory_has_the_rest_then_the_gpu_gets_the_rows_that_it_lacks(
+    void **state)
 {
     struct forms_test *t = open_test(map_and_store, 2);
     struct hps_lookup_part *part = &t->fx.parts[0];
@@ -289,8 +289,8 @@ static void test_bags_when_memory_has_the_rest_then_the_gpu_is_offered_what_it_l
     close_test(t);
 }
 
-/* What is converted is offered as it is stored. */
-static void test_rows_when_converted_then_misses_are_offered_as_they_are_stored(void **state)
+/* Rows are converted for the reply but inserted as stored. */
+static void test_rows_when_converted_then_misses_are_inserted_as_stored(void **state)
 {
     struct forms_test *t = open_test(map_and_store, 2);
     (void)state;
@@ -309,12 +309,13 @@ static void test_rows_when_converted_then_misses_are_offered_as_they_are_stored(
     close_test(t);
 }
 
-/* Beside a host map, bags of large parts are asked for first if their table is cached whole. */
-static void test_path_when_auto_then_bags_come_from_tables_that_are_cached_whole(void **state)
+/* With a host map, large parts with bags go to the gpu first if it caches their table
+ * completely. */
+static void test_path_when_auto_then_bags_of_completely_cached_tables_go_gpu_first(void **state)
 {
     struct forms_test *t = open_test(map_and_store, 2);
     (void)state;
-    t->fx.tables[2].row_bytes = HPS_LOOKUP_GPU_FIRST_BYTES / 8; /* never read or written */
+    t->fx.tables[2].row_bytes = HPS_LOOKUP_GPU_FIRST_BYTES / 8; /* the rows are never accessed */
     for (unsigned whole = 0; whole < 2; whole++) {
         t->fx.tables[2].n_rows = whole ? GPU_FIXTURE_ROWS : GPU_FIXTURE_ROWS + 1;
         make_lookup(t, 1, HPS_DTYPE_FP32, HPS_LAYOUT_PER_TABLE);
@@ -327,16 +328,16 @@ static void test_path_when_auto_then_bags_come_from_tables_that_are_cached_whole
         }
         hps_lookup_abandon(&t->lookup);
         make_lookup(t, 1, HPS_DTYPE_FP32, HPS_LAYOUT_PER_TABLE);
-        t->lookup.unit = true; /* whose rows may have to be read again */
+        t->lookup.unit = true; /* a unit may have to read its rows again */
         begin(t, HPS_LOOKUP_PATH_GPU);
         assert_false(ask(t));
     }
     close_test(t);
 }
 
-/* ---- a device that does not answer ----------------------------------------------------------- */
+/* ---- a device that does not reply ------------------------------------------------------------ */
 
-/* Parts in every form, one behind the other. */
+/* One part in each form. */
 static void send_forms(struct forms_test *t, unsigned round)
 {
     static const enum hps_pooling poolings[] = {HPS_POOLING_NONE, HPS_POOLING_SUM,
@@ -354,17 +355,17 @@ static void send_forms(struct forms_test *t, unsigned round)
     }
 }
 
-/* The n-th piece of work is not done, from when the lookup was submitted on. */
+/* The n-th operation of the device after the submission of the lookup fails. */
 static void lose(struct forms_test *t, unsigned round, uint64_t n)
 {
     send_forms(t, round + 1);
-    run(t, HPS_LOOKUP_PATH_GPU); /* and with that all rows are there */
+    run(t, HPS_LOOKUP_PATH_GPU); /* now the device has all rows */
     check(t);
     hps_device_sim_hold(t->gpu.tier->device, true);
     send_forms(t, round);
     begin(t, HPS_LOOKUP_PATH_GPU);
     assert_true(ask(t));
-    hps_gpu_tier_sync(t->gpu.tier); /* two turns of its thread: then it is submitted */
+    hps_gpu_tier_sync(t->gpu.tier); /* two iterations of its thread submit the lookup */
     hps_gpu_tier_sync(t->gpu.tier);
     hps_device_sim_fail(t->gpu.tier->device, n);
     hps_device_sim_hold(t->gpu.tier->device, false);
@@ -373,7 +374,7 @@ static void lose(struct forms_test *t, unsigned round, uint64_t n)
     check(t);
 }
 
-static void test_forms_when_the_device_is_lost_then_every_answer_is_right(void **state)
+static void test_forms_when_the_device_is_lost_then_every_reply_is_right(void **state)
 {
     struct forms_test *t = open_test(map_and_store, 2);
     (void)state;
@@ -390,7 +391,8 @@ static void test_forms_when_the_device_is_lost_then_every_answer_is_right(void *
     close_test(t);
 }
 
-static void test_forms_when_the_device_is_left_then_what_it_writes_later_harms_nothing(void **state)
+static void test_forms_when_a_lookup_leaves_the_device_then_its_late_writes_reach_no_reply(
+    void **state)
 {
     struct forms_test *t = open_test(map_and_store, 2);
     (void)state;
@@ -419,14 +421,15 @@ static void test_forms_when_the_device_is_left_then_what_it_writes_later_harms_n
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms_when_all_is_cached_then_the_gpu_answers_alone),
-        cmocka_unit_test(test_bags_when_partly_cached_then_the_gpu_gives_the_rows_that_it_has),
-        cmocka_unit_test(test_bags_when_memory_has_the_rest_then_the_gpu_is_offered_what_it_lacks),
-        cmocka_unit_test(test_rows_when_converted_then_misses_are_offered_as_they_are_stored),
-        cmocka_unit_test(test_path_when_auto_then_bags_come_from_tables_that_are_cached_whole),
-        cmocka_unit_test(test_forms_when_the_device_is_lost_then_every_answer_is_right),
+        cmocka_unit_test(test_forms_when_all_is_cached_then_only_the_gpu_is_read),
+        cmocka_unit_test(test_bags_when_partly_cached_then_the_gpu_returns_its_rows),
         cmocka_unit_test(
-            test_forms_when_the_device_is_left_then_what_it_writes_later_harms_nothing),
+            test_bags_when_memory_has_the_rest_then_the_gpu_gets_the_rows_that_it_lacks),
+        cmocka_unit_test(test_rows_when_converted_then_misses_are_inserted_as_stored),
+        cmocka_unit_test(test_path_when_auto_then_bags_of_completely_cached_tables_go_gpu_first),
+        cmocka_unit_test(test_forms_when_the_device_is_lost_then_every_reply_is_right),
+        cmocka_unit_test(
+            test_forms_when_a_lookup_leaves_the_device_then_its_late_writes_reach_no_reply),
     };
     return cmocka_run_group_tests_name("gpu_forms", tests, NULL, NULL);
 }

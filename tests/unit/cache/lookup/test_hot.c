@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counting hot keys: how many of the true ones are found in a skewed trace, ageing, growing, and
- * records, whole and damaged.
+ * Counting hot keys: how many of the hottest keys are found in a skewed trace, ageing, growth,
+ * and complete and damaged records.
  */
 #include <math.h>
 #include <pthread.h>
@@ -76,8 +76,8 @@ static int keys_up(const void *a, const void *b)
     return left < right ? -1 : left > right;
 }
 
-/* Of the TOP hottest keys, the share that is among the first TOP of `top`; out_hits: their
- * lookups, as a share of those of the TOP hottest. */
+/* The share of the TOP hottest keys that is among the first TOP of `top`. out_hits: lookups of
+ * these keys, as a share of the lookups of all TOP hottest keys. */
 static double found_share(const struct trace *trace, const struct hps_hot_key *top, uint32_t n,
                           double *out_hits)
 {
@@ -101,10 +101,10 @@ static double found_share(const struct trace *trace, const struct hps_hot_key *t
     return (double)n_found / TOP;
 }
 
-/* ---- what else could be done ----------------------------------------------------------------- */
+/* ---- other algorithms ------------------------------------------------------------------------ */
 
-/* Space-saving in as much memory: a key that is not there always takes the place of the least
- * counted one of its bucket, and its count. */
+/* Space-saving with the same memory: a new key takes over the place and the count of the key
+ * with the least count in its bucket. */
 struct saving {
     struct hps_hot_key keys[N_COUNTED];
 };
@@ -131,7 +131,7 @@ static int counts_down(const void *a, const void *b)
     return left->count > right->count ? -1 : left->count < right->count;
 }
 
-/* 1 in 64 of the trace, every one counted exactly: what no memory limit would give. */
+/* Exact counts of 1 in 64 lookups of the trace, without a limit of memory. */
 static struct hps_hot_key *exact_counts(const uint32_t *sampled)
 {
     struct hps_hot_key *all = hps_calloc(N_KEYS, sizeof(*all));
@@ -199,9 +199,8 @@ static void test_top_when_the_trace_is_skewed_then_most_of_the_hottest_keys_are_
     }
 }
 
-/* A short life: 16 lookups per counted key are enough to know the hottest by. */
-static void test_top_when_little_was_noted_then_the_hottest_keys_are_found_all_the_same(
-    void **state)
+/* After a short time, 16 lookups per counted key suffice to find the hottest keys. */
+static void test_top_when_few_lookups_were_noted_then_the_hottest_keys_are_found(void **state)
 {
     (void)state;
     struct shares shares = run_trace(1.0, 16 * N_COUNTED);
@@ -226,8 +225,8 @@ static uint32_t count_of(struct hps_hot *hot, hps_key key)
     return count;
 }
 
-/* One key a call, as many calls as one long one: nothing is lost between them. */
-static void test_note_when_lookups_are_short_then_counted_as_long_ones(void **state)
+/* Calls of one key count like one call of many keys. */
+static void test_note_when_calls_have_one_key_then_counted_like_one_long_call(void **state)
 {
     static const hps_key keys[] = {0, 1, UINT64_MAX, UINT64_C(1) << 63};
     struct hps_hot *hot = hps_hot_new(N_COUNTED);
@@ -268,8 +267,7 @@ static void note_many(struct hps_hot *hot, hps_key key, uint32_t n)
     }
 }
 
-static void test_age_when_enough_was_noted_then_halved_and_a_quiet_time_forgets_nothing(
-    void **state)
+static void test_age_when_enough_was_noted_then_halved_and_idle_time_keeps_counts(void **state)
 {
     struct hps_hot *hot = hps_hot_new(HPS_HOT_KEYS_MIN);
     (void)state;
@@ -284,7 +282,7 @@ static void test_age_when_enough_was_noted_then_halved_and_a_quiet_time_forgets_
     hps_hot_free(hot);
 }
 
-static void test_note_when_others_became_hot_then_they_take_the_places(void **state)
+static void test_note_when_other_keys_become_hot_then_they_replace_the_old_ones(void **state)
 {
     struct hps_hot *hot = hps_hot_new(HPS_HOT_KEYS_MIN);
     (void)state;
@@ -343,7 +341,7 @@ static void *note_on_thread(void *arg)
     return NULL;
 }
 
-static void test_note_when_counts_are_read_and_grow_meanwhile_then_keys_are_right(void **state)
+static void test_note_when_counts_are_read_and_grow_concurrently_then_keys_are_right(void **state)
 {
     struct hps_hot *hot = hps_hot_new(HPS_HOT_KEYS_MIN);
     pthread_t threads[N_THREADS];
@@ -395,7 +393,7 @@ static hps_status do_lookup(struct fixture *fx, struct hps_arena *arena, const h
     return status == HPS_OK && !done ? hps_lookup_run_rest(&lookup, &err) : status;
 }
 
-static void test_lookup_when_keys_are_found_in_any_tier_then_noted_and_unknown_ones_not(
+static void test_lookup_when_keys_are_found_in_any_tier_then_noted_but_unknown_keys_not(
     void **state)
 {
     const hps_key keys[] = {1, 1, 2, 900, 901}; /* in memory, twice; on disk; nowhere */
@@ -464,7 +462,8 @@ static void test_record_when_damaged_or_cut_then_refused_with_a_reason(void **st
             assert_true(err.text[0] != '\0');
             data[i] ^= (uint8_t)(1u << bit);
         }
-        uint8_t *cut = hps_alloc(i); /* of its own, so that a read behind its end is seen */
+        uint8_t *cut =
+            hps_alloc(i); /* an allocation of this size, so that a read past the end is detected */
         memcpy(cut, data, i);
         assert_int_equal(hps_hot_record_read(cut, i, &record, &err), HPS_DATA_LOSS);
         hps_free(cut);
@@ -479,17 +478,15 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_top_when_the_trace_is_skewed_then_most_of_the_hottest_keys_are_found),
-        cmocka_unit_test(
-            test_top_when_little_was_noted_then_the_hottest_keys_are_found_all_the_same),
-        cmocka_unit_test(test_note_when_lookups_are_short_then_counted_as_long_ones),
+        cmocka_unit_test(test_top_when_few_lookups_were_noted_then_the_hottest_keys_are_found),
+        cmocka_unit_test(test_note_when_calls_have_one_key_then_counted_like_one_long_call),
         cmocka_unit_test(test_note_when_the_same_lookup_comes_again_then_all_its_keys_are_counted),
-        cmocka_unit_test(
-            test_age_when_enough_was_noted_then_halved_and_a_quiet_time_forgets_nothing),
-        cmocka_unit_test(test_note_when_others_became_hot_then_they_take_the_places),
+        cmocka_unit_test(test_age_when_enough_was_noted_then_halved_and_idle_time_keeps_counts),
+        cmocka_unit_test(test_note_when_other_keys_become_hot_then_they_replace_the_old_ones),
         cmocka_unit_test(test_grow_when_wider_then_counts_stay_and_never_shrinks),
-        cmocka_unit_test(test_note_when_counts_are_read_and_grow_meanwhile_then_keys_are_right),
+        cmocka_unit_test(test_note_when_counts_are_read_and_grow_concurrently_then_keys_are_right),
         cmocka_unit_test(
-            test_lookup_when_keys_are_found_in_any_tier_then_noted_and_unknown_ones_not),
+            test_lookup_when_keys_are_found_in_any_tier_then_noted_but_unknown_keys_not),
         cmocka_unit_test(test_record_when_read_back_then_the_same),
         cmocka_unit_test(test_record_when_damaged_or_cut_then_refused_with_a_reason),
     };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Insertions behind lookups: bounds, no key twice, drops that are counted, turns of versions,
- * lookups first, versions that go and the end of it all. The jobs run on one I/O thread, whose
- * turns the tests can wait for; one test lets many threads at it.
+ * Asynchronous insertion: bounds, duplicate keys, counted drops, fairness between versions,
+ * priority of lookups, removed versions and the stop. Jobs run on one I/O thread that the tests
+ * can step. One test uses many threads.
  */
 #include <pthread.h>
 #include <semaphore.h>
@@ -22,10 +22,10 @@
 enum { KEYS_MAX = 3 * HPS_INSERTION_JOB_KEYS, VERSIONS = 2 };
 
 struct marker {
-    struct hps_task task; /* first */
+    struct hps_task task; /* must be first */
     sem_t reached;
     sem_t go_on;
-    uint64_t n_disk_calls; /* when it ran */
+    uint64_t n_disk_calls; /* calls of the disk before this task */
     struct hps_store *disk;
 };
 
@@ -86,7 +86,7 @@ static int teardown(void **state)
 {
     struct insertion_test *t = *state;
 
-    for (unsigned i = 0; i < VERSIONS; i++) { /* of a test that failed */
+    for (unsigned i = 0; i < VERSIONS; i++) { /* a failed test may leave them shut */
         hps_fake_gate_open(t->fx[i].stores[FIXTURE_DISK], HPS_FAKE_GET);
     }
     sem_post(&t->block.go_on);
@@ -119,7 +119,7 @@ static void run_block(struct hps_task *task)
     sem_wait(&marker->go_on);
 }
 
-/* Its memory is the test's: the thread may still be at it when the test goes on. */
+/* The test owns `marker`: the I/O thread may still use it while the test continues. */
 static void marker_init(struct marker *marker, void (*run)(struct hps_task *task),
                         struct hps_store *disk)
 {
@@ -128,7 +128,7 @@ static void marker_init(struct marker *marker, void (*run)(struct hps_task *task
     sem_init(&marker->go_on, 0, 0);
 }
 
-/* Hold the I/O thread, until release. */
+/* Block the I/O thread until release. */
 static void hold(struct insertion_test *t)
 {
     marker_init(&t->block, run_block, NULL);
@@ -141,7 +141,7 @@ static void release(struct insertion_test *t)
     sem_post(&t->block.go_on);
 }
 
-/* Let the I/O thread run the job that is posted, and no other. */
+/* Let the I/O thread run one posted job. */
 static void one_turn(struct insertion_test *t)
 {
     marker_init(&t->notes[0], run_note, NULL);
@@ -206,7 +206,7 @@ static unsigned inserted(const struct insertion_test *t)
     return value(t->metrics.series.insertion_rows_async[HPS_TIER_HOST]);
 }
 
-/* ---- what is fetched ------------------------------------------------------------------------- */
+/* ---- fetched rows ---------------------------------------------------------------------------- */
 
 static void test_add_when_jobs_have_run_then_rows_of_all_tables_are_in_the_host_tier(void **state)
 {
@@ -240,7 +240,7 @@ static void test_add_when_queued_or_being_fetched_then_not_again(void **state)
     hold(t);
     add(t, 0, 0, 0, 100);
     add(t, 0, 0, 50, 150);
-    add(t, 0, 1, 0, 10); /* another table's */
+    add(t, 0, 1, 0, 10); /* another table */
     assert_int_equal(hps_insertion_rows(t->insertion), 160);
     assert_int_equal(value(t->metrics.series.insertion_queue_rows), 160);
     hps_fake_gate_shut(disk, HPS_FAKE_GET);
@@ -252,8 +252,7 @@ static void test_add_when_queued_or_being_fetched_then_not_again(void **state)
     settle(t);
     assert_int_equal(hps_fake_keys(disk, HPS_FAKE_GET), 170);
     assert_int_equal(inserted(t), 160);
-    add(t, 0, 0, 0,
-        10); /* it has been fetched: asked for again, it is queued, and found in memory */
+    add(t, 0, 0, 0, 10); /* fetched before: it is queued again and found in memory */
     settle(t);
     assert_int_equal(hps_fake_keys(disk, HPS_FAKE_GET), 170);
     for (unsigned reason = 0; reason < HPS_DROP_COUNT; reason++) {
@@ -271,9 +270,9 @@ static void test_add_when_the_queue_is_full_then_dropped_and_counted(void **stat
     add(t, 0, 0, 0, 25);
     assert_int_equal(hps_insertion_rows(t->insertion), 10);
     assert_int_equal(dropped(t, HPS_DROP_QUEUE_FULL), 15);
-    add(t, 0, 0, 0, 25); /* ten of them wait already */
+    add(t, 0, 0, 0, 25); /* ten of them are queued already */
     assert_int_equal(dropped(t, HPS_DROP_QUEUE_FULL), 30);
-    add(t, 1, 0, 0, 5); /* another version's: it must not stay pinned for nothing */
+    add(t, 1, 0, 0, 5); /* of a version without queued keys: it must not stay pinned */
     assert_int_equal(dropped(t, HPS_DROP_QUEUE_FULL), 35);
     assert_true(hps_version_idle(&t->fx[1].version));
     release(t);
@@ -300,7 +299,7 @@ static void test_job_when_a_key_is_in_no_tier_then_it_is_known_to_be_absent(void
     assert_int_equal(dropped(t, HPS_DROP_NOT_FETCHED), 0);
 }
 
-static void test_job_when_the_store_fails_then_dropped_and_fetched_when_asked_again(void **state)
+static void test_job_when_the_store_fails_then_dropped_and_fetched_when_added_again(void **state)
 {
     struct insertion_test *t = *state;
 
@@ -319,7 +318,7 @@ static void test_job_when_the_store_fails_then_dropped_and_fetched_when_asked_ag
     assert_int_equal(dropped(t, HPS_DROP_NOT_FETCHED), 12);
 }
 
-static void test_job_when_a_key_is_updated_meanwhile_then_its_old_row_is_left_out(void **state)
+static void test_job_when_a_key_is_updated_during_it_then_its_old_row_is_left_out(void **state)
 {
     struct insertion_test *t = *state;
     struct hps_store *disk = t->fx[0].stores[FIXTURE_DISK];
@@ -342,9 +341,9 @@ static void test_job_when_a_key_is_updated_meanwhile_then_its_old_row_is_left_ou
     assert_int_equal(dropped(t, HPS_DROP_STALE), 1);
 }
 
-/* ---- whose turn it is ------------------------------------------------------------------------ */
+/* ---- order ----------------------------------------------------------------------------------- */
 
-static void test_job_when_a_lookup_waits_then_that_comes_first(void **state)
+static void test_job_when_a_lookup_waits_then_the_lookup_runs_first(void **state)
 {
     struct insertion_test *t = *state;
     struct hps_store *disk = t->fx[0].stores[FIXTURE_DISK];
@@ -361,12 +360,12 @@ static void test_job_when_a_lookup_waits_then_that_comes_first(void **state)
     hps_fake_gate_shut(disk, HPS_FAKE_GET);
     release(t);
     sem_wait(&first->reached);
-    assert_int_equal(first->n_disk_calls, 0); /* posted after the job, run before it */
+    assert_int_equal(first->n_disk_calls, 0); /* posted after the job, ran before it */
     hps_fake_gate_wait(disk, HPS_FAKE_GET, 1);
     assert_int_equal(hps_pool_post(t->pool, &second->task), HPS_OK);
     hps_fake_gate_open(disk, HPS_FAKE_GET);
     sem_wait(&second->reached);
-    assert_int_equal(second->n_disk_calls, 1); /* between two pieces of work */
+    assert_int_equal(second->n_disk_calls, 1); /* ran between two reads of the job */
     settle(t);
     assert_int_equal(hps_fake_calls(disk, HPS_FAKE_GET), 3);
     assert_int_equal(inserted(t), KEYS_MAX);
@@ -393,7 +392,7 @@ static void test_job_when_two_versions_wait_then_they_take_turns(void **state)
     assert_int_equal(n_in_host(t, 0, 0, 0, KEYS_MAX), KEYS_MAX);
 }
 
-static void test_jobs_when_little_waits_then_one_and_when_much_waits_then_more(void **state)
+static void test_jobs_when_few_keys_are_queued_then_one_and_when_many_then_more(void **state)
 {
     struct insertion_test *t = *state;
     struct hps_store *disk = t->fx[0].stores[FIXTURE_DISK];
@@ -404,13 +403,13 @@ static void test_jobs_when_little_waits_then_one_and_when_much_waits_then_more(v
     add(t, 0, 0, 0, 1);
     hps_fake_gate_wait(disk, HPS_FAKE_GET, 1);
     add(t, 0, 0, 1, KEYS_MAX);
-    hps_fake_gate_wait(disk, HPS_FAKE_GET, 2); /* of four threads, two stay free */
+    hps_fake_gate_wait(disk, HPS_FAKE_GET, 2); /* two of four threads stay free */
     hps_fake_gate_open(disk, HPS_FAKE_GET);
     wait_until_empty(t);
     assert_int_equal(inserted(t), KEYS_MAX);
 }
 
-/* Table 0 has rows of so many bytes, and none yet. */
+/* Give table 0 rows of this size, and no rows yet. */
 static void widen(struct fixture *fx, uint32_t row_bytes)
 {
     const struct hps_space_id id = {
@@ -425,8 +424,8 @@ static void widen(struct fixture *fx, uint32_t row_bytes)
     }
 }
 
-/* Of wide rows a job takes few, and more of them are needed at once. */
-static void test_jobs_when_few_wide_rows_wait_then_more_than_one(void **state)
+/* A job takes few wide rows, so more jobs run at once. */
+static void test_jobs_when_few_wide_rows_are_queued_then_more_than_one(void **state)
 {
     enum { N_KEYS = 20 };
     struct insertion_test *t = *state;
@@ -446,7 +445,7 @@ static void test_jobs_when_few_wide_rows_wait_then_more_than_one(void **state)
 
 /* ---- ends ------------------------------------------------------------------------------------ */
 
-static void test_forget_when_keys_wait_then_they_are_dropped_and_the_pin_is_given_back(void **state)
+static void test_forget_when_keys_are_queued_then_dropped_and_the_version_unpinned(void **state)
 {
     struct insertion_test *t = *state;
 
@@ -470,7 +469,7 @@ static void test_forget_when_keys_wait_then_they_are_dropped_and_the_pin_is_give
     assert_int_equal(n_in_host(t, 1, 0, 0, 50), 50);
 }
 
-static void test_forget_when_a_job_fetches_then_it_is_cut_off_before_the_next_read(void **state)
+static void test_forget_when_a_job_fetches_then_it_ends_before_the_next_read(void **state)
 {
     struct insertion_test *t = *state;
     struct hps_store *disk = t->fx[0].stores[FIXTURE_DISK];
@@ -487,7 +486,7 @@ static void test_forget_when_a_job_fetches_then_it_is_cut_off_before_the_next_re
     release(t);
     hps_fake_gate_wait(disk, HPS_FAKE_GET, 1);
     hps_insertion_forget(t->insertion, &t->fx[0].version);
-    assert_false(hps_version_idle(&t->fx[0].version)); /* the job is at it */
+    assert_false(hps_version_idle(&t->fx[0].version)); /* the job is running */
     add(t, 0, 0, 20, 30);
     assert_int_equal(dropped(t, HPS_DROP_STOPPED), 10);
     hps_fake_gate_open(disk, HPS_FAKE_GET);
@@ -497,7 +496,7 @@ static void test_forget_when_a_job_fetches_then_it_is_cut_off_before_the_next_re
     assert_int_equal(dropped(t, HPS_DROP_STOPPED), 30);
 }
 
-static void test_stop_when_keys_wait_and_are_fetched_then_all_ends(void **state)
+static void test_stop_when_keys_are_queued_and_fetched_then_all_jobs_end(void **state)
 {
     struct insertion_test *t = *state;
     struct hps_store *disk = t->fx[0].stores[FIXTURE_DISK];
@@ -540,7 +539,7 @@ static void try_all(void *ctx)
     end_queue(t);
 }
 
-static void test_queue_when_any_allocation_fails_then_nothing_leaks_or_waits(void **state)
+static void test_queue_when_any_allocation_fails_then_no_leak_and_no_hang(void **state)
 {
     struct insertion_test *t = *state;
 
@@ -580,7 +579,7 @@ static void *add_and_add(void *arg)
     return NULL;
 }
 
-static void test_queue_when_many_add_and_forget_then_nothing_stays_and_rows_are_true(void **state)
+static void test_queue_when_many_add_and_forget_then_it_drains_and_rows_are_right(void **state)
 {
     struct insertion_test *t = *state;
     struct adder adders[ADDERS];
@@ -599,7 +598,7 @@ static void test_queue_when_many_add_and_forget_then_nothing_stays_and_rows_are_
         pthread_join(adders[i].thread, NULL);
     }
     wait_until_empty(t);
-    /* All of it may have been forgotten before a job ran. What is added now is not. */
+    /* The forgets may have dropped all keys. Keys that are added now are fetched. */
     add(t, 0, 0, 0, 100);
     wait_until_empty(t);
     end_queue(t);
@@ -623,17 +622,17 @@ int main(void)
         TEST(test_add_when_queued_or_being_fetched_then_not_again),
         TEST(test_add_when_the_queue_is_full_then_dropped_and_counted),
         TEST(test_job_when_a_key_is_in_no_tier_then_it_is_known_to_be_absent),
-        TEST(test_job_when_the_store_fails_then_dropped_and_fetched_when_asked_again),
-        TEST(test_job_when_a_key_is_updated_meanwhile_then_its_old_row_is_left_out),
-        TEST(test_job_when_a_lookup_waits_then_that_comes_first),
+        TEST(test_job_when_the_store_fails_then_dropped_and_fetched_when_added_again),
+        TEST(test_job_when_a_key_is_updated_during_it_then_its_old_row_is_left_out),
+        TEST(test_job_when_a_lookup_waits_then_the_lookup_runs_first),
         TEST(test_job_when_two_versions_wait_then_they_take_turns),
-        TEST(test_jobs_when_little_waits_then_one_and_when_much_waits_then_more),
-        TEST(test_jobs_when_few_wide_rows_wait_then_more_than_one),
-        TEST(test_forget_when_keys_wait_then_they_are_dropped_and_the_pin_is_given_back),
-        TEST(test_forget_when_a_job_fetches_then_it_is_cut_off_before_the_next_read),
-        TEST(test_stop_when_keys_wait_and_are_fetched_then_all_ends),
-        TEST(test_queue_when_any_allocation_fails_then_nothing_leaks_or_waits),
-        TEST(test_queue_when_many_add_and_forget_then_nothing_stays_and_rows_are_true),
+        TEST(test_jobs_when_few_keys_are_queued_then_one_and_when_many_then_more),
+        TEST(test_jobs_when_few_wide_rows_are_queued_then_more_than_one),
+        TEST(test_forget_when_keys_are_queued_then_dropped_and_the_version_unpinned),
+        TEST(test_forget_when_a_job_fetches_then_it_ends_before_the_next_read),
+        TEST(test_stop_when_keys_are_queued_and_fetched_then_all_jobs_end),
+        TEST(test_queue_when_any_allocation_fails_then_no_leak_and_no_hang),
+        TEST(test_queue_when_many_add_and_forget_then_it_drains_and_rows_are_right),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whole lookups against a dictionary: duplicates, order, policies, types, tiers that fail. One
+ * Lookups checked against a dictionary: duplicates, order, policies, types, failing tiers. One
  * thread.
  */
 #include <math.h>
@@ -56,7 +56,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Part i asks table i for these keys, at an odd address. */
+/* Part i looks up these keys in table i, from an unaligned address. */
 static void set_part(struct lookup_test *t, uint32_t i, const hps_key *keys, uint32_t n)
 {
     memcpy(t->key_bytes[i] + 1, keys, (size_t)n * sizeof(*keys));
@@ -208,7 +208,7 @@ static void test_lookup_when_random_then_equals_dictionary(void **state)
             assert_int_equal(t->parts[p].n_unique, count_unique(keys[p], t->parts[p].n_keys));
             assert_int_equal((uintptr_t)t->parts[p].rows % HPS_ROWS_ALIGN * t->parts[p].n_keys, 0);
         }
-        /* Insertion changes what MEMORY_ONLY sees: begin anew. */
+        /* Insertion changes the result of MEMORY_ONLY: start with new tiers. */
         fixture_close(&t->fx);
         fixture_open(&t->fx, 0);
     }
@@ -262,7 +262,7 @@ static void test_lookup_when_unknown_is_an_error_then_table_and_key_are_named(vo
     assert_string_equal(t->err.text, "table 't0': unknown key -5");
 }
 
-/* Counters of "t0" and of what table 1 is asked for, all in one family. */
+/* Counters of "t0" and of the lookups of table 1, in one family. */
 static struct hps_metrics *count_keys(struct lookup_test *t, struct hps_table_metrics *series)
 {
     static const struct hps_metric_family_def family = {"keys", "what", HPS_METRIC_COUNTER,
@@ -302,7 +302,7 @@ static void test_lookup_when_a_part_fails_then_no_key_counts_as_answered(void **
     assert_int_equal(run(t), HPS_NOT_FOUND);
     assert_true(hps_metric_value(series[0].keys_found) == 0);
     assert_true(hps_metric_value(series[0].unique_keys) == 0);
-    assert_true(hps_metric_value(series[0].tier_hit[HPS_TIER_HOST]) == 1); /* that did happen */
+    assert_true(hps_metric_value(series[0].tier_hit[HPS_TIER_HOST]) == 1); /* this read succeeded */
     t->lookup.unknown_policy = HPS_UNKNOWN_ZERO;
     begin(t, 2);
     assert_int_equal(run(t), HPS_OK);
@@ -313,7 +313,7 @@ static void test_lookup_when_a_part_fails_then_no_key_counts_as_answered(void **
     hps_metrics_free(registry);
 }
 
-static void test_lookup_when_given_up_or_abandoned_then_counted_once(void **state)
+static void test_lookup_when_defaulted_or_abandoned_then_counted_once(void **state)
 {
     struct lookup_test *t = *state;
     struct hps_table_metrics series[FIXTURE_TABLES];
@@ -343,7 +343,7 @@ static void test_lookup_when_given_up_or_abandoned_then_counted_once(void **stat
     hps_metrics_free(registry);
 }
 
-static void test_lookup_when_nothing_is_asked_then_nothing_is_done(void **state)
+static void test_lookup_when_it_has_no_keys_then_no_tier_is_called(void **state)
 {
     struct lookup_test *t = *state;
     hps_key key = 0;
@@ -390,7 +390,7 @@ static void test_lookup_when_memory_only_and_host_is_complete_then_misses_are_un
     assert_int_equal(t->parts[0].key_status[0], HPS_KEY_UNKNOWN);
 }
 
-static void test_lookup_when_it_names_no_policy_then_the_versions_own_hold(void **state)
+static void test_lookup_when_it_names_no_policy_then_the_versions_policies_apply(void **state)
 {
     struct lookup_test *t = *state;
     hps_key keys[2] = {1, 2}; /* on disk, nowhere */
@@ -400,7 +400,7 @@ static void test_lookup_when_it_names_no_policy_then_the_versions_own_hold(void 
     t->fx.version.unknown_policy = HPS_UNKNOWN_ERROR;
     set_part(t, 0, keys, 2);
     begin(t, 1);
-    t->fx.version.miss_policy = HPS_MISS_EXACT; /* from the next lookup on */
+    t->fx.version.miss_policy = HPS_MISS_EXACT; /* used from the next lookup on */
     assert_int_equal(run(t), HPS_OK);
     assert_int_equal(t->parts[0].n_defaulted, 2);
     assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 0);
@@ -408,7 +408,7 @@ static void test_lookup_when_it_names_no_policy_then_the_versions_own_hold(void 
     t->lookup.miss_policy = HPS_MISS_MODEL;
     begin(t, 1);
     assert_int_equal(run(t), HPS_NOT_FOUND);
-    t->lookup.unknown_policy = HPS_UNKNOWN_DEFAULT_ROW; /* named: the version's is not asked */
+    t->lookup.unknown_policy = HPS_UNKNOWN_DEFAULT_ROW; /* overrides the version's policy */
     begin(t, 1);
     assert_int_equal(run(t), HPS_OK);
     assert_int_equal(t->parts[0].n_unknown, 1);
@@ -422,7 +422,7 @@ static void test_lookup_when_it_names_no_policy_then_the_versions_own_hold(void 
     assert_memory_equal(t->parts[0].rows + 16, zeros, 16);
 }
 
-static void test_lookup_when_wait_is_over_then_keys_are_defaulted(void **state)
+static void test_lookup_when_the_wait_ends_then_keys_are_defaulted(void **state)
 {
     struct lookup_test *t = *state;
     hps_key keys[2] = {1, 2};
@@ -443,7 +443,7 @@ static void test_lookup_when_wait_is_over_then_keys_are_defaulted(void **state)
     assert_memory_equal(t->parts[0].rows + 16, t->fx.tables[0].default_row, 16);
 }
 
-static void test_lookup_when_wait_suffices_then_rows_are_true(void **state)
+static void test_lookup_when_the_wait_suffices_then_rows_are_real(void **state)
 {
     struct lookup_test *t = *state;
     hps_key key = 2;
@@ -458,9 +458,10 @@ static void test_lookup_when_wait_suffices_then_rows_are_true(void **state)
     assert_null(t->parts[0].key_status);
 }
 
-/* A tier that others share blocks: memory alone never means it. What it has from ahead of this
- * version is an answer, but none of a unit. */
-static void test_lookup_when_a_tier_is_shared_then_only_policies_that_may_ask_it_do(void **state)
+/* Calls to a shared tier block, so MEMORY_ONLY never makes them. A row of a later position is
+ * allowed in a reply, but not for a unit. */
+static void test_lookup_when_a_tier_is_shared_then_only_policies_that_may_block_read_it(
+    void **state)
 {
     struct lookup_test *t = *state;
     struct hps_store *redis = fixture_open_middle(&t->fx, true);
@@ -502,14 +503,15 @@ static void test_lookup_when_deadline_has_passed_then_it_fails(void **state)
     set_part(t, 0, &key, 1);
     begin(t, 1);
     assert_int_equal(run(t), HPS_DEADLINE);
-    t->lookup.miss_policy = HPS_MISS_WAIT; /* the request's own deadline is not defaulted away */
+    t->lookup.miss_policy =
+        HPS_MISS_WAIT; /* WAIT does not turn the request's deadline into default rows */
     t->lookup.wait_us_max = 10000;
     t->lookup.deadline_us = hps_clock_us() + 100;
     begin(t, 1);
     assert_int_equal(run(t), HPS_DEADLINE);
 }
 
-static void test_lookup_when_tiers_fail_then_only_the_last_one_matters(void **state)
+static void test_lookup_when_tiers_fail_then_only_the_lowest_fails_the_lookup(void **state)
 {
     struct lookup_test *t = *state;
     hps_key key = 2;
@@ -526,7 +528,7 @@ static void test_lookup_when_tiers_fail_then_only_the_last_one_matters(void **st
     assert_non_null(strstr(t->err.text, "rocksdb"));
 }
 
-static void test_lookup_when_arena_is_full_then_it_says_so(void **state)
+static void test_lookup_when_the_arena_is_full_then_exhausted(void **state)
 {
     struct lookup_test *t = *state;
     static hps_key keys[KEYS_MAX];
@@ -551,17 +553,17 @@ int main(void)
         LOOKUP_TEST(test_lookup_when_keys_are_extreme_then_they_are_keys),
         LOOKUP_TEST(test_lookup_when_unknown_is_an_error_then_table_and_key_are_named),
         LOOKUP_TEST(test_lookup_when_a_part_fails_then_no_key_counts_as_answered),
-        LOOKUP_TEST(test_lookup_when_given_up_or_abandoned_then_counted_once),
-        LOOKUP_TEST(test_lookup_when_nothing_is_asked_then_nothing_is_done),
+        LOOKUP_TEST(test_lookup_when_defaulted_or_abandoned_then_counted_once),
+        LOOKUP_TEST(test_lookup_when_it_has_no_keys_then_no_tier_is_called),
         LOOKUP_TEST(test_lookup_when_memory_suffices_then_done_without_blocking),
-        LOOKUP_TEST(test_lookup_when_it_names_no_policy_then_the_versions_own_hold),
+        LOOKUP_TEST(test_lookup_when_it_names_no_policy_then_the_versions_policies_apply),
         LOOKUP_TEST(test_lookup_when_memory_only_and_host_is_complete_then_misses_are_unknown),
-        LOOKUP_TEST(test_lookup_when_wait_is_over_then_keys_are_defaulted),
-        LOOKUP_TEST(test_lookup_when_wait_suffices_then_rows_are_true),
-        LOOKUP_TEST(test_lookup_when_a_tier_is_shared_then_only_policies_that_may_ask_it_do),
+        LOOKUP_TEST(test_lookup_when_the_wait_ends_then_keys_are_defaulted),
+        LOOKUP_TEST(test_lookup_when_the_wait_suffices_then_rows_are_real),
+        LOOKUP_TEST(test_lookup_when_a_tier_is_shared_then_only_policies_that_may_block_read_it),
         LOOKUP_TEST(test_lookup_when_deadline_has_passed_then_it_fails),
-        LOOKUP_TEST(test_lookup_when_tiers_fail_then_only_the_last_one_matters),
-        LOOKUP_TEST(test_lookup_when_arena_is_full_then_it_says_so),
+        LOOKUP_TEST(test_lookup_when_tiers_fail_then_only_the_lowest_fails_the_lookup),
+        LOOKUP_TEST(test_lookup_when_the_arena_is_full_then_exhausted),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What comes next of a lookup: every state with every outcome against a table of transitions,
- * every way from the beginning to an end, and the ways that matter by name. One thread.
+ * Next step of a lookup: every state and outcome against a table of transitions, every path from
+ * start to end, and some paths by name. One thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,21 +17,21 @@
 
 enum {
     ANY = 0,
-    UNIT = 1 << 0,    /* a unit is wanted */
+    UNIT = 1 << 0,    /* the lookup wants a unit */
     GPU = 1 << 1,     /* the version has a gpu */
-    NO_GPU = 1 << 2,  /* ... has none */
-    WAIT = 1 << 3,    /* rows are waited for so long and no longer */
-    NO_WAIT = 1 << 4, /* ... until they come */
-    TRIES = 1 << 5,   /* one more is allowed */
+    NO_GPU = 1 << 2,  /* ... has no gpu */
+    WAIT = 1 << 3,    /* the lookup waits for rows for a limited time */
+    NO_WAIT = 1 << 4, /* ... without a limit */
+    TRIES = 1 << 5,   /* another try is allowed */
     NO_TRIES = 1 << 6,
-    WAITS = 1 << 7, /* one more is allowed */
+    WAITS = 1 << 7, /* another wait is allowed */
     NO_WAITS = 1 << 8,
 };
 
 struct row {
     enum hps_step step;
     enum hps_outcome outcome;
-    unsigned when; /* all of these */
+    unsigned when; /* all of these conditions */
     enum hps_step next;
     enum hps_failure failure;
 };
@@ -40,7 +40,7 @@ struct row {
 #define O(name) HPS_OUTCOME_##name
 #define F(name) HPS_FAILURE_##name
 
-/* While the client is there. A transition that is not here must be asserted against. */
+/* Transitions while the client is connected. hps_lookup_state_next asserts against all others. */
 static const struct row TABLE[] = {
     {S(NONE), O(OVER), ANY, S(BEGIN), F(NONE)},
     {S(BEGIN), O(OVER), ANY, S(GPU_FIRST), F(NONE)},
@@ -98,7 +98,7 @@ static const struct row TABLE[] = {
     {S(AWAIT_UPDATES), O(OVER), UNIT, S(BEGIN), F(NONE)},
     {S(AWAIT_REREAD), O(OVER), UNIT, S(REREAD), F(NONE)},
 
-    /* F(NONE): the failure that is there stays */
+    /* F(NONE): the previous failure stays */
     {S(ABANDON), O(OVER), ANY, S(FAILED), F(NONE)},
 };
 
@@ -115,7 +115,7 @@ static unsigned conditions_of(const struct hps_lookup_state *lookup_state)
     return conditions;
 }
 
-/* The client has gone: what tiers were asked for, and have not read to its end, is abandoned. */
+/* The client has disconnected: reads of tiers that have not completed are abandoned. */
 static struct row row_of_gone(enum hps_step step, enum hps_outcome outcome)
 {
     bool reads = step >= S(GPU_FIRST) && step <= S(DEFAULTS);
@@ -125,14 +125,15 @@ static struct row row_of_gone(enum hps_step step, enum hps_outcome outcome)
     return (struct row){step, outcome, ANY, reads && half ? S(ABANDON) : S(FAILED), F(GONE)};
 }
 
-/* A thread or a timer has the step: when the client goes, it can be taken back before it begins. */
+/* A thread or a timer owns the step. If the client disconnects, the step can be withdrawn before
+ * it begins. */
 static bool can_be_taken_back(enum hps_step step)
 {
     return step == S(MEMORY) || step == S(COLLECT) || step == S(STORES) || step == S(REREAD) ||
            step == S(AWAIT_UPDATES) || step == S(AWAIT_REREAD);
 }
 
-/* NULL: such a thing cannot happen. */
+/* NULL: an impossible transition. */
 static const struct row *row_of(const struct hps_lookup_state *lookup_state,
                                 enum hps_outcome outcome, bool cancelled)
 {
@@ -151,7 +152,7 @@ static const struct row *row_of(const struct hps_lookup_state *lookup_state,
     return cancelled && (row != NULL || taken_back) ? &gone : row;
 }
 
-/* The state as the row changes it. */
+/* The state after this transition. */
 static struct hps_lookup_state changed_by(const struct row *row,
                                           const struct hps_lookup_state *lookup_state)
 {
@@ -181,7 +182,7 @@ static void assert_same(const struct hps_lookup_state *a, const struct hps_looku
     assert_int_equal(a->has_gpu, b->has_gpu);
 }
 
-/* ---- what must not be ------------------------------------------------------------------------ */
+/* ---- impossible transitions ------------------------------------------------------------------ */
 
 static jmp_buf refused;
 
@@ -193,7 +194,7 @@ static void on_assert(const char *expr, const char *file, int line)
     longjmp(refused, 1);
 }
 
-/* Whether the function asserts against it. */
+/* Whether hps_lookup_state_next asserts against this transition. */
 static bool is_refused(const struct hps_lookup_state *lookup_state, enum hps_outcome outcome,
                        bool cancelled)
 {
@@ -208,7 +209,7 @@ static bool is_refused(const struct hps_lookup_state *lookup_state, enum hps_out
     return asserted;
 }
 
-/* Whether a state can be so between two steps: what comes next of no other is asked. */
+/* Whether the state is valid between two steps. hps_lookup_state_next takes only valid states. */
 static bool is_sane(const struct hps_lookup_state *lookup_state)
 {
     volatile bool asserted = true;
@@ -248,7 +249,7 @@ static void check_outcomes(const struct hps_lookup_state *lookup_state)
     }
 }
 
-/* With each number of tries and waits, and one too many of either. */
+/* Check with each number of tries and waits, and with one too many of either. */
 static void check_step(struct hps_lookup_state *lookup_state)
 {
     for (unsigned n = 0; n < 5 * (HPS_LOOKUP_WAITS_MAX + 2); n++) {
@@ -264,7 +265,7 @@ static void check_step(struct hps_lookup_state *lookup_state)
     }
 }
 
-static void test_next_when_any_course_then_as_the_table_says(void **state)
+static void test_next_when_any_state_and_outcome_then_as_in_the_table(void **state)
 {
     (void)state;
     for (unsigned i = 0; i < N_KINDS * HPS_STEP_COUNT; i++) {
@@ -277,13 +278,13 @@ static void test_next_when_any_course_then_as_the_table_says(void **state)
     }
 }
 
-/* ---- every way ------------------------------------------------------------------------------- */
+/* ---- every path ------------------------------------------------------------------------------ */
 
-/* Where a lookup of one kind can be, and what was seen on all ways from there. */
+/* States that a lookup of one kind can reach, and results of all paths. */
 struct ways {
     bool seen[HPS_STEP_COUNT][HPS_FAILURE_GONE + 1][HPS_LOOKUP_TRIES_MAX + 1]
              [HPS_LOOKUP_WAITS_MAX + 1];
-    uint64_t wait_us_max; /* of one way */
+    uint64_t wait_us_max; /* the longest total wait of a path */
     bool failed_for[HPS_FAILURE_GONE + 1];
     bool took[HPS_STEP_COUNT];
 
@@ -293,7 +294,7 @@ struct ways {
 static void note(struct ways *ways, const struct hps_lookup_state *lookup_state, unsigned n_steps,
                  uint64_t wait_us)
 {
-    assert_in_range(n_steps, 0, 1000); /* every way ends */
+    assert_in_range(n_steps, 0, 1000); /* every path ends */
     ways->took[lookup_state->step] = true;
     ways->wait_us_max = wait_us > ways->wait_us_max ? wait_us : ways->wait_us_max;
     if (hps_step_is_last(lookup_state->step)) {
@@ -340,11 +341,11 @@ static void check_kind(const struct hps_lookup_state *lookup_state, const struct
     assert_int_equal(ways->took[S(REREAD)], lookup_state->unit);
     assert_int_equal(ways->took[S(AWAIT_UPDATES)], lookup_state->unit);
     assert_int_equal(ways->took[S(AWAIT_REREAD)], lookup_state->unit);
-    /* Rows wait for nothing; units for about a second in all. */
+    /* Row lookups never wait; units wait for about a second in total. */
     assert_int_equal(ways->wait_us_max, lookup_state->unit ? (63 + 14 * 64) * 1000 : 0);
 }
 
-static void test_next_when_every_way_is_followed_then_each_ends_and_each_transition_is_met(
+static void test_next_when_every_path_is_followed_then_each_ends_and_each_transition_is_used(
     void **state)
 {
     static struct ways ways;
@@ -365,7 +366,7 @@ static void test_next_when_every_way_is_followed_then_each_ends_and_each_transit
     }
 }
 
-/* ---- ways by name ---------------------------------------------------------------------------- */
+/* ---- paths by name --------------------------------------------------------------------------- */
 
 static void take(struct hps_lookup_state *lookup_state, enum hps_outcome outcome,
                  enum hps_step next)
@@ -374,7 +375,7 @@ static void take(struct hps_lookup_state *lookup_state, enum hps_outcome outcome
     assert_int_equal(lookup_state->step, next);
 }
 
-/* A state whose memory tiers are to be asked. */
+/* The state before the memory tiers are queried. */
 static struct hps_lookup_state at_memory(enum hps_miss_policy policy, bool unit, bool has_gpu)
 {
     struct hps_lookup_state lookup_state = {
@@ -386,7 +387,7 @@ static struct hps_lookup_state at_memory(enum hps_miss_policy policy, bool unit,
     return lookup_state;
 }
 
-static void test_row_when_memory_misses_then_the_gpu_and_the_stores_are_asked(void **state)
+static void test_row_when_memory_misses_then_the_gpu_and_the_stores_are_read(void **state)
 {
     (void)state;
     struct hps_lookup_state lookup_state = at_memory(HPS_MISS_EXACT, false, true);
@@ -401,7 +402,7 @@ static void test_row_when_memory_misses_then_the_gpu_and_the_stores_are_asked(vo
     take(&lookup_state, O(WHOLE), S(DONE));
 }
 
-static void test_row_when_the_gpu_is_late_then_the_rest_goes_on_without(void **state)
+static void test_row_when_the_gpu_is_late_then_the_lookup_continues_without_it(void **state)
 {
     (void)state;
     struct hps_lookup_state lookup_state = {.miss_policy = HPS_MISS_WAIT, .has_gpu = true};
@@ -409,13 +410,13 @@ static void test_row_when_the_gpu_is_late_then_the_rest_goes_on_without(void **s
     take(&lookup_state, O(OVER), S(GPU_FIRST));
     take(&lookup_state, O(LATE), S(MEMORY));
     take(&lookup_state, O(OPEN), S(GPU_MISSES));
-    take(&lookup_state, O(REFUSED), S(COLLECT)); /* it is not asked twice */
+    take(&lookup_state, O(REFUSED), S(COLLECT)); /* the gpu is not called twice */
     take(&lookup_state, O(OPEN), S(STORES));
     take(&lookup_state, O(LATE), S(DEFAULTS));
     take(&lookup_state, O(WHOLE), S(DONE));
 }
 
-static void test_row_when_no_thread_is_free_then_refused_or_not_waited_for(void **state)
+static void test_row_when_no_thread_is_free_then_refused_or_defaulted(void **state)
 {
     (void)state;
     struct hps_lookup_state lookup_state = at_memory(HPS_MISS_EXACT, false, false);
@@ -430,7 +431,7 @@ static void test_row_when_no_thread_is_free_then_refused_or_not_waited_for(void 
     take(&lookup_state, O(WHOLE), S(DONE));
 }
 
-static void test_unit_when_it_is_ahead_then_it_waits_for_a_second_and_tries_once(void **state)
+static void test_unit_when_a_row_is_ahead_then_it_waits_for_a_second_and_tries_once(void **state)
 {
     (void)state;
     struct hps_lookup_state lookup_state = at_memory(HPS_MISS_EXACT, true, false);
@@ -452,7 +453,7 @@ static void test_unit_when_it_is_ahead_then_it_waits_for_a_second_and_tries_once
     assert_int_equal(lookup_state.failure, F(UPDATES));
 }
 
-static void test_unit_when_a_key_may_have_come_then_it_tries_three_times(void **state)
+static void test_unit_when_an_update_may_have_added_a_key_then_it_tries_three_times(void **state)
 {
     (void)state;
     struct hps_lookup_state lookup_state = at_memory(HPS_MISS_EXACT, true, false);
@@ -467,7 +468,7 @@ static void test_unit_when_a_key_may_have_come_then_it_tries_three_times(void **
     assert_int_equal(lookup_state.failure, F(UPDATES));
 }
 
-/* Waits of both kinds count together. */
+/* Both kinds of waits share one limit. */
 static void test_unit_when_updates_come_each_time_then_it_is_read_again_between_waits(void **state)
 {
     (void)state;
@@ -489,7 +490,8 @@ static void test_unit_when_updates_come_each_time_then_it_is_read_again_between_
     assert_int_equal(lookup_state.failure, F(UPDATES));
 }
 
-static void test_next_when_the_client_goes_then_only_what_is_half_done_is_abandoned(void **state)
+static void test_next_when_the_client_disconnects_then_only_incomplete_reads_are_abandoned(
+    void **state)
 {
     (void)state;
     struct hps_lookup_state half = at_memory(HPS_MISS_EXACT, true, false);
@@ -510,16 +512,17 @@ static void test_next_when_the_client_goes_then_only_what_is_half_done_is_abando
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_next_when_any_course_then_as_the_table_says),
+        cmocka_unit_test(test_next_when_any_state_and_outcome_then_as_in_the_table),
         cmocka_unit_test(
-            test_next_when_every_way_is_followed_then_each_ends_and_each_transition_is_met),
-        cmocka_unit_test(test_row_when_memory_misses_then_the_gpu_and_the_stores_are_asked),
-        cmocka_unit_test(test_row_when_the_gpu_is_late_then_the_rest_goes_on_without),
-        cmocka_unit_test(test_row_when_no_thread_is_free_then_refused_or_not_waited_for),
-        cmocka_unit_test(test_unit_when_it_is_ahead_then_it_waits_for_a_second_and_tries_once),
-        cmocka_unit_test(test_unit_when_a_key_may_have_come_then_it_tries_three_times),
+            test_next_when_every_path_is_followed_then_each_ends_and_each_transition_is_used),
+        cmocka_unit_test(test_row_when_memory_misses_then_the_gpu_and_the_stores_are_read),
+        cmocka_unit_test(test_row_when_the_gpu_is_late_then_the_lookup_continues_without_it),
+        cmocka_unit_test(test_row_when_no_thread_is_free_then_refused_or_defaulted),
+        cmocka_unit_test(test_unit_when_a_row_is_ahead_then_it_waits_for_a_second_and_tries_once),
+        cmocka_unit_test(test_unit_when_an_update_may_have_added_a_key_then_it_tries_three_times),
         cmocka_unit_test(test_unit_when_updates_come_each_time_then_it_is_read_again_between_waits),
-        cmocka_unit_test(test_next_when_the_client_goes_then_only_what_is_half_done_is_abandoned),
+        cmocka_unit_test(
+            test_next_when_the_client_disconnects_then_only_incomplete_reads_are_abandoned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the rows of an answer go, and what a lookup takes in memory, before anything is asked. One
- * thread.
+ * Places of rows in a reply and the memory of a lookup, both planned before the first tier is
+ * queried. One thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,7 +29,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Part i of table i: n rows of it. */
+/* Part i has n_rows rows of table i. */
 static struct hps_lookup lookup_of(struct forms_fixture *fx, uint32_t n_parts, uint32_t n_rows,
                                    enum hps_pooling pooling)
 {
@@ -51,12 +51,12 @@ static void plan(struct hps_lookup *lookup)
     assert_int_equal(hps_lookup_plan(lookup, &err), HPS_OK);
 }
 
-static void test_plan_when_per_table_then_parts_begin_on_lines(void **state)
+static void test_plan_when_per_table_then_parts_begin_on_cache_lines(void **state)
 {
     struct forms_fixture *fx = *state;
     struct hps_lookup lookup = lookup_of(fx, 3, 5, HPS_POOLING_NONE);
     plan(&lookup);
-    assert_int_equal(fx->parts[0].form, HPS_PART_STORED); /* fp32, which is asked for */
+    assert_int_equal(fx->parts[0].form, HPS_PART_STORED); /* stored as fp32, the requested type */
     assert_int_equal(fx->parts[1].form, HPS_PART_SHAPED);
     assert_int_equal(fx->parts[1].out_dtype, HPS_DTYPE_FP32);
     assert_int_equal(fx->parts[1].row_bytes, 7 * 4);
@@ -98,7 +98,7 @@ static void test_plan_when_concat_then_columns_follow_each_other(void **state)
     assert_int_equal(lookup.rows_bytes, 640);
     for (uint32_t i = 0; i < 3; i++) {
         assert_int_equal(fx->parts[i].stride, 63 * 2);
-        assert_int_equal(fx->parts[i].form, HPS_PART_SHAPED); /* also the one that is fp16 */
+        assert_int_equal(fx->parts[i].form, HPS_PART_SHAPED); /* the fp16 part, too */
     }
     assert_int_equal(fx->parts[2].column, 23);
     assert_int_equal(fx->parts[2].rows_offset, 46);
@@ -116,19 +116,19 @@ static void test_plan_when_pooled_then_rows_are_bags(void **state)
     assert_int_equal(hps_lookup_scratch_bytes(&lookup), fx->parts[0].n_keys * 64);
 }
 
-/* A tier that does not put rows into shape has them gathered. */
-static void test_scratch_when_a_store_lies_below_then_rows_that_change_are_charged(void **state)
+/* Rows are gathered for a tier that cannot convert them. */
+static void test_scratch_when_a_store_is_below_then_converted_rows_are_charged(void **state)
 {
     struct forms_fixture *fx = *state;
     struct hps_lookup lookup = lookup_of(fx, 2, 64, HPS_POOLING_NONE);
     plan(&lookup);
-    assert_int_equal(hps_lookup_scratch_bytes(&lookup), 64 * 7 * 2); /* not those of the fp32 */
+    assert_int_equal(hps_lookup_scratch_bytes(&lookup), 64 * 7 * 2); /* without the fp32 rows */
     fx->version.n_tiers = 1;
     assert_int_equal(hps_lookup_scratch_bytes(&lookup), 0);
     fx->version.n_tiers = 2;
 }
 
-static void test_plan_when_there_is_nothing_then_nothing_is_taken(void **state)
+static void test_plan_when_there_are_no_rows_then_no_memory(void **state)
 {
     struct forms_fixture *fx = *state;
     struct hps_lookup lookup = lookup_of(fx, 2, 0, HPS_POOLING_MEAN);
@@ -142,7 +142,7 @@ static void test_plan_when_there_is_nothing_then_nothing_is_taken(void **state)
     assert_int_equal(lookup.matrix_dim, 0);
 }
 
-/* No wrap-around makes a small answer of a large one. */
+/* Sizes that exceed the integer range must not wrap around to a small reply. */
 static void test_plan_when_sizes_do_not_fit_then_range(void **state)
 {
     struct forms_fixture *fx = *state;
@@ -179,18 +179,17 @@ static void test_plan_when_sizes_do_not_fit_then_range(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_plan_when_per_table_then_parts_begin_on_lines, setup,
-                                        teardown),
+        cmocka_unit_test_setup_teardown(test_plan_when_per_table_then_parts_begin_on_cache_lines,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(test_plan_when_raw_then_rows_are_as_stored, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_plan_when_concat_then_columns_follow_each_other, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_plan_when_pooled_then_rows_are_bags, setup, teardown),
         cmocka_unit_test_setup_teardown(
-            test_scratch_when_a_store_lies_below_then_rows_that_change_are_charged, setup,
-            teardown),
-        cmocka_unit_test_setup_teardown(test_plan_when_there_is_nothing_then_nothing_is_taken,
-                                        setup, teardown),
+            test_scratch_when_a_store_is_below_then_converted_rows_are_charged, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_plan_when_there_are_no_rows_then_no_memory, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_plan_when_sizes_do_not_fit_then_range, setup,
                                         teardown),
     };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Steps of a lookup that are calls: what each comes to, and that a lookup which is driven by what
- * comes next of it gets its rows. One thread.
+ * Steps of a lookup that are calls: the outcome of each, and that a lookup driven by
+ * hps_lookup_state_next gets its rows. One thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 
 enum { KEYS = 4, ROW_BYTES = 16 };
 
-/* Of four keys memory has the first, the disk the second, and nobody the others. */
+/* Four keys: memory has the first, the disk the second, and no tier the third and fourth. */
 struct step_test {
     struct fixture fx;
     struct hps_arena *arena;
@@ -25,7 +25,7 @@ struct step_test {
     struct hps_error err;
     hps_key keys[KEYS];
     _Alignas(HPS_ROWS_ALIGN) uint8_t rows[KEYS * ROW_BYTES];
-    unsigned n_updates; /* that come when a tier is about to be asked, one at a time */
+    unsigned n_updates; /* updates still to come, one before each store call */
 };
 
 static void update(struct step_test *t)
@@ -101,7 +101,7 @@ static enum hps_outcome step(struct step_test *t, enum hps_step which)
     return hps_lookup_step(&t->lookup, which, &t->err);
 }
 
-/* As the lookup service does it, but that nobody else has to be waited for. */
+/* Run the steps as the lookup service does, without waits for other threads. */
 static void run(struct step_test *t)
 {
     enum hps_outcome outcome = HPS_OUTCOME_OVER;
@@ -128,7 +128,7 @@ static void check_rows(const struct step_test *t)
     assert_int_equal(t->part.key_status[2], HPS_KEY_UNKNOWN);
 }
 
-static void test_step_when_memory_misses_then_open_and_the_stores_make_it_whole(void **state)
+static void test_step_when_memory_misses_then_open_and_the_stores_complete_it(void **state)
 {
     struct step_test *t = *state;
     begin(t);
@@ -138,7 +138,7 @@ static void test_step_when_memory_misses_then_open_and_the_stores_make_it_whole(
     check_rows(t);
 }
 
-static void test_step_when_the_rest_is_not_waited_for_then_default_rows(void **state)
+static void test_step_when_the_lookup_does_not_wait_for_stores_then_default_rows(void **state)
 {
     struct step_test *t = *state;
     t->lookup.miss_policy = HPS_MISS_WAIT;
@@ -150,7 +150,7 @@ static void test_step_when_the_rest_is_not_waited_for_then_default_rows(void **s
     assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 0);
 }
 
-static void test_step_when_a_store_fails_then_the_error_is_its(void **state)
+static void test_step_when_a_store_fails_then_its_error(void **state)
 {
     struct step_test *t = *state;
     begin(t);
@@ -168,7 +168,7 @@ static void test_step_when_updates_come_then_torn_and_read_again(void **state)
     assert_int_equal(step(t, HPS_STEP_MEMORY), HPS_OUTCOME_OPEN);
     t->n_updates = 1;
     assert_int_equal(step(t, HPS_STEP_STORES), HPS_OUTCOME_TORN);
-    t->n_updates = 100; /* more than it is asked for */
+    t->n_updates = 100; /* more updates than reads */
     assert_int_equal(step(t, HPS_STEP_REREAD), HPS_OUTCOME_TORN);
     assert_int_equal(t->err.status, HPS_ABORTED);
     assert_in_range(t->n_updates, 1, 100 - HPS_LOOKUP_REREADS_MAX);
@@ -192,7 +192,7 @@ static void test_step_when_a_row_is_ahead_then_a_unit_waits_and_a_row_fails(void
     assert_false(t->lookup.ahead);
 }
 
-static void test_step_when_an_absent_key_may_have_come_then_overtaken(void **state)
+static void test_step_when_an_update_may_have_added_an_absent_key_then_overtaken(void **state)
 {
     struct step_test *t = *state;
     t->lookup.unit = true;
@@ -207,7 +207,7 @@ static void test_step_when_an_absent_key_may_have_come_then_overtaken(void **sta
     assert_int_equal(t->err.status, HPS_NOT_FOUND);
 }
 
-static void test_step_when_driven_by_what_comes_next_then_it_ends_as_it_should(void **state)
+static void test_step_when_driven_by_the_state_machine_then_it_ends_with_rows(void **state)
 {
     struct step_test *t = *state;
     begin(t);
@@ -233,13 +233,13 @@ int main(void)
 {
 #define STEP_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
-        STEP_TEST(test_step_when_memory_misses_then_open_and_the_stores_make_it_whole),
-        STEP_TEST(test_step_when_the_rest_is_not_waited_for_then_default_rows),
-        STEP_TEST(test_step_when_a_store_fails_then_the_error_is_its),
+        STEP_TEST(test_step_when_memory_misses_then_open_and_the_stores_complete_it),
+        STEP_TEST(test_step_when_the_lookup_does_not_wait_for_stores_then_default_rows),
+        STEP_TEST(test_step_when_a_store_fails_then_its_error),
         STEP_TEST(test_step_when_updates_come_then_torn_and_read_again),
         STEP_TEST(test_step_when_a_row_is_ahead_then_a_unit_waits_and_a_row_fails),
-        STEP_TEST(test_step_when_an_absent_key_may_have_come_then_overtaken),
-        STEP_TEST(test_step_when_driven_by_what_comes_next_then_it_ends_as_it_should),
+        STEP_TEST(test_step_when_an_update_may_have_added_an_absent_key_then_overtaken),
+        STEP_TEST(test_step_when_driven_by_the_state_machine_then_it_ends_with_rows),
     };
     return cmocka_run_group_tests_name("lookup_step", tests, NULL, NULL);
 }

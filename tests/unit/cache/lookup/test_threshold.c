@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lookups that do not wait for what misses: the hit rate of each part, and what is left to be
- * inserted behind the answer. The host tier stands in for the embedding cache. The jobs' only
- * thread is held, so that what was queued can be counted.
+ * Lookups that do not wait for misses: the hit rate of each part, and the keys left for
+ * asynchronous insertion. The host tier represents the embedding cache. The only thread for jobs
+ * is blocked, so that the tests can count queued keys.
  */
 #include <semaphore.h>
 #include <setjmp.h>
@@ -82,8 +82,8 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Keys of part i: n_host that the host tier has, n_disk that only the disk has, n_absent that are
- * known to be nowhere; all of them so many times. */
+/* Keys of part i, each sent `times` times: n_host are in the host tier, n_disk only on disk,
+ * n_absent are known to be absent. */
 static void set_part(struct threshold_test *t, uint32_t i, uint32_t n_host, uint32_t n_disk,
                      uint32_t n_absent, uint32_t times)
 {
@@ -108,7 +108,7 @@ static void set_part(struct threshold_test *t, uint32_t i, uint32_t n_host, uint
         .table = &t->fx.tables[i], .keys = (const uint8_t *)t->keys[i], .n_keys = n * times};
 }
 
-/* Returns whether the memory tiers were enough for an answer. */
+/* Returns whether the memory tiers completed the lookup. */
 static bool ask(struct threshold_test *t, uint32_t n_parts)
 {
     bool done = false;
@@ -140,7 +140,7 @@ static uint32_t n_queued(struct threshold_test *t)
     return hps_insertion_rows(t->insertion);
 }
 
-/* Keys as sent. */
+/* Counts of keys as sent, with duplicates. */
 static void expect(const struct threshold_test *t, uint32_t part, uint32_t n_defaulted,
                    uint32_t n_unknown)
 {
@@ -174,12 +174,12 @@ static void test_threshold_when_one_key_below_the_rate_then_synchronous(void **s
     assert_int_equal(n_queued(t), 0);
 }
 
-static void test_threshold_when_keys_are_sent_twice_then_the_rate_is_of_unique_keys(void **state)
+static void test_threshold_when_keys_are_sent_twice_then_the_rate_counts_unique_keys(void **state)
 {
     struct threshold_test *t = *state;
 
     set_part(t, 0, 18, 2, 0, 3);
-    for (uint32_t k = 0; k < 20; k++) { /* 22 more of one that misses: of keys as sent, 0.66 */
+    for (uint32_t k = 0; k < 20; k++) { /* 22 more of one miss: 0.66 of the keys as sent are hits */
         t->keys[0][60 + k] = 19;
     }
     t->parts[0].n_keys = 80;
@@ -187,7 +187,7 @@ static void test_threshold_when_keys_are_sent_twice_then_the_rate_is_of_unique_k
     expect(t, 0, 2 * 3 + 20, 0);
     assert_int_equal(t->parts[0].n_unique, 20);
     assert_int_equal(n_queued(t), 2);
-    t->keys[0][80] = 5000; /* one that misses more: 18 of 21 */
+    t->keys[0][80] = 5000; /* one more miss: 18 of 21 unique keys are hits */
     t->parts[0].n_keys = 81;
     assert_false(ask(t, 1));
     finish(t);
@@ -201,13 +201,13 @@ static void test_threshold_when_keys_are_known_to_be_absent_then_they_count_as_h
     set_part(t, 0, 45, 10, 45, 1);
     assert_true(ask(t, 1));
     expect(t, 0, 10, 45);
-    set_part(t, 1, 0, 0, 50, 1); /* unknown traffic alone waits for nothing either */
+    set_part(t, 1, 0, 0, 50, 1); /* unknown keys alone do not wait either */
     t->parts[0] = t->parts[1];
     assert_true(ask(t, 1));
     expect(t, 0, 0, 50);
 }
 
-static void test_threshold_when_nothing_is_asked_or_nothing_misses_then_done(void **state)
+static void test_threshold_when_there_are_no_keys_or_no_misses_then_done(void **state)
 {
     struct threshold_test *t = *state;
 
@@ -233,7 +233,7 @@ static void test_threshold_when_one_or_more_then_always_synchronous(void **state
     assert_true(ask(t, 1));
 }
 
-static void test_threshold_when_tables_differ_then_each_has_its_own_side(void **state)
+static void test_threshold_when_tables_differ_then_each_part_decides_for_itself(void **state)
 {
     struct threshold_test *t = *state;
 
@@ -256,7 +256,7 @@ static void test_threshold_when_there_is_no_cache_tier_or_no_queue_then_exact(vo
     struct hps_insertion *insertion = t->insertion;
 
     set_part(t, 0, 99, 1, 0, 1);
-    t->fx.version.cache_tier = HPS_TIER_GPU; /* which this version does not have */
+    t->fx.version.cache_tier = HPS_TIER_GPU; /* this version has no gpu */
     assert_false(ask(t, 1));
     t->fx.version.cache_tier = HPS_TIER_HOST;
     t->insertion = NULL;
@@ -265,7 +265,7 @@ static void test_threshold_when_there_is_no_cache_tier_or_no_queue_then_exact(vo
     assert_true(ask(t, 1));
 }
 
-static void test_policies_when_named_then_they_go_before_the_threshold(void **state)
+static void test_policies_when_named_then_they_override_the_threshold(void **state)
 {
     struct threshold_test *t = *state;
 
@@ -275,7 +275,7 @@ static void test_policies_when_named_then_they_go_before_the_threshold(void **st
     t->lookup.miss_policy = HPS_MISS_MEMORY_ONLY;
     assert_true(ask(t, 1));
     expect(t, 0, 5, 0);
-    assert_int_equal(n_queued(t), 0); /* memory only: nothing is fetched for it */
+    assert_int_equal(n_queued(t), 0); /* MEMORY_ONLY queues no keys */
     t->lookup.miss_policy = HPS_MISS_WAIT;
     t->lookup.wait_us_max = 0;
     assert_true(ask(t, 1));
@@ -283,7 +283,7 @@ static void test_policies_when_named_then_they_go_before_the_threshold(void **st
     assert_int_equal(n_queued(t), 5);
 }
 
-static void test_wait_when_it_runs_out_then_the_rest_is_fetched_behind(void **state)
+static void test_wait_when_it_runs_out_then_the_rest_is_fetched_asynchronously(void **state)
 {
     struct threshold_test *t = *state;
 
@@ -294,7 +294,7 @@ static void test_wait_when_it_runs_out_then_the_rest_is_fetched_behind(void **st
     t->lookup.miss_policy = HPS_MISS_WAIT;
     t->lookup.wait_us_max = 100;
     assert_false(ask(t, 2));
-    finish(t); /* the first part is read in time, the second is not */
+    finish(t); /* reads the first part in time, the second late */
     expect(t, 0, 0, 0);
     expect(t, 1, 30, 0);
     assert_int_equal(n_queued(t), 30);
@@ -313,7 +313,8 @@ static void erase_from_host(struct threshold_test *t, hps_key from, uint32_t n)
     }
 }
 
-static void test_threshold_when_the_cache_tier_has_no_room_then_exact_until_it_has(void **state)
+static void test_threshold_when_the_cache_tier_is_full_then_exact_until_it_has_capacity(
+    void **state)
 {
     struct threshold_test *t = *state;
 
@@ -332,15 +333,15 @@ static void test_threshold_when_the_cache_tier_has_no_room_then_exact_until_it_h
         brief_pause();
     }
     assert_true(t->fx.version.cache_full);
-    assert_false(ask(t, 1)); /* else its rows would be missing for ever */
+    assert_false(ask(t, 1)); /* otherwise its rows would stay missing */
     finish(t);
     assert_null(t->parts[0].key_status);
     erase_from_host(t, 0, 5);
     assert_false(ask(t, 1));
-    finish(t); /* five of fifteen find room */
+    finish(t); /* five of fifteen rows fit */
     assert_true(t->fx.version.cache_full);
     erase_from_host(t, 0, 30);
-    t->parts[0].n_keys = 60; /* thirty of them */
+    t->parts[0].n_keys = 60; /* thirty of these are misses */
     assert_false(ask(t, 1));
     finish(t);
     assert_false(t->fx.version.cache_full);
@@ -349,13 +350,13 @@ static void test_threshold_when_the_cache_tier_has_no_room_then_exact_until_it_h
     expect(t, 0, 4, 0);
 }
 
-static void test_threshold_when_no_tier_could_take_rows_then_nothing_is_fetched_behind(void **state)
+static void test_threshold_when_no_tier_could_take_rows_then_no_asynchronous_fetch(void **state)
 {
     struct threshold_test *t = *state;
 
     set_part(t, 0, 0, 10, 0, 1);
     struct hps_space *host = t->fx.version.tiers[0];
-    t->fx.version.tiers[0] = t->fx.version.tiers[1]; /* the disk alone */
+    t->fx.version.tiers[0] = t->fx.version.tiers[1]; /* the disk only */
     t->fx.version.n_tiers = 1;
     t->lookup.miss_policy = HPS_MISS_WAIT;
     assert_true(ask(t, 1));
@@ -373,16 +374,16 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(test_threshold_when_the_rate_is_reached_exactly_then_asynchronous),
         TEST(test_threshold_when_one_key_below_the_rate_then_synchronous),
-        TEST(test_threshold_when_keys_are_sent_twice_then_the_rate_is_of_unique_keys),
+        TEST(test_threshold_when_keys_are_sent_twice_then_the_rate_counts_unique_keys),
         TEST(test_threshold_when_keys_are_known_to_be_absent_then_they_count_as_hits),
-        TEST(test_threshold_when_nothing_is_asked_or_nothing_misses_then_done),
+        TEST(test_threshold_when_there_are_no_keys_or_no_misses_then_done),
         TEST(test_threshold_when_one_or_more_then_always_synchronous),
-        TEST(test_threshold_when_tables_differ_then_each_has_its_own_side),
+        TEST(test_threshold_when_tables_differ_then_each_part_decides_for_itself),
         TEST(test_threshold_when_there_is_no_cache_tier_or_no_queue_then_exact),
-        TEST(test_policies_when_named_then_they_go_before_the_threshold),
-        TEST(test_wait_when_it_runs_out_then_the_rest_is_fetched_behind),
-        TEST(test_threshold_when_the_cache_tier_has_no_room_then_exact_until_it_has),
-        TEST(test_threshold_when_no_tier_could_take_rows_then_nothing_is_fetched_behind),
+        TEST(test_policies_when_named_then_they_override_the_threshold),
+        TEST(test_wait_when_it_runs_out_then_the_rest_is_fetched_asynchronously),
+        TEST(test_threshold_when_the_cache_tier_is_full_then_exact_until_it_has_capacity),
+        TEST(test_threshold_when_no_tier_could_take_rows_then_no_asynchronous_fetch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

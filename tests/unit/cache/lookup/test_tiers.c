@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tier walk: order, ranges, insertion upward, tiers that fail, deadlines, loads that end.
+ * The tier walk: order, ranges, insertion upward, failing tiers, deadlines, loads that end.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -82,7 +82,7 @@ static bool is_other_even(hps_key key)
     return key % 3 != 0 && key % 2 == 0;
 }
 
-static void test_walk_when_host_has_all_then_nothing_else_is_asked(void **state)
+static void test_walk_when_host_has_all_then_no_other_tier_is_read(void **state)
 {
     struct walk_test *t = *state;
 
@@ -94,7 +94,7 @@ static void test_walk_when_host_has_all_then_nothing_else_is_asked(void **state)
     assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 0);
 }
 
-static void test_walk_when_keys_are_spread_then_ranges_tell_who_found_what(void **state)
+static void test_walk_when_keys_are_spread_then_ranges_name_the_tier_of_each_key(void **state)
 {
     struct walk_test *t = *state;
     uint32_t n = 5000; /* several chunks */
@@ -123,13 +123,13 @@ static void test_walk_when_keys_are_spread_then_ranges_tell_who_found_what(void 
     }
 }
 
-/* What the gpu finds leaves the walk: before its steps, and between them. */
-static void test_walk_when_the_gpu_answers_then_all_ranges_stay_true(void **state)
+/* Keys that the gpu finds leave the walk: before its steps, and between them. */
+static void test_walk_when_the_gpu_answers_then_all_ranges_stay_valid(void **state)
 {
     struct walk_test *t = *state;
     uint32_t n_hits = 0;
 
-    t->fx.version.gpu = (struct hps_gpu_space *)(void *)t; /* never followed */
+    t->fx.version.gpu = (struct hps_gpu_space *)(void *)t; /* never dereferenced */
     fixture_put_range(&t->fx, FIXTURE_HOST, 0, 0, 40);
     fixture_put_range(&t->fx, FIXTURE_DISK, 0, 40, 70);
     begin(t, 100);
@@ -199,7 +199,7 @@ static void test_walk_when_host_fails_to_insert_then_rows_are_right_and_drops_co
     assert_int_equal(t->walk.reports[HPS_TIER_HOST].insert_status, HPS_UNAVAILABLE);
 }
 
-static void test_walk_when_host_is_down_then_it_is_skipped_and_left_alone(void **state)
+static void test_walk_when_host_is_down_then_it_is_skipped_and_gets_no_rows(void **state)
 {
     struct walk_test *t = *state;
 
@@ -213,7 +213,7 @@ static void test_walk_when_host_is_down_then_it_is_skipped_and_left_alone(void *
     assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_INSERT), 0);
 }
 
-static void test_walk_when_host_fails_half_way_then_what_it_found_counts(void **state)
+static void test_walk_when_host_fails_half_way_then_its_hits_count(void **state)
 {
     struct walk_test *t = *state;
     uint32_t n = 3000;
@@ -226,7 +226,7 @@ static void test_walk_when_host_fails_half_way_then_what_it_found_counts(void **
     assert_int_equal(t->walk.reports[HPS_TIER_HOST].n_found, HPS_WALK_KEYS_MEMORY + 100);
     assert_int_equal(t->walk.reports[HPS_TIER_ROCKSDB].n_found, n - HPS_WALK_KEYS_MEMORY - 100);
     assert_int_equal(t->walk.batch.n, 0);
-    /* the others of that call are no misses: nobody knows */
+    /* no misses: it is unknown whether the tier has the other keys of that call */
     assert_int_equal(t->walk.reports[HPS_TIER_HOST].n_asked, 2 * HPS_WALK_KEYS_MEMORY);
     assert_int_equal(t->walk.reports[HPS_TIER_HOST].n_unanswered, HPS_WALK_KEYS_MEMORY - 100);
 }
@@ -263,7 +263,7 @@ static void *walk_memory(void *arg)
     return NULL;
 }
 
-static void test_walk_when_host_becomes_complete_meanwhile_then_a_miss_proves_nothing(void **state)
+static void test_walk_when_host_becomes_complete_during_it_then_a_miss_proves_nothing(void **state)
 {
     struct walk_test *t = *state;
     pthread_t walker;
@@ -416,7 +416,7 @@ static void check_big(struct walk_test *t, const struct big *big)
     }
 }
 
-static void test_walk_when_it_is_large_then_helpers_take_pieces_and_all_is_as_without(void **state)
+static void test_walk_when_it_is_large_then_helpers_take_pieces_with_the_same_result(void **state)
 {
     struct walk_test *t = *state;
     struct big *big = new_big(t);
@@ -458,21 +458,21 @@ int main(void)
 {
 #define WALK_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
-        WALK_TEST(test_walk_when_host_has_all_then_nothing_else_is_asked),
-        WALK_TEST(test_walk_when_keys_are_spread_then_ranges_tell_who_found_what),
-        WALK_TEST(test_walk_when_the_gpu_answers_then_all_ranges_stay_true),
+        WALK_TEST(test_walk_when_host_has_all_then_no_other_tier_is_read),
+        WALK_TEST(test_walk_when_keys_are_spread_then_ranges_name_the_tier_of_each_key),
+        WALK_TEST(test_walk_when_the_gpu_answers_then_all_ranges_stay_valid),
         WALK_TEST(test_walk_when_found_below_then_host_has_it_afterwards),
         WALK_TEST(test_walk_when_host_fails_to_insert_then_rows_are_right_and_drops_counted),
-        WALK_TEST(test_walk_when_host_is_down_then_it_is_skipped_and_left_alone),
-        WALK_TEST(test_walk_when_host_fails_half_way_then_what_it_found_counts),
+        WALK_TEST(test_walk_when_host_is_down_then_it_is_skipped_and_gets_no_rows),
+        WALK_TEST(test_walk_when_host_fails_half_way_then_its_hits_count),
         WALK_TEST(test_walk_when_last_tier_fails_then_the_part_fails),
         WALK_TEST(test_walk_when_host_is_complete_then_a_miss_is_proof),
-        WALK_TEST(test_walk_when_host_becomes_complete_meanwhile_then_a_miss_proves_nothing),
+        WALK_TEST(test_walk_when_host_becomes_complete_during_it_then_a_miss_proves_nothing),
         WALK_TEST(test_walk_when_complete_host_fails_then_nothing_is_proven),
         WALK_TEST(test_walk_when_deadline_passes_then_found_keys_stay_found),
         WALK_TEST(test_walk_when_deadline_has_passed_then_no_tier_is_blamed),
         WALK_TEST(test_walk_when_cancelled_then_work_stops_at_the_next_chunk),
-        WALK_TEST(test_walk_when_it_is_large_then_helpers_take_pieces_and_all_is_as_without),
+        WALK_TEST(test_walk_when_it_is_large_then_helpers_take_pieces_with_the_same_result),
         WALK_TEST(test_walk_when_a_piece_fails_then_the_rest_counts_and_the_tier_is_skipped),
     };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lookups of units while updates come: which of them are torn, and that what is read again makes
- * them whole, against a dictionary. Updates come at chosen points, when a store is about to be
- * asked. One thread.
+ * Units during updates: which lookups are torn, and that reading keys again makes them
+ * consistent, checked against a dictionary. Updates come at chosen points, before a call of a
+ * store. One thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,11 +26,11 @@ struct unit_test {
     struct hps_lookup_part parts[FIXTURE_TABLES];
     struct hps_lookup lookup;
     struct hps_error err;
-    hps_key keys[SENT];                       /* of every part: the last repeat the first */
-    uint8_t generation[FIXTURE_TABLES][KEYS]; /* of the row of each key, ABSENT: it has none */
-    /* What comes when a store is about to be asked. */
+    hps_key keys[SENT];                       /* of every part: the last keys repeat the first */
+    uint8_t generation[FIXTURE_TABLES][KEYS]; /* of the row of each key; ABSENT: no row */
+    /* Runs when the walk checks for cancellation, before a call of a store. */
     void (*come)(struct unit_test *t);
-    unsigned n_calls; /* that pass before it comes */
+    unsigned n_calls; /* checks before the first run of `come` */
     unsigned n_times;
     struct hps_metrics *registry;
     struct hps_table_metrics series[FIXTURE_TABLES];
@@ -59,7 +59,7 @@ static void store(struct unit_test *t, uint32_t tier, uint32_t table, hps_key ke
     assert_int_equal(status, HPS_OK);
 }
 
-/* A batch of one key. */
+/* Apply a batch of one key. */
 static void update(struct unit_test *t, uint32_t table, hps_key key, uint8_t generation)
 {
     struct hps_version *version = &t->fx.version;
@@ -71,7 +71,7 @@ static void update(struct unit_test *t, uint32_t table, hps_key key, uint8_t gen
     hps_stamps_end(version->stamps);
 }
 
-/* Memory forgets it. */
+/* Remove a row from the host tier. */
 static void evict(struct unit_test *t, uint32_t table, hps_key key)
 {
     const struct hps_call call = {0};
@@ -135,7 +135,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* The first n keys of each table, or of one of them. */
+/* Look up the first n keys of n_tables tables. */
 static void begin(struct unit_test *t, uint32_t first_table, uint32_t n_tables, uint32_t n)
 {
     for (uint32_t i = 0; i < n_tables; i++) {
@@ -170,7 +170,7 @@ static hps_status run(struct unit_test *t)
     return status;
 }
 
-/* Come when the store below memory is about to be asked, after n_before calls. */
+/* Run `come` at n_times checks, after n_before checks. */
 static void let_come(struct unit_test *t, void (*come)(struct unit_test *t), unsigned n_before,
                      unsigned n_times)
 {
@@ -179,7 +179,7 @@ static void let_come(struct unit_test *t, void (*come)(struct unit_test *t), uns
     t->n_times = n_times;
 }
 
-/* Every row and status as they are now. */
+/* All rows and statuses equal the current ones. */
 static void check(const struct unit_test *t)
 {
     for (uint32_t p = 0; p < t->lookup.n_parts; p++) {
@@ -214,22 +214,21 @@ static void change_7(struct unit_test *t)
     update(t, 0, 7, (uint8_t)(t->generation[0][7] + 1));
 }
 
-static void test_unit_when_other_keys_are_updated_then_it_is_whole(void **state)
+static void test_unit_when_other_keys_are_updated_then_it_is_not_torn(void **state)
 {
     struct unit_test *t = *state;
-    let_come(t, change_7, 1, 1); /* the disk is about to be asked */
+    let_come(t, change_7, 1, 1); /* before the read of the disk */
     begin(t, 0, 1, 7);
     assert_int_equal(run(t), HPS_OK);
     assert_int_equal(t->n_times, 0);
     check(t);
 }
 
-static void test_unit_when_its_key_is_updated_then_it_is_torn_and_that_one_is_read_again(
-    void **state)
+static void test_unit_when_its_key_is_updated_then_it_is_torn_and_reads_that_key_again(void **state)
 {
     struct unit_test *t = *state;
     struct hps_store *host = t->fx.stores[FIXTURE_HOST];
-    let_come(t, change_7, 1, 1); /* the host map was asked */
+    let_come(t, change_7, 1, 1); /* after a call of the host map that has key 7 */
     begin(t, 0, 1, SENT);
     assert_int_equal(run(t), HPS_ABORTED);
     assert_true(t->lookup.torn);
@@ -249,7 +248,7 @@ static void begin_batch_of_7(struct unit_test *t)
     hps_stamps_mark(t->fx.version.stamps, 0, &key, 1);
 }
 
-static void test_unit_when_a_batch_is_under_way_then_torn_if_it_has_its_keys(void **state)
+static void test_unit_when_a_batch_is_in_flight_then_torn_if_the_batch_has_its_keys(void **state)
 {
     struct unit_test *t = *state;
     begin_batch_of_7(t);
@@ -267,8 +266,9 @@ static void test_unit_when_a_batch_is_under_way_then_torn_if_it_has_its_keys(voi
     check(t);
 }
 
-/* Of 2,000 keys memory is asked in two pieces, of which the first has key 7, and memory has not. */
-static void test_unit_when_a_default_row_was_not_waited_for_then_it_is_nobodys(void **state)
+/* The host tier reads 2,000 keys in two calls. The first call has key 7, which the host tier
+ * lacks. */
+static void test_unit_when_its_key_got_a_default_row_then_an_update_does_not_tear_it(void **state)
 {
     struct unit_test *t = *state;
     t->lookup.miss_policy = HPS_MISS_MEMORY_ONLY;
@@ -286,18 +286,19 @@ static void come_9(struct unit_test *t)
     update(t, 0, 9, 3);
 }
 
-static void test_unit_when_an_unknown_key_is_an_error_then_torn_if_it_has_come(void **state)
+static void test_unit_when_an_unknown_key_is_an_error_then_aborted_if_an_update_adds_it(
+    void **state)
 {
     struct unit_test *t = *state;
     t->lookup.unknown_policy = HPS_UNKNOWN_ERROR;
     let_come(t, change_7, 1, 1);
     begin(t, 0, 1, 10);
-    assert_int_equal(run(t), HPS_NOT_FOUND); /* 4 and 9 are in no tier, whatever 7 is */
+    assert_int_equal(run(t), HPS_NOT_FOUND); /* 4 and 9 are in no tier, torn or not */
     update(t, 0, 4, 0);
-    let_come(t, come_9, 3, 1); /* the disk was asked for the first part, not for the second one */
+    let_come(t, come_9, 3, 1); /* after the disk was read for the first part, before the second */
     begin(t, 0, 2, 10);
     assert_int_equal(run(t), HPS_ABORTED);
-    assert_false(t->lookup.torn); /* some rows are not there at all */
+    assert_false(t->lookup.torn); /* some rows are missing, not torn */
     hps_lookup_again(&t->lookup);
     t->generation[1][4] = t->generation[1][9] = 0;
     store(t, FIXTURE_DISK, 1, 4);
@@ -318,7 +319,7 @@ static void come_and_go(struct unit_test *t)
     }
 }
 
-static void test_reread_when_many_keys_come_and_go_then_as_the_dictionary(void **state)
+static void test_reread_when_many_keys_are_added_and_deleted_then_as_the_dictionary(void **state)
 {
     struct unit_test *t = *state;
     static const enum hps_dtype outputs[] = {0, HPS_DTYPE_FP16, HPS_DTYPE_BF16};
@@ -327,7 +328,7 @@ static void test_reread_when_many_keys_come_and_go_then_as_the_dictionary(void *
         let_come(t, come_and_go, 7, 1);
         begin(t, 0, FIXTURE_TABLES, SENT);
         assert_int_equal(run(t), HPS_ABORTED);
-        let_come(t, come_and_go, 2, 1); /* between two of the parts that it is read in */
+        let_come(t, come_and_go, 2, 1); /* between two chunks of the reread */
         assert_int_equal(hps_lookup_reread(&t->lookup, &t->err), HPS_OK);
         assert_int_equal(t->n_times, 0);
         assert_true(t->lookup.n_reread > 3 * 4096);
@@ -335,7 +336,7 @@ static void test_reread_when_many_keys_come_and_go_then_as_the_dictionary(void *
     }
 }
 
-/* All of both parts was found at first, so that there is no status; then a key goes. */
+/* Both parts found all keys, so they have no status; then a key is deleted. */
 static void delete_7(struct unit_test *t)
 {
     update(t, 0, 7, ABSENT);
@@ -356,7 +357,7 @@ static void test_reread_when_the_first_key_becomes_unknown_then_the_part_has_a_s
     check(t);
 }
 
-static void test_reread_when_updates_come_each_time_then_torn_until_they_do_not(void **state)
+static void test_reread_when_each_read_meets_an_update_then_torn_until_updates_stop(void **state)
 {
     struct unit_test *t = *state;
     let_come(t, change_7, 0, UINT32_MAX);
@@ -379,8 +380,7 @@ static void change_7_unless_held(struct unit_test *t)
     }
 }
 
-static void test_reread_when_updates_come_beside_it_then_whole_while_they_are_held_back(
-    void **state)
+static void test_reread_when_updates_come_during_it_then_it_holds_them_and_succeeds(void **state)
 {
     struct unit_test *t = *state;
     struct hps_store *host = t->fx.stores[FIXTURE_HOST];
@@ -390,11 +390,11 @@ static void test_reread_when_updates_come_beside_it_then_whole_while_they_are_he
     uint64_t n_asked = hps_fake_calls(host, HPS_FAKE_GET);
     assert_int_equal(hps_lookup_reread(&t->lookup, &t->err), HPS_OK);
     assert_int_equal(hps_fake_calls(host, HPS_FAKE_GET) - n_asked, HPS_LOOKUP_REREADS_MAX);
-    assert_true(hps_update_hold(&t->fx.version)); /* and no longer */
+    assert_true(hps_update_hold(&t->fx.version)); /* released again */
     check(t);
 }
 
-static void test_reread_when_another_lookup_holds_updates_back_then_torn_beside_them(void **state)
+static void test_reread_when_another_lookup_holds_updates_then_it_cannot_and_is_torn(void **state)
 {
     struct unit_test *t = *state;
     struct hps_store *host = t->fx.stores[FIXTURE_HOST];
@@ -409,7 +409,7 @@ static void test_reread_when_another_lookup_holds_updates_back_then_torn_beside_
     assert_false(hps_update_hold(&t->fx.version));
 }
 
-static void test_reread_when_rows_are_ahead_then_it_is_to_begin_anew(void **state)
+static void test_reread_when_rows_are_ahead_then_the_lookup_must_start_again(void **state)
 {
     struct unit_test *t = *state;
     let_come(t, delete_7, 1, 1);
@@ -441,7 +441,7 @@ static void come_7(struct unit_test *t)
     update(t, 0, 7, 5);
 }
 
-static void test_reread_when_the_only_unknown_key_comes_then_the_part_has_no_status(void **state)
+static void test_reread_when_the_only_unknown_key_is_added_then_the_part_has_no_status(void **state)
 {
     struct unit_test *t = *state;
     update(t, 0, 4, 0);
@@ -455,19 +455,19 @@ static void test_reread_when_the_only_unknown_key_comes_then_the_part_has_no_sta
     check(t);
 }
 
-/* Key 7 of the first part was found, and has gone when it is read again. */
+/* Key 7 of the first part was found. An update deletes it before the second read. */
 static void lose_7(struct unit_test *t)
 {
     t->lookup.unknown_policy = HPS_UNKNOWN_ERROR;
     update(t, 0, 4, 0);
     update(t, 1, 4, 0);
-    let_come(t, delete_7, 3, 1); /* the disk was asked for the first part */
+    let_come(t, delete_7, 3, 1); /* after the disk was read for the first part */
     begin(t, 0, 2, 9);
     assert_int_equal(run(t), HPS_ABORTED);
     assert_true(t->lookup.torn);
 }
 
-static void test_reread_when_an_unknown_key_is_an_error_then_it_is(void **state)
+static void test_reread_when_an_unknown_key_is_an_error_then_not_found(void **state)
 {
     struct unit_test *t = *state;
     lose_7(t);
@@ -475,18 +475,18 @@ static void test_reread_when_an_unknown_key_is_an_error_then_it_is(void **state)
     assert_false(t->lookup.torn);
 }
 
-static void test_reread_when_an_unknown_key_comes_meanwhile_then_found(void **state)
+static void test_reread_when_an_unknown_key_is_added_during_it_then_found(void **state)
 {
     struct unit_test *t = *state;
     lose_7(t);
     update(t, 1, 7, 1);
     evict(t, 1, 7);
-    let_come(t, come_7, 3, 1); /* as above */
+    let_come(t, come_7, 3, 1); /* after the disk was read for the first part */
     assert_int_equal(hps_lookup_reread(&t->lookup, &t->err), HPS_OK);
     check(t);
 }
 
-static void test_reread_when_the_wait_is_over_then_a_default_row(void **state)
+static void test_reread_when_the_wait_has_ended_then_a_default_row(void **state)
 {
     struct unit_test *t = *state;
     hps_clock_fake(1000);
@@ -523,7 +523,7 @@ static void open_series(struct unit_test *t)
     t->fx.version.metrics = t->series;
 }
 
-static void test_reread_when_it_ends_well_then_keys_are_counted_once(void **state)
+static void test_reread_when_it_succeeds_then_keys_are_counted_once(void **state)
 {
     struct unit_test *t = *state;
     open_series(t);
@@ -541,23 +541,23 @@ int main(void)
 {
 #define UNIT_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
-        UNIT_TEST(test_unit_when_other_keys_are_updated_then_it_is_whole),
-        UNIT_TEST(test_unit_when_its_key_is_updated_then_it_is_torn_and_that_one_is_read_again),
-        UNIT_TEST(test_unit_when_a_batch_is_under_way_then_torn_if_it_has_its_keys),
-        UNIT_TEST(test_unit_when_a_default_row_was_not_waited_for_then_it_is_nobodys),
-        UNIT_TEST(test_unit_when_an_unknown_key_is_an_error_then_torn_if_it_has_come),
-        UNIT_TEST(test_reread_when_many_keys_come_and_go_then_as_the_dictionary),
+        UNIT_TEST(test_unit_when_other_keys_are_updated_then_it_is_not_torn),
+        UNIT_TEST(test_unit_when_its_key_is_updated_then_it_is_torn_and_reads_that_key_again),
+        UNIT_TEST(test_unit_when_a_batch_is_in_flight_then_torn_if_the_batch_has_its_keys),
+        UNIT_TEST(test_unit_when_its_key_got_a_default_row_then_an_update_does_not_tear_it),
+        UNIT_TEST(test_unit_when_an_unknown_key_is_an_error_then_aborted_if_an_update_adds_it),
+        UNIT_TEST(test_reread_when_many_keys_are_added_and_deleted_then_as_the_dictionary),
         UNIT_TEST(test_reread_when_the_first_key_becomes_unknown_then_the_part_has_a_status),
-        UNIT_TEST(test_reread_when_the_only_unknown_key_comes_then_the_part_has_no_status),
-        UNIT_TEST(test_reread_when_updates_come_each_time_then_torn_until_they_do_not),
-        UNIT_TEST(test_reread_when_updates_come_beside_it_then_whole_while_they_are_held_back),
-        UNIT_TEST(test_reread_when_another_lookup_holds_updates_back_then_torn_beside_them),
-        UNIT_TEST(test_reread_when_rows_are_ahead_then_it_is_to_begin_anew),
+        UNIT_TEST(test_reread_when_the_only_unknown_key_is_added_then_the_part_has_no_status),
+        UNIT_TEST(test_reread_when_each_read_meets_an_update_then_torn_until_updates_stop),
+        UNIT_TEST(test_reread_when_updates_come_during_it_then_it_holds_them_and_succeeds),
+        UNIT_TEST(test_reread_when_another_lookup_holds_updates_then_it_cannot_and_is_torn),
+        UNIT_TEST(test_reread_when_rows_are_ahead_then_the_lookup_must_start_again),
         UNIT_TEST(test_reread_when_the_store_fails_then_its_status),
-        UNIT_TEST(test_reread_when_an_unknown_key_is_an_error_then_it_is),
-        UNIT_TEST(test_reread_when_an_unknown_key_comes_meanwhile_then_found),
-        UNIT_TEST(test_reread_when_the_wait_is_over_then_a_default_row),
-        UNIT_TEST(test_reread_when_it_ends_well_then_keys_are_counted_once),
+        UNIT_TEST(test_reread_when_an_unknown_key_is_an_error_then_not_found),
+        UNIT_TEST(test_reread_when_an_unknown_key_is_added_during_it_then_found),
+        UNIT_TEST(test_reread_when_the_wait_has_ended_then_a_default_row),
+        UNIT_TEST(test_reread_when_it_succeeds_then_keys_are_counted_once),
     };
     return cmocka_run_group_tests_name("lookup_unit", tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Walks that are no lookups: what is asked, inserted, shared and remembered by their purpose and
- * by the sets of tiers that they name. And one key, explained tier by tier.
+ * Walks that are not lookups. Their purpose and their sets of tiers decide which tiers they
+ * read, and what they insert, share and remember. Also: explaining one key tier by tier.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,7 @@
 
 enum { KEYS_MAX = 64, ROW_BYTES = 16, REDIS = 1, DISK = 2 };
 
-/* A version of host, redis and disk; the disk alone has every row. */
+/* A version with host, redis and disk. Only the disk has all rows. */
 struct purpose_test {
     struct fixture fx;
     struct hps_store *redis;
@@ -27,7 +27,7 @@ struct purpose_test {
     uint8_t rows[KEYS_MAX * ROW_BYTES];
     struct hps_walk walk;
     struct hps_walk_call call;
-    uint64_t n_calls; /* of the disk, so far */
+    uint64_t n_calls; /* calls of the disk so far */
     struct hps_error err;
 };
 
@@ -94,13 +94,12 @@ static void test_report_when_rows_are_found_below_then_nothing_is_inserted_or_re
     assert_int_equal(t->walk.reports[HPS_TIER_HOST].n_inserted, 0);
     assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_INSERT), 0);
     assert_false(hps_absent_has(t->fx.version.absent, 0, 35));
-    assert_int_equal(walk(t, HPS_WALK_ANSWER, 40), HPS_OK); /* which does both */
+    assert_int_equal(walk(t, HPS_WALK_ANSWER, 40), HPS_OK); /* inserts and remembers */
     assert_int_equal(t->walk.reports[HPS_TIER_HOST].n_inserted, 30);
     assert_true(hps_absent_has(t->fx.version.absent, 0, 35));
 }
 
-static void test_report_when_a_key_is_known_to_be_absent_then_it_is_asked_for_all_the_same(
-    void **state)
+static void test_report_when_a_key_is_known_to_be_absent_then_the_tiers_are_still_read(void **state)
 {
     struct purpose_test *t = *state;
     const hps_key key = 3;
@@ -114,7 +113,7 @@ static void test_report_when_a_key_is_known_to_be_absent_then_it_is_asked_for_al
     assert_int_equal(t->walk.reports[HPS_TIER_ROCKSDB].n_found, 1);
 }
 
-static void test_walk_when_tiers_are_passed_over_then_the_others_are_asked_alone(void **state)
+static void test_walk_when_tiers_are_excluded_then_only_other_tiers_are_read(void **state)
 {
     struct purpose_test *t = *state;
 
@@ -125,7 +124,7 @@ static void test_walk_when_tiers_are_passed_over_then_the_others_are_asked_alone
     assert_int_equal(walk(t, HPS_WALK_REPORT, 10), HPS_OK);
     assert_int_equal(t->walk.reports[HPS_TIER_REDIS].n_asked, 10);
     assert_int_equal(t->walk.reports[HPS_TIER_REDIS].n_found, 2);
-    assert_int_equal(t->walk.batch.n, 8); /* what it lacks may be below */
+    assert_int_equal(t->walk.batch.n, 8); /* tiers below may have them */
     assert_int_equal(t->walk.n_absent, 0);
     assert_int_equal(calls(t->fx.stores[FIXTURE_HOST]), 0);
     assert_int_equal(calls(t->fx.stores[FIXTURE_DISK]), 0);
@@ -137,7 +136,7 @@ static void test_walk_when_tiers_are_passed_over_then_the_others_are_asked_alone
     assert_int_equal(calls(t->redis), n_calls);
 }
 
-static void test_walk_when_a_tier_is_not_to_be_filled_then_it_takes_nothing(void **state)
+static void test_walk_when_a_tier_is_closed_for_insertion_then_it_gets_no_row(void **state)
 {
     struct purpose_test *t = *state;
 
@@ -152,7 +151,7 @@ static void test_walk_when_a_tier_is_not_to_be_filled_then_it_takes_nothing(void
     assert_true(fixture_has(&t->fx, FIXTURE_HOST, 0, 5));
 }
 
-/* The disk has been asked: what is left waits for others. */
+/* True after the disk was read: the remaining keys wait for other walks. */
 static bool asked_disk(const void *ctx)
 {
     const struct purpose_test *t = ctx;
@@ -160,8 +159,9 @@ static bool asked_disk(const void *ctx)
     return calls(t->fx.stores[FIXTURE_DISK]) > t->n_calls;
 }
 
-/* Somebody leads key 2, and does not come back: whoever shares waits for him. */
-static void test_walk_when_nobody_asked_then_no_fetch_is_shared(void **state)
+/* Another caller leads the fetch of key 2 and does not return: a walk that shares fetches waits
+ * for it. */
+static void test_walk_when_not_for_a_lookup_then_no_fetch_is_shared(void **state)
 {
     struct purpose_test *t = *state;
     struct hps_flight_caller caller;
@@ -190,9 +190,9 @@ static void test_walk_when_nobody_asked_then_no_fetch_is_shared(void **state)
     assert_int_equal(t->walk.reports[HPS_TIER_ROCKSDB].n_found, 9);
 }
 
-/* Rows that came behind answers, and miss again: only who asks, or was answered, counts. */
-static void test_walk_when_nobody_asked_then_it_is_not_noted_as_fetched_behind_an_answer(
-    void **state)
+/* Rows that were inserted asynchronously and miss again: only walks for lookups and behind
+ * replies count. */
+static void test_walk_when_not_for_a_lookup_then_not_noted_as_an_asynchronous_fetch(void **state)
 {
     struct purpose_test *t = *state;
 
@@ -208,7 +208,7 @@ static void test_walk_when_nobody_asked_then_it_is_not_noted_as_fetched_behind_a
     assert_false(hps_fetched_often(t->fx.version.fetched, 0, 5));
 }
 
-/* The lowest tier has rows of updates that this version has yet to see. */
+/* The lowest tier has rows of updates that this version has not applied yet. */
 static void test_warm_when_rows_may_be_of_later_updates_then_they_are_not_inserted(void **state)
 {
     struct purpose_test *t = *state;
@@ -226,7 +226,7 @@ static void test_warm_when_rows_may_be_of_later_updates_then_they_are_not_insert
     t->fx.version.n_tiers = 3;
 }
 
-static void test_walk_when_a_breaker_is_open_then_no_purpose_gets_past_it(void **state)
+static void test_walk_when_a_breaker_is_open_then_it_stops_every_purpose(void **state)
 {
     struct purpose_test *t = *state;
     struct hps_breaker_options options = HPS_BREAKER_DEFAULT("rocksdb");
@@ -253,14 +253,13 @@ int main(void)
 #define PURPOSE_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
         PURPOSE_TEST(test_report_when_rows_are_found_below_then_nothing_is_inserted_or_remembered),
-        PURPOSE_TEST(
-            test_report_when_a_key_is_known_to_be_absent_then_it_is_asked_for_all_the_same),
-        PURPOSE_TEST(test_walk_when_tiers_are_passed_over_then_the_others_are_asked_alone),
-        PURPOSE_TEST(test_walk_when_a_tier_is_not_to_be_filled_then_it_takes_nothing),
-        PURPOSE_TEST(test_walk_when_nobody_asked_then_no_fetch_is_shared),
-        PURPOSE_TEST(test_walk_when_nobody_asked_then_it_is_not_noted_as_fetched_behind_an_answer),
+        PURPOSE_TEST(test_report_when_a_key_is_known_to_be_absent_then_the_tiers_are_still_read),
+        PURPOSE_TEST(test_walk_when_tiers_are_excluded_then_only_other_tiers_are_read),
+        PURPOSE_TEST(test_walk_when_a_tier_is_closed_for_insertion_then_it_gets_no_row),
+        PURPOSE_TEST(test_walk_when_not_for_a_lookup_then_no_fetch_is_shared),
+        PURPOSE_TEST(test_walk_when_not_for_a_lookup_then_not_noted_as_an_asynchronous_fetch),
         PURPOSE_TEST(test_warm_when_rows_may_be_of_later_updates_then_they_are_not_inserted),
-        PURPOSE_TEST(test_walk_when_a_breaker_is_open_then_no_purpose_gets_past_it),
+        PURPOSE_TEST(test_walk_when_a_breaker_is_open_then_it_stops_every_purpose),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

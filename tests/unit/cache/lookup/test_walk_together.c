@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Walks beside each other and beside updates: keys that are fetched once, keys that are known to be
- * absent, rows that an update has overtaken, stores that are down, parts that are asked together.
+ * Concurrent walks and updates: shared fetches, keys known to be absent, rows that an update has
+ * overtaken, stores that are down, and parts that are read together.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -63,7 +63,7 @@ static const struct hps_tier_report *disk_report(const struct walker *walker)
     return &walker->walk.reports[HPS_TIER_ROCKSDB];
 }
 
-/* Ranges and rows of a finished walk, and that its counts add up. */
+/* Check ranges and rows of a finished walk, and that its counts add up. */
 static void check(const struct walker *walker)
 {
     const struct hps_walk *walk = &walker->walk;
@@ -89,7 +89,7 @@ static void check(const struct walker *walker)
 
 /* ---- single flight --------------------------------------------------------------------------- */
 
-/* Walker 0 asks the disk for keys 0 .. 10, and is stopped there. */
+/* Walker 0 reads keys [0, 10) from the disk, which holds the call. */
 static void start_leader(struct together_test *t)
 {
     hps_fake_gate_shut(disk(t), HPS_FAKE_GET);
@@ -120,7 +120,7 @@ static void test_walks_when_they_miss_the_same_keys_then_each_is_fetched_once(vo
     assert_int_equal(hps_fake_keys(disk(t), HPS_FAKE_GET), 10);
 }
 
-static void test_walk_when_it_waits_for_another_then_the_wait_is_told_apart(void **state)
+static void test_walk_when_it_waits_for_another_then_the_wait_is_counted_separately(void **state)
 {
     struct together_test *t = *state;
 
@@ -139,7 +139,7 @@ static void test_walk_when_it_waits_for_another_then_the_wait_is_told_apart(void
     assert_int_equal(disk_report(&t->walkers[1])->duration_us, 0);
 }
 
-static void test_walks_when_some_keys_are_under_way_then_the_others_are_fetched_at_once(
+static void test_walks_when_some_keys_are_in_flight_then_other_keys_are_fetched_at_once(
     void **state)
 {
     struct together_test *t = *state;
@@ -148,7 +148,7 @@ static void test_walks_when_some_keys_are_under_way_then_the_others_are_fetched_
     fixture_put_range(&t->fx, FIXTURE_DISK, 0, 0, 20);
     start_leader(t);
     walker_start(other, 5, 15);
-    hps_fake_gate_wait(disk(t), HPS_FAKE_GET, 2); /* it asks for 10 .. 15 meanwhile */
+    hps_fake_gate_wait(disk(t), HPS_FAKE_GET, 2); /* it reads keys [10, 15) already */
     assert_int_equal(hps_fake_keys(disk(t), HPS_FAKE_GET), 15);
     hps_fake_gate_open(disk(t), HPS_FAKE_GET);
     assert_int_equal(walker_join(&t->walkers[0]), HPS_OK);
@@ -203,7 +203,7 @@ static void test_walk_when_it_waits_and_its_deadline_passes_then_it_ends(void **
     assert_int_equal(walker_join(&t->walkers[1]), HPS_DEADLINE);
     assert_int_equal(t->walkers[1].walk.batch.n, 5);
     assert_int_equal(t->walkers[1].walk.reports[HPS_TIER_HOST].n_found, 2);
-    memset(t->walkers[1].rows, 0xaa, sizeof(t->walkers[1].rows)); /* they are its own again */
+    memset(t->walkers[1].rows, 0xaa, sizeof(t->walkers[1].rows)); /* the walk no longer uses them */
     hps_fake_gate_open(disk(t), HPS_FAKE_GET);
     assert_int_equal(walker_join(&t->walkers[0]), HPS_OK);
     for (unsigned i = 0; i < sizeof(t->walkers[1].rows); i++) {
@@ -248,12 +248,12 @@ static void update(struct together_test *t, hps_key key)
     hps_stamps_end(t->fx.version.stamps);
 }
 
-static void test_walk_when_updates_overtake_it_then_what_they_changed_is_not_kept(void **state)
+static void test_walk_when_updates_overtake_it_then_it_does_not_keep_the_old_rows(void **state)
 {
     struct together_test *t = *state;
 
     make_stamps(t);
-    fixture_put_range(&t->fx, FIXTURE_DISK, 0, 0, 5); /* and 5 .. 10 are unknown */
+    fixture_put_range(&t->fx, FIXTURE_DISK, 0, 0, 5); /* keys [5, 10) are unknown */
     start_leader(t);
     update(t, 2);
     update(t, 7);
@@ -279,7 +279,7 @@ static void test_walks_when_an_update_comes_between_then_they_do_not_share(void 
     update(t, 4);
     walker_start(later, 0, 10);
     hps_fake_gate_wait(disk(t), HPS_FAKE_GET, 2);
-    assert_int_equal(hps_fake_keys(disk(t), HPS_FAKE_GET), 11); /* key 4 again, on its own */
+    assert_int_equal(hps_fake_keys(disk(t), HPS_FAKE_GET), 11); /* key 4 is fetched again */
     hps_fake_gate_open(disk(t), HPS_FAKE_GET);
     assert_int_equal(walker_join(&t->walkers[0]), HPS_OK);
     assert_int_equal(walker_join(later), HPS_OK);
@@ -291,7 +291,7 @@ static void test_walks_when_an_update_comes_between_then_they_do_not_share(void 
 
 /* ---- the negative set ------------------------------------------------------------------------ */
 
-static void test_walk_when_keys_were_absent_before_then_the_disk_is_not_asked(void **state)
+static void test_walk_when_keys_were_absent_before_then_the_disk_is_not_read(void **state)
 {
     struct together_test *t = *state;
     struct walker *walker = &t->walkers[0];
@@ -300,7 +300,7 @@ static void test_walk_when_keys_were_absent_before_then_the_disk_is_not_asked(vo
     assert_int_equal(walker_walk(walker, 0, 10), HPS_OK);
     assert_int_equal(walker->walk.n_absent, 5);
     assert_int_equal(walker->walk.n_remembered, 0);
-    walker_begin(walker, 0, 12); /* as MEMORY_ONLY does: the first step is all */
+    walker_begin(walker, 0, 12); /* only the first step, like MEMORY_ONLY */
     assert_int_equal(hps_walk_memory(&walker->walk, &walker->call, &walker->err), HPS_OK);
     assert_int_equal(walker->walk.reports[HPS_TIER_HOST].n_found, 5);
     assert_int_equal(walker->walk.n_absent, 5);
@@ -358,7 +358,7 @@ static void test_walk_when_the_lowest_tier_is_down_then_it_fails_at_once_until_a
         assert_int_equal(disk_report(walker)->n_faults, 1);
     }
     assert_int_equal(hps_fake_calls(disk(t), HPS_FAKE_GET), 3);
-    assert_int_equal(walker_walk(walker, 20, 25), HPS_OK); /* what memory has is served */
+    assert_int_equal(walker_walk(walker, 20, 25), HPS_OK); /* memory still serves its rows */
     hps_clock_advance(100 * 1000);
     assert_int_equal(walker_walk(walker, 0, 10), HPS_OK);
     check(walker);
@@ -430,8 +430,8 @@ static void test_walks_when_two_tiers_block_then_shared_rows_are_in_the_range_of
 
 /* ---- several parts --------------------------------------------------------------------------- */
 
-/* A version whose disk answers several tables at once. */
-static void test_walks_of_a_lookup_when_the_store_can_then_it_is_asked_once(void **state)
+/* A version with a disk that reads several tables in one call. */
+static void test_walks_of_a_lookup_when_the_store_joins_reads_then_one_call(void **state)
 {
     struct together_test *t = *state;
     const struct hps_fake_options options = {
@@ -481,7 +481,7 @@ static void test_walks_of_a_lookup_when_the_store_can_then_it_is_asked_once(void
     t->fx.version.tiers[FIXTURE_DISK] = plain_space;
 }
 
-static void test_walks_of_a_lookup_when_a_table_is_asked_twice_then_they_share(void **state)
+static void test_walks_of_a_lookup_when_two_read_one_table_then_they_share_the_fetch(void **state)
 {
     struct together_test *t = *state;
 
@@ -495,7 +495,7 @@ static void test_walks_of_a_lookup_when_a_table_is_asked_twice_then_they_share(v
     check(&t->walkers[1]);
     assert_int_equal(disk_report(&t->walkers[1])->n_shared, 5);
     hps_fake_fail(disk(t), HPS_FAKE_GET, HPS_IO, 0, 1, 0);
-    walker_begin(&t->walkers[0], 20, 28); /* and if it fails, nobody waits for itself */
+    walker_begin(&t->walkers[0], 20, 28); /* if the read fails, the call does not wait for itself */
     walker_begin(&t->walkers[1], 20, 28);
     t->walkers[0].walk.next = &t->walkers[1].walk;
     walker_run(&t->walkers[0]);
@@ -513,7 +513,7 @@ static void walk_hungry(void *ctx)
     assert_int_equal(walker_walk(&t->walkers[0], 0, 10), HPS_OK);
     check(&t->walkers[0]);
     assert_int_equal(t->walkers[0].walk.n_absent, 2);
-    for (hps_key key = 0; key < 10; key++) { /* so that each round is like the first */
+    for (hps_key key = 0; key < 10; key++) { /* so that each round starts like the first */
         assert_int_equal(host->store->ops->erase(host, &call, &t->fx.tables[0], &key, 1), HPS_OK);
         hps_absent_remove(t->fx.version.absent, 0, &key, 1);
     }
@@ -525,14 +525,14 @@ static void test_walk_when_memory_runs_out_then_it_still_finds_everything(void *
     hps_key other = 99;
 
     fixture_put_range(&t->fx, FIXTURE_DISK, 0, 0, 8);
-    fixture_put_range(&t->fx, FIXTURE_HOST, 0, 0, 10); /* so that nothing grows later */
+    fixture_put_range(&t->fx, FIXTURE_HOST, 0, 0, 10); /* so that no structure grows later */
     hps_absent_add(t->fx.version.absent, 0, &other, 1, NULL);
     for (hps_key key = 0; key < 10; key++) {
         struct hps_space *host = t->fx.version.tiers[FIXTURE_HOST];
         struct hps_call call = {0};
         assert_int_equal(host->store->ops->erase(host, &call, &t->fx.tables[0], &key, 1), HPS_OK);
     }
-    assert_true(hps_fault_heap_run(walk_hungry, t) >= 2); /* of keys under way */
+    assert_true(hps_fault_heap_run(walk_hungry, t) >= 2); /* allocations for keys in flight */
 }
 
 /* ---- races ----------------------------------------------------------------------------------- */
@@ -562,8 +562,8 @@ static void *race(void *arg)
     return sums;
 }
 
-/* Some keys leave the host again, all the time, and so do absent ones; the disk fails at times, and
- * lookups are cancelled. */
+/* Keys leave the host tier and the negative set all the time, reads of the disk fail at times,
+ * and lookups are cancelled. */
 static void disturb(struct together_test *t, unsigned round)
 {
     struct hps_space *host = t->fx.version.tiers[FIXTURE_HOST];
@@ -609,21 +609,21 @@ int main(void)
 #define TOGETHER_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
         TOGETHER_TEST(test_walks_when_they_miss_the_same_keys_then_each_is_fetched_once),
-        TOGETHER_TEST(test_walk_when_it_waits_for_another_then_the_wait_is_told_apart),
-        TOGETHER_TEST(test_walks_when_some_keys_are_under_way_then_the_others_are_fetched_at_once),
+        TOGETHER_TEST(test_walk_when_it_waits_for_another_then_the_wait_is_counted_separately),
+        TOGETHER_TEST(test_walks_when_some_keys_are_in_flight_then_other_keys_are_fetched_at_once),
         TOGETHER_TEST(test_walks_when_the_leader_fails_then_one_that_waits_fetches),
         TOGETHER_TEST(test_walk_when_it_waits_and_its_deadline_passes_then_it_ends),
         TOGETHER_TEST(test_walk_when_it_waits_and_is_cancelled_then_only_it_ends),
-        TOGETHER_TEST(test_walk_when_updates_overtake_it_then_what_they_changed_is_not_kept),
+        TOGETHER_TEST(test_walk_when_updates_overtake_it_then_it_does_not_keep_the_old_rows),
         TOGETHER_TEST(test_walks_when_an_update_comes_between_then_they_do_not_share),
-        TOGETHER_TEST(test_walk_when_keys_were_absent_before_then_the_disk_is_not_asked),
+        TOGETHER_TEST(test_walk_when_keys_were_absent_before_then_the_disk_is_not_read),
         TOGETHER_TEST(test_walk_when_the_disk_fails_then_nothing_is_remembered),
         TOGETHER_TEST(test_walk_when_the_lowest_tier_is_down_then_it_fails_at_once_until_a_probe),
         TOGETHER_TEST(test_walk_when_a_middle_tier_is_down_then_it_is_skipped_without_a_call),
         TOGETHER_TEST(
             test_walks_when_two_tiers_block_then_shared_rows_are_in_the_range_of_their_tier),
-        TOGETHER_TEST(test_walks_of_a_lookup_when_the_store_can_then_it_is_asked_once),
-        TOGETHER_TEST(test_walks_of_a_lookup_when_a_table_is_asked_twice_then_they_share),
+        TOGETHER_TEST(test_walks_of_a_lookup_when_the_store_joins_reads_then_one_call),
+        TOGETHER_TEST(test_walks_of_a_lookup_when_two_read_one_table_then_they_share_the_fetch),
         TOGETHER_TEST(test_walk_when_memory_runs_out_then_it_still_finds_everything),
         TOGETHER_TEST(test_walks_when_they_race_then_rows_are_right_and_counts_add_up),
     };

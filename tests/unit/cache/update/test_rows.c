@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How many rows a version has, over a real RocksDB, which cannot count, and in memory alone.
+ * Row counts of a version with a real RocksDB, which cannot count rows, and in memory only.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,7 +55,7 @@ static void close_version(struct rig *rig)
     hps_version_free(rig->version);
 }
 
-/* What a load would have left. */
+/* Put the rows that a load would have stored. */
 static void put_rows(struct rig *rig)
 {
     static float rows[BATCH][DIM];
@@ -120,7 +120,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* As a restart does. */
+/* Open the store and the version again, like a restart. */
 static void reopen(struct rig *rig)
 {
     close_version(rig);
@@ -203,20 +203,20 @@ static void test_rows_when_all_are_written_again_then_not_counted_twice(void **s
     assert_int_equal(rows_of(rig, true), TABLES * ROWS);
 }
 
-static void test_rows_when_new_ones_come_and_old_ones_go_then_counted(void **state)
+static void test_rows_when_some_are_added_and_some_deleted_then_counted(void **state)
 {
     struct rig *rig = *state;
     apply_range(rig, 0, ROWS, ROWS + 5000, 1, false);
     assert_int_equal(rows_of(rig, true), TABLES * ROWS + 5000);
     apply_range(rig, 1, 0, 2000, 1, true);
-    apply_range(rig, 1, 1 << 20, (1 << 20) + 2000, 1, true); /* were not there */
+    apply_range(rig, 1, 1 << 20, (1 << 20) + 2000, 1, true); /* keys that do not exist */
     assert_int_equal(rows_of(rig, true), TABLES * ROWS + 3000);
     assert_int_equal(table_rows(rig, 0), ROWS + 5000);
     assert_int_equal(table_rows(rig, 1), ROWS - 2000);
     reopen(rig);
     assert_int_equal(table_rows(rig, 0), ROWS + 5000);
     assert_int_equal(table_rows(rig, 1), ROWS - 2000);
-    apply_range(rig, 1, 0, 2000, 1, true); /* once more */
+    apply_range(rig, 1, 0, 2000, 1, true); /* the same deletes again */
     assert_int_equal(table_rows(rig, 1), ROWS - 2000);
 }
 
@@ -229,8 +229,8 @@ static void test_rows_when_batches_are_small_then_each_key_is_counted(void **sta
     assert_int_equal(table_rows(rig, 0), ROWS + 30);
 }
 
-/* Half of each batch is new, in an order that a sample may not fall in step with. */
-static void test_rows_when_batches_are_mixed_then_near(void **state)
+/* Half of each batch is new, in an order that is not in step with a sample. */
+static void test_rows_when_batches_are_mixed_then_nearly_right(void **state)
 {
     struct rig *rig = *state;
     apply_range(rig, 0, 0, 2 * ROWS, 2, false);
@@ -277,7 +277,7 @@ static void test_rows_when_their_record_is_damaged_then_data_loss(void **state)
     assert_non_null(strstr(err.text, "of table 1 has 5 bytes"));
 }
 
-static void test_rows_when_in_memory_alone_then_exact(void **state)
+static void test_rows_when_in_memory_only_then_exact(void **state)
 {
     struct rig *rig = *state;
     hps_key keys[PIECE];
@@ -292,7 +292,7 @@ static void test_rows_when_in_memory_alone_then_exact(void **state)
     assert_int_equal(rows_of(rig, false), TABLES * ROWS + ROWS / 2 - PIECE / 2);
 }
 
-static void test_known_when_keys_repeat_then_each_is_answered(void **state)
+static void test_known_when_keys_repeat_then_each_has_a_result(void **state)
 {
     const struct rig *rig = *state;
     static const hps_key keys[] = {5, ROWS + 5, 5, UINT64_MAX, 0};
@@ -309,16 +309,16 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_rows_when_only_positions_were_stored_then_exact_also_after_a_restart),
         TEST(test_rows_when_all_are_written_again_then_not_counted_twice),
-        TEST(test_rows_when_new_ones_come_and_old_ones_go_then_counted),
+        TEST(test_rows_when_some_are_added_and_some_deleted_then_counted),
         TEST(test_rows_when_batches_are_small_then_each_key_is_counted),
-        TEST(test_rows_when_batches_are_mixed_then_near),
+        TEST(test_rows_when_batches_are_mixed_then_nearly_right),
         TEST(test_rows_when_an_earlier_hpsd_has_applied_updates_then_estimated),
         TEST(test_rows_when_their_record_is_damaged_then_data_loss),
-        cmocka_unit_test_setup_teardown(test_rows_when_in_memory_alone_then_exact, setup_memory,
+        cmocka_unit_test_setup_teardown(test_rows_when_in_memory_only_then_exact, setup_memory,
                                         teardown),
-        cmocka_unit_test_setup_teardown(test_known_when_keys_repeat_then_each_is_answered, setup,
+        cmocka_unit_test_setup_teardown(test_known_when_keys_repeat_then_each_has_a_result, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(test_known_when_keys_repeat_then_each_is_answered,
+        cmocka_unit_test_setup_teardown(test_known_when_keys_repeat_then_each_has_a_result,
                                         setup_memory, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

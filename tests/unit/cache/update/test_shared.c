@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Batches of a version with a tier that other daemons share: what it gets, and when it counts.
+ * Batches of a version with a tier shared between daemons: the rows that the tier gets, and when
+ * a batch counts as applied.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,7 +40,7 @@ static int setup_alone(void **state)
     return 0;
 }
 
-/* The rows of keys 1 and 2, which are in different shards, as a batch [first, next). */
+/* A batch [first, next) with the rows of keys 1 and 2, which are in different shards. */
 struct two {
     hps_key keys[2];
     float rows[2][FIXTURE_DIM];
@@ -82,7 +83,7 @@ static float value(struct update_fixture *fx, uint32_t tier, hps_key key)
     return fixture_tier_value(fx, tier, FIXTURE_ITEMS, key);
 }
 
-static void test_apply_when_nobody_was_first_then_every_tier_has_the_rows(void **state)
+static void test_apply_when_no_other_daemon_was_first_then_every_tier_has_the_rows(void **state)
 {
     struct update_fixture *fx = *state;
     struct hps_log_report report;
@@ -104,12 +105,12 @@ static void test_apply_when_another_daemon_is_ahead_then_its_rows_stay(void **st
     assert_int_equal(apply(fx, 0, 5, 10), HPS_OK);
     hps_fake_shared_move(fx->shared, 0, P, 20);
     assert_int_equal(apply(fx, 5, 9, 11), HPS_OK);
-    assert_true(value(fx, TIER_SHARED, 2) == 10); /* what it had at 20 */
+    assert_true(value(fx, TIER_SHARED, 2) == 10); /* its row at offset 20 */
     assert_true(value(fx, TIER_SHARED, 1) == 11);
     assert_true(value(fx, TIER_DISK, 2) == 11);
 }
 
-static void test_apply_when_shards_are_behind_or_away_then_the_batch_counts_without_them(
+static void test_apply_when_shards_are_behind_or_down_then_the_batch_counts_without_them(
     void **state)
 {
     struct update_fixture *fx = *state;
@@ -120,14 +121,14 @@ static void test_apply_when_shards_are_behind_or_away_then_the_batch_counts_with
     assert_int_equal(apply(fx, 5, 9, 11), HPS_OK);
     assert_true(value(fx, 0, 1) == 11 && value(fx, TIER_DISK, 1) == 11);
     hps_fake_shared_away(fx->shared, 1, false);
-    assert_true(value(fx, TIER_SHARED, 1) == -1); /* not the row before */
+    assert_true(value(fx, TIER_SHARED, 1) == -1); /* the old row is not used */
     assert_true(value(fx, TIER_SHARED, 2) == -1);
     hps_update_shared_take(fx->version, &report);
     assert_int_equal(report.n_gap, 1);
     assert_int_equal(report.n_failed, 1);
 }
 
-static void test_replay_when_shards_are_behind_then_they_alone_take_it(void **state)
+static void test_replay_when_shards_are_behind_then_only_they_take_it(void **state)
 {
     struct update_fixture *fx = *state;
     struct hps_log_report report = {0};
@@ -144,7 +145,7 @@ static void test_replay_when_shards_are_behind_then_they_alone_take_it(void **st
     assert_int_equal(hps_update_sequence(fx->version), before);
 }
 
-static void test_apply_when_apart_then_the_tier_is_left_alone(void **state)
+static void test_apply_when_apart_then_the_shared_tier_gets_no_batch(void **state)
 {
     struct update_fixture *fx = *state;
     struct hps_error err;
@@ -160,7 +161,7 @@ static void test_apply_when_apart_then_the_tier_is_left_alone(void **state)
     assert_true(value(fx, TIER_DISK, 1) == 11);
 }
 
-static void test_apply_when_row_versions_are_compared_then_keys_go_from_the_shared_tier(
+static void test_apply_when_row_versions_are_compared_then_the_shared_tier_removes_keys(
     void **state)
 {
     struct update_fixture *fx = *state;
@@ -175,9 +176,9 @@ static void test_apply_when_row_versions_are_compared_then_keys_go_from_the_shar
     assert_int_equal(hps_fake_shared_at(fx->shared, 1, P), 5);
 }
 
-/* Of a key with a higher version that a shard has not got yet, from a partition in which it is
- * behind, it may have a row that is older than this write. */
-static void test_apply_when_a_higher_row_version_is_stored_then_the_key_goes_all_the_same(
+/* A shard that is behind in one partition may lack a higher version of a key. Its row may be
+ * older than this write, so the key is removed. */
+static void test_apply_when_a_higher_row_version_is_stored_then_the_key_is_still_removed(
     void **state)
 {
     struct update_fixture *fx = *state;
@@ -189,7 +190,7 @@ static void test_apply_when_a_higher_row_version_is_stored_then_the_key_goes_all
     fx->row_versions = true;
     fixture_version(fx, 8, "run");
     hps_version_pin(fx->version);
-    hps_fake_shared_away(fx->shared, 1, true); /* of the first partition it misses this */
+    hps_fake_shared_away(fx->shared, 1, true); /* it misses this batch of the first partition */
     struct two batch;
     struct hps_error err;
     two(&batch, 0, 9, 10);
@@ -199,16 +200,16 @@ static void test_apply_when_a_higher_row_version_is_stored_then_the_key_goes_all
     struct hps_space *shared = fx->version->tiers[TIER_SHARED];
     assert_int_equal(
         shared->store->ops->put(shared, &no_limit, table, &key, (const uint8_t *)old, 1), HPS_OK);
-    two(&batch, 0, 5, 11); /* an older version, of another partition */
+    two(&batch, 0, 5, 11); /* an older row version, of another partition */
     batch.span.partition = P + 1;
     assert_int_equal(hps_update_apply(fx->version, &batch.batch, &err), HPS_OK);
     assert_true(value(fx, TIER_DISK, 1) == 10);
     assert_int_equal(hps_fake_shared_at(fx->shared, 1, P + 1), 5);
-    hps_fake_shared_move(fx->shared, 1, P, 9); /* only for its row to be seen */
+    hps_fake_shared_move(fx->shared, 1, P, 9); /* so that its rows may be read */
     assert_true(value(fx, TIER_SHARED, 1) == -1);
 }
 
-static void test_apply_when_it_is_the_only_copy_then_counts_once_all_of_it_has_it(void **state)
+static void test_apply_when_it_is_the_only_copy_then_counts_once_all_shards_have_it(void **state)
 {
     struct update_fixture *fx = *state;
     assert_true(hps_update_shared_alone(fx->version));
@@ -229,24 +230,25 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(
-            test_apply_when_nobody_was_first_then_every_tier_has_the_rows, setup, fixture_teardown),
+            test_apply_when_no_other_daemon_was_first_then_every_tier_has_the_rows, setup,
+            fixture_teardown),
         cmocka_unit_test_setup_teardown(test_apply_when_another_daemon_is_ahead_then_its_rows_stay,
                                         setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(
-            test_apply_when_shards_are_behind_or_away_then_the_batch_counts_without_them, setup,
+            test_apply_when_shards_are_behind_or_down_then_the_batch_counts_without_them, setup,
             fixture_teardown),
-        cmocka_unit_test_setup_teardown(test_replay_when_shards_are_behind_then_they_alone_take_it,
+        cmocka_unit_test_setup_teardown(test_replay_when_shards_are_behind_then_only_they_take_it,
                                         setup, fixture_teardown),
-        cmocka_unit_test_setup_teardown(test_apply_when_apart_then_the_tier_is_left_alone, setup,
-                                        fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_apply_when_apart_then_the_shared_tier_gets_no_batch,
+                                        setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(
-            test_apply_when_row_versions_are_compared_then_keys_go_from_the_shared_tier, setup,
+            test_apply_when_row_versions_are_compared_then_the_shared_tier_removes_keys, setup,
             fixture_teardown),
         cmocka_unit_test_setup_teardown(
-            test_apply_when_a_higher_row_version_is_stored_then_the_key_goes_all_the_same, setup,
+            test_apply_when_a_higher_row_version_is_stored_then_the_key_is_still_removed, setup,
             fixture_teardown),
         cmocka_unit_test_setup_teardown(
-            test_apply_when_it_is_the_only_copy_then_counts_once_all_of_it_has_it, setup_alone,
+            test_apply_when_it_is_the_only_copy_then_counts_once_all_shards_have_it, setup_alone,
             fixture_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

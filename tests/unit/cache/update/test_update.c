@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Update batches: what is refused, what reaches which tier, what is published, and what is left
- * when a tier fails.
+ * Update batches: refused batches, the rows that each tier gets, publication, and the state
+ * after a tier fails.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -77,8 +77,8 @@ static void version_close(struct hps_version *version)
     hps_version_free(version);
 }
 
-/* The tiers of a version: a host tier with so much room (0: without bounds), scripted or the map
- * itself, above a durable store or alone. */
+/* The tiers of a version: a host tier of host_bytes (0: unlimited), fake or the real map, above
+ * a durable store or without a store. */
 struct tiers {
     uint64_t host_bytes;
     bool map;
@@ -90,7 +90,7 @@ static struct tiers memory = {4 * ROW_BYTES, false, false}; /* four rows of tabl
 static struct tiers host_map = {1 << 18, true, false};
 static struct tiers host_map_above = {1 << 18, true, true};
 
-/* cmocka's: of a test with the tiers that *state says. */
+/* cmocka's setup of a test with the tiers in *state. */
 static int setup(void **state)
 {
     const struct tiers *tiers = *state;
@@ -131,7 +131,7 @@ static int teardown(void **state)
 static hps_key part_keys[4][N_KEYS];
 static float part_rows[4][N_KEYS][DIM];
 
-/* A part of table a that puts rows of `value` (0: deletes) for keys first, first + 1, … */
+/* A part of table a for keys first, first + 1, …: rows of `value`, or deletes if it is 0. */
 static void add_part(struct update_test *t, hps_key first, uint32_t n, float value)
 {
     uint32_t p = t->batch.n_parts++;
@@ -161,7 +161,7 @@ static void apply_one(struct update_test *t, hps_key first, uint32_t n, float va
     t->batch.n_parts = 0;
 }
 
-/* Value of the row of a key of table a in a tier; 0: not there. */
+/* Value of the row of a key of table a in a tier; 0: no row. */
 static float row_in(struct hps_version *version, uint32_t tier, hps_key key)
 {
     float row[DIM] = {0};
@@ -203,7 +203,8 @@ static void check_positions(struct hps_version *version, const char *expected)
     assert_string_equal(listed.text, expected);
 }
 
-/* ---- what is applied ------------------------------------------------------------------------- */
+/* ---- applied batches
+ * -------------------------------------------------------------------------- */
 
 static void test_batch_when_applied_then_every_tier_has_rows_and_lacks_deleted_keys(void **state)
 {
@@ -217,10 +218,10 @@ static void test_batch_when_applied_then_every_tier_has_rows_and_lacks_deleted_k
     check(t, 3, 5);
     check(t, 4, 0);
     assert_int_equal(hps_update_sequence(t->version), 2);
-    assert_int_equal(hps_fake_calls(t->stores[1], HPS_FAKE_APPLY), 2); /* one write each */
+    assert_int_equal(hps_fake_calls(t->stores[1], HPS_FAKE_APPLY), 2); /* one write per batch */
 }
 
-/* A part of table b, whose rows lie at any address. */
+/* A part of table b with unaligned rows. */
 static void add_odd(struct update_test *t, const hps_key *keys, const uint8_t *rows, uint32_t n)
 {
     t->parts[t->batch.n_parts++] = (struct hps_update_part){
@@ -242,7 +243,7 @@ static void check_odd(struct update_test *t, hps_key key, const uint8_t *row)
     }
 }
 
-/* u8, scale and bias of four rows, and of four others. */
+/* Four rows: u8 values, then scale and bias. */
 static const uint8_t ODD_ROWS[4][ODD_BYTES] = {{1, 2, 3, 0, 0x3c, 0, 0},
                                                {4, 5, 6, 7, 0x38, 8, 0xb9},
                                                {10, 20, 30, 40, 0x35, 50, 0x36},
@@ -253,7 +254,7 @@ static void test_batch_when_of_two_tables_then_keys_are_not_mixed_up(void **stat
 {
     struct update_test *t = *state;
     add_part(t, 1, 1, 9);
-    add_odd(t, ODD_KEYS, ODD_ROWS[0], 4); /* of key 1 the later row counts */
+    add_odd(t, ODD_KEYS, ODD_ROWS[0], 4); /* the later row of key 1 counts */
     assert_int_equal(apply(t), HPS_OK);
     check(t, 1, 9);
     check_odd(t, 1, ODD_ROWS[2]);
@@ -261,7 +262,7 @@ static void test_batch_when_of_two_tables_then_keys_are_not_mixed_up(void **stat
     check_odd(t, 3, ODD_ROWS[3]);
 }
 
-static void test_batch_when_keys_come_again_then_the_last_write_counts(void **state)
+static void test_batch_when_keys_repeat_then_the_last_write_counts(void **state)
 {
     struct update_test *t = *state;
     add_part(t, 1, 5, 1);
@@ -307,7 +308,7 @@ static void test_batch_when_applied_then_rows_are_counted_by_op(void **state)
     assert_true(hps_metric_value(t->version->update_rows_deleted) == 1);
 }
 
-static void test_batch_when_it_has_a_key_known_to_be_absent_then_it_is_so_no_more(void **state)
+static void test_batch_when_it_has_a_key_known_to_be_absent_then_the_key_is_no_longer(void **state)
 {
     struct update_test *t = *state;
     const hps_key keys[2] = {1, 2};
@@ -318,7 +319,8 @@ static void test_batch_when_it_has_a_key_known_to_be_absent_then_it_is_so_no_mor
     assert_true(hps_absent_has(t->version->absent, 0, 2));
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- refused batches
+ * -------------------------------------------------------------------------- */
 
 static void check_refused(struct update_test *t, hps_status expected, const char *text)
 {
@@ -333,7 +335,7 @@ static void check_refused(struct update_test *t, hps_status expected, const char
     check(t, 1, 0);
 }
 
-static void test_batch_when_one_part_is_bad_then_nothing_of_it_is_applied(void **state)
+static void test_batch_when_one_part_is_bad_then_no_part_is_applied(void **state)
 {
     struct update_test *t = *state;
     add_part(t, 1, 2, 1);
@@ -354,7 +356,7 @@ static void test_batch_when_one_part_is_bad_then_nothing_of_it_is_applied(void *
     assert_int_equal(apply(t), HPS_OK);
 }
 
-static void test_batch_when_a_position_has_too_long_a_key_then_is_refused(void **state)
+static void test_batch_when_a_position_has_too_long_a_key_then_refused(void **state)
 {
     struct update_test *t = *state;
     static const char key[HPS_RECORD_KEY_BYTES_MAX];
@@ -394,7 +396,7 @@ static void test_batch_when_version_is_not_pinned_then_assert(void **state)
     hps_assert_hook(on_assert);
     bool asserted = setjmp(after_assert) != 0;
     if (!asserted) {
-        hps_ignore(apply(t)); /* it does not return */
+        hps_ignore(apply(t)); /* must not return */
     }
     hps_assert_hook(NULL);
     assert_true(asserted);
@@ -429,12 +431,12 @@ static void test_durable_store_when_it_fails_then_nothing_has_changed_and_a_retr
     assert_int_equal(hps_update_sequence(t->version), 2);
 }
 
-static void test_host_map_when_it_has_no_room_then_lacks_the_key_and_is_not_complete(void **state)
+static void test_host_map_when_it_is_full_then_lacks_the_key_and_is_not_complete(void **state)
 {
     struct update_test *t = *state;
     apply_one(t, 1, 2, 1);
     t->version->host_complete = true;
-    apply_one(t, 1, 2, 2); /* replaced where they are */
+    apply_one(t, 1, 2, 2); /* replaced in place */
     assert_true(hps_version_host_complete(t->version));
     apply_one(t, 1, 3, 3);
     assert_true(row_in(t->version, 1, 3) == 3);
@@ -444,7 +446,7 @@ static void test_host_map_when_it_has_no_room_then_lacks_the_key_and_is_not_comp
     assert_int_equal(hps_update_sequence(t->version), 3);
 }
 
-static void test_host_map_when_a_put_fails_then_the_old_rows_are_gone_from_it(void **state)
+static void test_host_map_when_a_put_fails_then_it_has_no_old_rows(void **state)
 {
     struct update_test *t = *state;
     apply_one(t, 1, 3, 1);
@@ -484,7 +486,7 @@ static void test_memory_when_batch_fits_then_is_applied(void **state)
     add_part(t, 2, 3, 2); /* 2 and 3 replaced, 4 new */
     add_part(t, 1, 1, 0);
     add_part(t, 3, 1, 0);
-    add_part(t, 9, 1, 0); /* not there */
+    add_part(t, 9, 1, 0); /* no such row */
     assert_int_equal(apply(t), HPS_OK);
     check(t, 1, 0);
     check(t, 2, 2);
@@ -494,7 +496,7 @@ static void test_memory_when_batch_fits_then_is_applied(void **state)
     assert_int_equal(hps_update_sequence(t->version), 2);
 }
 
-static void test_memory_when_there_is_no_room_then_every_key_has_its_old_row(void **state)
+static void test_memory_when_the_batch_does_not_fit_then_every_key_has_its_old_row(void **state)
 {
     struct update_test *t = *state;
     apply_one(t, 1, 3, 1);
@@ -507,7 +509,7 @@ static void test_memory_when_there_is_no_room_then_every_key_has_its_old_row(voi
     }
     check(t, 4, 0);
     check(t, 5, 0);
-    assert_int_equal(hps_fake_calls(t->stores[0], HPS_FAKE_PUT), 0); /* no old row was touched */
+    assert_int_equal(hps_fake_calls(t->stores[0], HPS_FAKE_PUT), 0); /* unchanged */
     assert_int_equal(hps_update_sequence(t->version), 1);
     check_positions(t->version, "");
 }
@@ -518,7 +520,7 @@ static void test_memory_when_a_put_fails_midway_then_every_key_has_its_old_row(v
     apply_one(t, 1, 3, 1);
     hps_fake_fail(t->stores[0], HPS_FAKE_PUT, HPS_EXHAUSTED, 1, 3, 1);
     add_part(t, 1, 1, 2);
-    add_part(t, 2, 3, 2); /* fails after its first key, which the fake then erases with the rest */
+    add_part(t, 2, 3, 2); /* fails after its first key; the fake then erases the keys of the call */
     add_part(t, 3, 1, 0);
     assert_int_equal(apply(t), HPS_EXHAUSTED);
     for (hps_key key = 1; key <= 3; key++) {
@@ -546,7 +548,7 @@ static void test_memory_when_a_put_of_odd_rows_fails_then_every_key_has_its_old_
     check_odd(t, 3, ODD_ROWS[2]);
 }
 
-static void test_memory_when_it_cannot_be_put_back_then_data_loss(void **state)
+static void test_memory_when_old_rows_cannot_be_restored_then_data_loss(void **state)
 {
     struct update_test *t = *state;
     apply_one(t, 1, 2, 1);
@@ -558,7 +560,7 @@ static void test_memory_when_it_cannot_be_put_back_then_data_loss(void **state)
 
 enum { MANY = 500 };
 
-/* Rows of `value` for keys first, first + 1, … of table a, deletes if that is 0. */
+/* Apply rows of `value` for keys first, first + 1, … of table a, or deletes if it is 0. */
 static hps_status apply_many(struct update_test *t, hps_key first, float value)
 {
     static hps_key keys[MANY];
@@ -599,22 +601,21 @@ static void test_host_map_alone_when_it_is_full_then_has_every_batch_but_the_ref
     assert_int_equal(hps_update_sequence(t->version), n);
     check_many(t, n, 1);
     assert_int_equal(apply_many(t, (hps_key)n * MANY - MANY / 2, 2), HPS_EXHAUSTED);
-    check_many(t, n, 1); /* half of the batch would have replaced rows */
+    check_many(t, n, 1); /* the refused batch would have replaced half of these rows */
     for (hps_key key = (hps_key)n * MANY; key < (hps_key)(n + 1) * MANY; key++) {
         check(t, key, 0);
     }
-    for (uint32_t b = 0; b < n; b++) { /* full as it is, rows can be replaced */
+    for (uint32_t b = 0; b < n; b++) { /* a full map can replace rows */
         assert_int_equal(apply_many(t, (hps_key)b * MANY, 3), HPS_OK);
     }
     check_many(t, n, 3);
-    assert_int_equal(apply_many(t, 0, 0), HPS_OK); /* and deletes make room */
+    assert_int_equal(apply_many(t, 0, 0), HPS_OK); /* deletes free memory */
     assert_int_equal(apply_many(t, (hps_key)n * MANY, 3), HPS_OK);
 }
 
-/* A reader that stays inside has the rows that the batch needs: what was replaced stays so, the
- * rest follows when it has left, and no row is lost. */
-static void test_host_map_alone_when_a_reader_stays_then_the_batch_goes_on_from_where_it_was(
-    void **state)
+/* The old rows that a reader still uses take the memory that the batch needs. Replaced rows stay
+ * replaced, the rest follows when the reader has left, and no row is lost. */
+static void test_host_map_alone_when_a_reader_stays_then_the_batch_resumes_later(void **state)
 {
     struct update_test *t = *state;
     uint32_t n = 0;
@@ -632,7 +633,7 @@ static void test_host_map_alone_when_a_reader_stays_then_the_batch_goes_on_from_
     }
     for (unsigned i = 0; i < 3; i++) {
         status = apply_many(t, (hps_key)(b % n) * MANY, (float)(2 + b));
-        assert_int_equal(status, HPS_EXHAUSTED); /* as long as it stays, and no more than that */
+        assert_int_equal(status, HPS_EXHAUSTED); /* refused until the reader leaves */
         assert_non_null(strstr(t->err.text, "waits for readers before the rest"));
     }
     assert_int_not_equal(hps_stamps_now(t->version->stamps) % 2, 0);
@@ -647,15 +648,16 @@ static void test_host_map_alone_when_a_reader_stays_then_the_batch_goes_on_from_
     }
 }
 
-/* A map that evicts nothing keeps the row of a key whose new one finds no room; the store below has
- * that one already. */
-static void test_host_map_above_when_it_refuses_rows_then_has_no_old_ones(void **state)
+/* A map without eviction keeps the old row of a key if the new row does not fit. The store below
+ * has the new row already, so the old row must be removed. */
+static void test_host_map_above_a_store_when_it_refuses_rows_then_has_no_old_ones(void **state)
 {
     struct update_test *t = *state;
     assert_int_equal(apply_many(t, 0, 1), HPS_OK);
     check_many(t, 1, 1);
     struct hps_epoch *epoch = hps_host_map_epoch(t->stores[0]);
-    struct hps_epoch_slot *slot = hps_epoch_enter(epoch); /* no row is free again meanwhile */
+    struct hps_epoch_slot *slot =
+        hps_epoch_enter(epoch); /* no row memory is freed before the leave */
     uint32_t n_missing = 0;
     float value = 1;
     for (uint32_t i = 0; i < 1000 && n_missing == 0; i++) {
@@ -723,7 +725,8 @@ static void test_version_when_never_opened_for_updates_then_has_none(void **stat
 
 /* ---- insertions from below ------------------------------------------------------------------- */
 
-/* Insert row 1 of key 1, read below since `since`, into the host map; true: it is there now. */
+/* Insert row 1 of key 1, read from below at `since`, into the host map. True: the map has it
+ * now. */
 static bool insert_old(struct update_test *t, uint64_t since, bool guarded)
 {
     const hps_key key = 1;
@@ -751,11 +754,11 @@ static void test_insertion_when_an_update_came_since_then_the_guard_keeps_it_out
 {
     struct update_test *t = *state;
     apply_one(t, 1, 1, 1);
-    uint64_t since = hps_stamps_now(t->version->stamps); /* row 1 is read now */
+    uint64_t since = hps_stamps_now(t->version->stamps); /* row 1 is read at this time */
     apply_one(t, 1, 1, 2);
     evict(t, 1);
     assert_false(insert_old(t, since, true));
-    assert_true(insert_old(t, since, false)); /* so it would be without a guard */
+    assert_true(insert_old(t, since, false)); /* without the guard, it is inserted */
     evict(t, 1);
     apply_one(t, 1, 1, 0);
     assert_false(insert_old(t, since, true));
@@ -769,7 +772,7 @@ static void *apply_thread(void *arg)
     return (void *)(uintptr_t)(status == HPS_OK);
 }
 
-/* Stop a batch at the gate of an operation, try an insertion, let the batch go on. */
+/* Stop a batch at the gate of an operation, try an insertion, and let the batch continue. */
 static void insert_while(struct update_test *t, struct hps_store *store, enum hps_fake_op op)
 {
     pthread_t thread;
@@ -789,7 +792,7 @@ static void insert_while(struct update_test *t, struct hps_store *store, enum hp
     check(t, 1, 2);
 }
 
-static void test_insertion_when_a_batch_is_under_way_then_the_guard_keeps_it_out(void **state)
+static void test_insertion_when_a_batch_is_in_flight_then_the_guard_keeps_it_out(void **state)
 {
     struct update_test *t = *state;
     apply_one(t, 1, 1, 1);
@@ -797,9 +800,10 @@ static void test_insertion_when_a_batch_is_under_way_then_the_guard_keeps_it_out
     insert_while(t, t->stores[0], HPS_FAKE_PUT);
 }
 
-/* ---- what a lookup says ---------------------------------------------------------------------- */
+/* ---- results of lookups
+ * ----------------------------------------------------------------------- */
 
-/* Of one key of table a. */
+/* A lookup of one key of table a. */
 struct running {
     struct hps_lookup lookup;
     struct hps_lookup_part part;
@@ -853,7 +857,8 @@ static void running_free(struct running *running)
     hps_free_aligned(running);
 }
 
-static void test_lookup_when_a_batch_comes_meanwhile_then_says_what_it_surely_saw(void **state)
+static void test_lookup_when_a_batch_is_applied_during_it_then_reports_the_sequence_before(
+    void **state)
 {
     struct update_test *t = *state;
     apply_one(t, 1, 1, 1);
@@ -862,25 +867,26 @@ static void test_lookup_when_a_batch_comes_meanwhile_then_says_what_it_surely_sa
     running_join(t, running);
     assert_true(running->done);
     assert_int_equal(running->lookup.update_sequence, 1);
-    assert_true(running->rows[0] == 2); /* it may see more */
+    assert_true(running->rows[0] == 2); /* it may see later batches */
     running_free(running);
 }
 
-static void test_lookup_when_host_map_dropped_rows_meanwhile_then_a_miss_proves_nothing(
+static void test_lookup_when_the_host_map_drops_rows_during_it_then_a_miss_proves_nothing(
     void **state)
 {
     struct update_test *t = *state;
     t->version->host_complete = true;
     struct running *running = running_begin(t, 9);
     running_join(t, running);
-    assert_true(running->done); /* key 9 is in no tier: the disk is not asked */
+    assert_true(running->done); /* key 9 is in no tier; the lookup does not read the disk */
     assert_int_equal(running->part.n_unknown, 1);
     running_free(running);
     running = running_begin(t, 9);
     hps_fake_fail(t->stores[0], HPS_FAKE_PUT, HPS_NO_MEMORY, 0, 1, 0);
-    t->version->host_complete = false; /* so that the batch is counted on the disk: the gate */
+    t->version->host_complete =
+        false; /* the batch counts rows on the disk: get of the map is held */
     apply_one(t, 9, 1, 1);
-    t->version->host_complete = true; /* and what the map has dropped counts all the same */
+    t->version->host_complete = true; /* the lookup must notice the dropped row nevertheless */
     running_join(t, running);
     assert_false(running->done);
     assert_int_equal(hps_lookup_run_rest(&running->lookup, &t->err), HPS_OK);
@@ -898,7 +904,7 @@ static void test_half_applied_when_a_batch_fails_midway_then_until_it_is_complet
     add_part(t, 1, 2, 5);
     hps_fake_fail(t->stores[0], HPS_FAKE_PUT, HPS_IO, 0, 1, 0);
     hps_fake_fail(t->stores[0], HPS_FAKE_ERASE, HPS_IO, 0, 1, 0);
-    assert_int_not_equal(apply(t), HPS_OK); /* the host map has the old rows, the disk the new */
+    assert_int_not_equal(apply(t), HPS_OK); /* the host map has old rows, the disk new ones */
     assert_true(hps_update_half_applied(t->version));
     hps_fake_fail(t->stores[1], HPS_FAKE_APPLY, HPS_EXHAUSTED, 0, 1, 0);
     assert_int_equal(apply(t), HPS_EXHAUSTED);
@@ -915,35 +921,34 @@ int main(void)
         TEST(test_half_applied_when_a_batch_fails_midway_then_until_it_is_complete, both),
         TEST(test_batch_when_applied_then_every_tier_has_rows_and_lacks_deleted_keys, both),
         TEST(test_batch_when_of_two_tables_then_keys_are_not_mixed_up, both),
-        TEST(test_batch_when_keys_come_again_then_the_last_write_counts, both),
+        TEST(test_batch_when_keys_repeat_then_the_last_write_counts, both),
         TEST(test_batch_when_empty_then_positions_advance, both),
         TEST(test_batch_when_applied_then_rows_are_counted_by_op, both),
-        TEST(test_batch_when_it_has_a_key_known_to_be_absent_then_it_is_so_no_more, both),
-        TEST(test_batch_when_one_part_is_bad_then_nothing_of_it_is_applied, both),
-        TEST(test_batch_when_a_position_has_too_long_a_key_then_is_refused, both),
+        TEST(test_batch_when_it_has_a_key_known_to_be_absent_then_the_key_is_no_longer, both),
+        TEST(test_batch_when_one_part_is_bad_then_no_part_is_applied, both),
+        TEST(test_batch_when_a_position_has_too_long_a_key_then_refused, both),
         TEST(test_batch_when_lowest_tier_takes_no_updates_then_precondition, both),
         TEST(test_batch_when_version_is_not_pinned_then_assert, both),
         TEST(test_durable_store_when_it_fails_then_nothing_has_changed_and_a_retry_works, both),
-        TEST(test_host_map_when_it_has_no_room_then_lacks_the_key_and_is_not_complete, small_host),
-        TEST(test_host_map_when_a_put_fails_then_the_old_rows_are_gone_from_it, both),
+        TEST(test_host_map_when_it_is_full_then_lacks_the_key_and_is_not_complete, small_host),
+        TEST(test_host_map_when_a_put_fails_then_it_has_no_old_rows, both),
         TEST(test_host_map_when_old_rows_cannot_be_erased_then_batch_is_not_published, both),
         TEST(test_memory_when_batch_fits_then_is_applied, memory),
-        TEST(test_memory_when_there_is_no_room_then_every_key_has_its_old_row, memory),
+        TEST(test_memory_when_the_batch_does_not_fit_then_every_key_has_its_old_row, memory),
         TEST(test_memory_when_a_put_fails_midway_then_every_key_has_its_old_row, memory),
         TEST(test_memory_when_a_put_of_odd_rows_fails_then_every_key_has_its_old_row, memory),
-        TEST(test_memory_when_it_cannot_be_put_back_then_data_loss, memory),
+        TEST(test_memory_when_old_rows_cannot_be_restored_then_data_loss, memory),
         TEST(test_host_map_alone_when_it_is_full_then_has_every_batch_but_the_refused_one,
              host_map),
-        TEST(test_host_map_alone_when_a_reader_stays_then_the_batch_goes_on_from_where_it_was,
-             host_map),
-        TEST(test_host_map_above_when_it_refuses_rows_then_has_no_old_ones, host_map_above),
+        TEST(test_host_map_alone_when_a_reader_stays_then_the_batch_resumes_later, host_map),
+        TEST(test_host_map_above_a_store_when_it_refuses_rows_then_has_no_old_ones, host_map_above),
         TEST(test_version_when_opened_again_then_positions_and_sequence_are_there, both),
         TEST(test_version_when_its_sequence_is_damaged_then_data_loss, both),
         TEST(test_version_when_never_opened_for_updates_then_has_none, both),
         TEST(test_insertion_when_an_update_came_since_then_the_guard_keeps_it_out, both),
-        TEST(test_insertion_when_a_batch_is_under_way_then_the_guard_keeps_it_out, both),
-        TEST(test_lookup_when_a_batch_comes_meanwhile_then_says_what_it_surely_saw, both),
-        TEST(test_lookup_when_host_map_dropped_rows_meanwhile_then_a_miss_proves_nothing, both),
+        TEST(test_insertion_when_a_batch_is_in_flight_then_the_guard_keeps_it_out, both),
+        TEST(test_lookup_when_a_batch_is_applied_during_it_then_reports_the_sequence_before, both),
+        TEST(test_lookup_when_the_host_map_drops_rows_during_it_then_a_miss_proves_nothing, both),
     };
     return cmocka_run_group_tests_name("update", tests, NULL, NULL);
 }

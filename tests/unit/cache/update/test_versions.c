@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Row versions: whatever order writes and deletes come in, every tier ends with the highest one.
+ * Row versions: after writes and deletes in any order, every tier has the highest version.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,10 +12,10 @@
 
 enum { N_WRITES = 4, KEY = 1 };
 
-/* Version i + 1 of the key: its value, 0 deletes it. */
+/* Version i + 1 of the key has values[i]; 0 deletes the key. */
 struct history {
     float values[N_WRITES];
-    float last; /* -1: the key is not there */
+    float last; /* -1: no row */
 };
 
 static int setup(void **state)
@@ -63,7 +63,7 @@ static void apply_one(struct update_fixture *fx, hps_key key, uint64_t row_versi
     assert_int_equal(apply(fx, &write.part, 1), HPS_OK);
 }
 
-/* Order number `order` of the writes 0 … N_WRITES - 1. */
+/* The permutation of the writes 0 … N_WRITES - 1 with this number. */
 static void permute(unsigned order, unsigned *out)
 {
     unsigned left[N_WRITES];
@@ -94,7 +94,7 @@ static void test_writes_when_in_any_order_then_the_highest_version_stays(void **
                     make(&writes[i], key, at[i] + 1, histories[h].values[at[i]]);
                     parts[i] = writes[i].part;
                 }
-                unsigned n = together == 0 ? 1 : together; /* of one batch */
+                unsigned n = together == 0 ? 1 : together; /* writes per batch */
                 for (unsigned i = 0; i < N_WRITES; i += n) {
                     assert_int_equal(apply(fx, parts + i, n), HPS_OK);
                 }
@@ -104,7 +104,7 @@ static void test_writes_when_in_any_order_then_the_highest_version_stays(void **
     }
 }
 
-static void test_delete_when_of_a_key_that_never_was_then_older_writes_are_left_out(void **state)
+static void test_delete_when_the_key_never_existed_then_older_writes_are_left_out(void **state)
 {
     struct update_fixture *fx = *state;
     apply_one(fx, KEY, 5, 0);
@@ -114,10 +114,10 @@ static void test_delete_when_of_a_key_that_never_was_then_older_writes_are_left_
     assert_true(fixture_value(fx, FIXTURE_ITEMS, KEY) == 60);
     apply_one(fx, KEY, UINT64_MAX - 1, 0);
     assert_true(fixture_value(fx, FIXTURE_ITEMS, KEY) == 60);
-    assert_int_equal(hps_update_sequence(fx->version), 4); /* batches without a write, too */
+    assert_int_equal(hps_update_sequence(fx->version), 4); /* batches without a write count, too */
 }
 
-static void test_part_when_some_keys_are_older_then_only_the_others_are_written(void **state)
+static void test_part_when_some_keys_are_older_then_only_newer_ones_are_written(void **state)
 {
     struct update_fixture *fx = *state;
     const hps_key keys[4] = {1, 2, 3, 2};
@@ -134,14 +134,14 @@ static void test_part_when_some_keys_are_older_then_only_the_others_are_written(
     assert_true(fixture_value(fx, FIXTURE_ITEMS, 1) == 60);
     assert_true(fixture_value(fx, FIXTURE_ITEMS, 2) == 12);
     assert_true(fixture_value(fx, FIXTURE_ITEMS, 3) == 13);
-    apply_one(fx, 3, 4, 99); /* what was written with others has its own version */
+    apply_one(fx, 3, 4, 99); /* keys of one batch have their own versions */
     apply_one(fx, 2, 9, 22);
     assert_true(fixture_value(fx, FIXTURE_ITEMS, 3) == 13);
     assert_true(fixture_value(fx, FIXTURE_ITEMS, 2) == 22);
     assert_true(fixture_value(fx, FIXTURE_USERS, 3) == -1);
 }
 
-static void test_batch_when_it_stayed_half_way_then_the_same_again_is_whole(void **state)
+static void test_batch_when_it_failed_half_way_then_a_retry_completes_it(void **state)
 {
     struct update_fixture *fx = *state;
     struct write write;
@@ -156,7 +156,7 @@ static void test_batch_when_it_stayed_half_way_then_the_same_again_is_whole(void
     assert_true(fixture_value(fx, FIXTURE_ITEMS, KEY) == 20);
 }
 
-static void test_batch_when_versions_cannot_be_read_then_nothing_is_applied(void **state)
+static void test_batch_when_versions_cannot_be_read_then_no_write_is_applied(void **state)
 {
     struct update_fixture *fx = *state;
     struct write write;
@@ -211,10 +211,10 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_writes_when_in_any_order_then_the_highest_version_stays),
-        TEST(test_delete_when_of_a_key_that_never_was_then_older_writes_are_left_out),
-        TEST(test_part_when_some_keys_are_older_then_only_the_others_are_written),
-        TEST(test_batch_when_it_stayed_half_way_then_the_same_again_is_whole),
-        TEST(test_batch_when_versions_cannot_be_read_then_nothing_is_applied),
+        TEST(test_delete_when_the_key_never_existed_then_older_writes_are_left_out),
+        TEST(test_part_when_some_keys_are_older_then_only_newer_ones_are_written),
+        TEST(test_batch_when_it_failed_half_way_then_a_retry_completes_it),
+        TEST(test_batch_when_versions_cannot_be_read_then_no_write_is_applied),
         TEST(test_versions_when_opened_again_then_still_compared),
         TEST(test_part_when_it_has_no_versions_then_refused),
         TEST(test_open_when_no_store_is_durable_then_precondition_says_so),

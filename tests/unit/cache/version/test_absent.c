@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The set of absent keys: what it keeps, that it takes no key for another, that it is bounded, and
- * that a walk which an update has overtaken adds nothing.
+ * The set of absent keys: it confuses no keys, is bounded, and a walk that an update has
+ * overtaken adds no keys to it.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -29,12 +29,12 @@ static int teardown(void **state)
     return 0;
 }
 
-static void test_absent_when_keys_are_added_then_just_those_are_known(void **state)
+static void test_absent_when_keys_are_added_then_only_they_are_known(void **state)
 {
     struct hps_absent *absent = *state;
     const hps_key keys[] = {0, 7, UINT64_MAX - 1, UINT64_C(1) << 63};
 
-    assert_false(hps_absent_has(absent, 0, 0)); /* zeroed memory is no key 0 of table 0 */
+    assert_false(hps_absent_has(absent, 0, 0)); /* zeroed memory must not match key 0 of table 0 */
     hps_absent_add(absent, 3, keys, 4, NULL);
     for (unsigned i = 0; i < 4; i++) {
         assert_true(hps_absent_has(absent, 3, keys[i]));
@@ -49,7 +49,7 @@ static void test_absent_when_keys_are_removed_then_they_are_forgotten(void **sta
     struct hps_absent *absent = *state;
     const hps_key keys[] = {1, 2, 3};
 
-    hps_absent_remove(absent, 0, keys, 3); /* none was ever added */
+    hps_absent_remove(absent, 0, keys, 3); /* no key was added before */
     hps_absent_add(absent, 0, keys, 3, NULL);
     hps_absent_add(absent, 1, keys, 3, NULL);
     hps_absent_remove(absent, 0, keys + 1, 1);
@@ -59,8 +59,7 @@ static void test_absent_when_keys_are_removed_then_they_are_forgotten(void **sta
     assert_true(hps_absent_has(absent, 1, 2));
 }
 
-static void test_absent_when_far_more_come_than_fit_then_it_keeps_some_and_invents_none(
-    void **state)
+static void test_absent_when_more_keys_are_added_than_fit_then_it_keeps_some_of_them(void **state)
 {
     struct hps_absent *absent = *state;
     unsigned n_known = 0;
@@ -74,7 +73,7 @@ static void test_absent_when_far_more_come_than_fit_then_it_keeps_some_and_inven
         n_known += hps_absent_has(absent, 0, 2 * key + 1) ? 1 : 0;
         assert_false(hps_absent_has(absent, 0, 2 * key));
     }
-    assert_in_range(n_known, 60000, 65536); /* 1 MiB of them */
+    assert_in_range(n_known, 60000, 65536); /* 1 MiB of keys */
 }
 
 static bool only_even(const void *ctx, uint32_t i)
@@ -83,7 +82,7 @@ static bool only_even(const void *ctx, uint32_t i)
     return i % 2 == 0;
 }
 
-static void test_absent_when_some_are_stale_then_only_the_others_are_kept(void **state)
+static void test_absent_when_some_are_stale_then_only_fresh_ones_are_kept(void **state)
 {
     struct hps_absent *absent = *state;
     const struct hps_insert_guard guard = {.fresh = only_even};
@@ -120,12 +119,13 @@ static void test_absent_when_memory_runs_out_then_nothing_is_kept(void **state)
 
 enum { RACE_KEYS = 64, RACE_ROUNDS = 4000 };
 
-/* Keys come to exist one after another and stay; walkers that began before add them as absent. */
+/* Keys begin to exist one after another and stay. Walks that started earlier try to add them as
+ * absent. */
 struct race {
     struct hps_absent *absent;
     struct hps_stamps *stamps;
-    atomic_bool exists[RACE_KEYS];    /* the store */
-    atomic_uint published[RACE_KEYS]; /* odd: its update is published */
+    atomic_bool exists[RACE_KEYS];    /* the contents of the store */
+    atomic_uint published[RACE_KEYS]; /* odd: the update of the key is published */
     atomic_bool stop;
     atomic_uint n_wrong;
     atomic_uint n_added;
@@ -164,7 +164,7 @@ static void update_keys(struct race *race)
         hps_key key = round % RACE_KEYS;
 
         race->published[key] += race->published[key] % 2;
-        atomic_store(&race->exists[key], false); /* an erase needs no stamp here: it adds nothing */
+        atomic_store(&race->exists[key], false); /* an erase adds no row, so it needs no stamp */
         hps_stamps_begin(race->stamps);
         hps_stamps_mark(race->stamps, 0, &key, 1);
         atomic_store(&race->exists[key], true);
@@ -174,7 +174,7 @@ static void update_keys(struct race *race)
     }
 }
 
-static void test_absent_when_updates_race_with_walks_then_no_key_that_exists_is_absent(void **state)
+static void test_absent_when_updates_race_with_walks_then_no_existing_key_is_absent(void **state)
 {
     struct race race = {.absent = *state, .stamps = hps_stamps_new()};
     pthread_t threads[3];
@@ -199,12 +199,12 @@ int main(void)
 {
 #define ABSENT_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
-        ABSENT_TEST(test_absent_when_keys_are_added_then_just_those_are_known),
+        ABSENT_TEST(test_absent_when_keys_are_added_then_only_they_are_known),
         ABSENT_TEST(test_absent_when_keys_are_removed_then_they_are_forgotten),
-        ABSENT_TEST(test_absent_when_far_more_come_than_fit_then_it_keeps_some_and_invents_none),
-        ABSENT_TEST(test_absent_when_some_are_stale_then_only_the_others_are_kept),
+        ABSENT_TEST(test_absent_when_more_keys_are_added_than_fit_then_it_keeps_some_of_them),
+        ABSENT_TEST(test_absent_when_some_are_stale_then_only_fresh_ones_are_kept),
         ABSENT_TEST(test_absent_when_memory_runs_out_then_nothing_is_kept),
-        ABSENT_TEST(test_absent_when_updates_race_with_walks_then_no_key_that_exists_is_absent),
+        ABSENT_TEST(test_absent_when_updates_race_with_walks_then_no_existing_key_is_absent),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Single flight: who leads, who waits, who gets what; whoever fails or leaves takes nobody along.
+ * Single flight: which caller leads a fetch, which callers wait, and which row each gets. A
+ * caller that fails or leaves does not fail other callers.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -49,7 +50,7 @@ static int teardown(void **state)
     for (unsigned i = 0; i < N; i++) {
         hps_flight_caller_end(&t->callers[i]);
     }
-    hps_flight_free(t->flight); /* asserts that nothing is left in it */
+    hps_flight_free(t->flight); /* asserts that it is empty */
     hps_free(t);
     return 0;
 }
@@ -77,7 +78,7 @@ static void assert_found(struct flight_test *t, unsigned i, uint8_t tier)
     assert_memory_equal(t->rows[i], ROW, ROW_BYTES);
 }
 
-static void test_flight_when_the_leader_lands_then_all_have_the_row(void **state)
+static void test_flight_when_the_leader_has_the_row_then_all_callers_get_it(void **state)
 {
     struct flight_test *t = *state;
 
@@ -91,7 +92,7 @@ static void test_flight_when_the_leader_lands_then_all_have_the_row(void **state
     assert_found(t, 1, 1);
     assert_found(t, 2, 1);
     assert_int_equal(t->keys[3].state, HPS_FLIGHT_LEADS);
-    assert_int_equal(join(t, 0, 7), HPS_FLIGHT_LEADS); /* the next one fetches again */
+    assert_int_equal(join(t, 0, 7), HPS_FLIGHT_LEADS); /* a later caller fetches again */
 }
 
 static void test_flight_when_tables_differ_then_keys_do(void **state)
@@ -102,7 +103,7 @@ static void test_flight_when_tables_differ_then_keys_do(void **state)
     assert_int_equal(join_at(t, 1, 1, 7, NULL), HPS_FLIGHT_LEADS);
 }
 
-static void test_flight_when_no_tier_has_the_key_then_all_know(void **state)
+static void test_flight_when_no_tier_has_the_key_then_all_callers_get_absent(void **state)
 {
     struct flight_test *t = *state;
 
@@ -112,7 +113,7 @@ static void test_flight_when_no_tier_has_the_key_then_all_know(void **state)
     assert_int_equal(t->keys[1].state, HPS_FLIGHT_ABSENT);
 }
 
-static void test_flight_when_somebody_else_lands_then_nothing_happens(void **state)
+static void test_flight_when_a_caller_that_does_not_lead_lands_a_row_then_no_effect(void **state)
 {
     struct flight_test *t = *state;
 
@@ -123,7 +124,7 @@ static void test_flight_when_somebody_else_lands_then_nothing_happens(void **sta
     assert_int_equal(t->keys[1].state, HPS_FLIGHT_WAITS);
 }
 
-static void test_flight_when_the_leader_leaves_then_the_first_that_waits_leads(void **state)
+static void test_flight_when_the_leader_leaves_then_the_first_waiting_caller_leads(void **state)
 {
     struct flight_test *t = *state;
 
@@ -136,30 +137,30 @@ static void test_flight_when_the_leader_leaves_then_the_first_that_waits_leads(v
     assert_true(hps_flight_wait(&t->callers[1], 0));
     assert_false(hps_flight_wait(&t->callers[2], 0));
     hps_flight_take_promoted(&t->callers[1], 1);
-    hps_flight_leave(t->flight, &t->keys[1]); /* and so on */
+    hps_flight_leave(t->flight, &t->keys[1]); /* and so on for the next caller */
     assert_int_equal(t->keys[2].state, HPS_FLIGHT_LEADS);
     hps_flight_land(t->flight, &t->callers[2], 0, 7, ROW, 2);
     assert_found(t, 3, 2);
 }
 
-static void test_flight_when_those_that_wait_leave_then_the_others_are_served(void **state)
+static void test_flight_when_waiting_callers_leave_then_other_callers_get_the_row(void **state)
 {
     struct flight_test *t = *state;
 
     for (unsigned i = 0; i < 4; i++) {
         (void)join(t, i, 7);
     }
-    hps_flight_leave(t->flight, &t->keys[3]); /* the last, then one more comes behind */
+    hps_flight_leave(t->flight, &t->keys[3]); /* the last one leaves, then another joins */
     assert_int_equal(join(t, 3, 7), HPS_FLIGHT_WAITS);
     hps_flight_leave(t->flight, &t->keys[1]);
     hps_flight_land(t->flight, &t->callers[0], 0, 7, ROW, 1);
     assert_int_equal(t->keys[1].state, HPS_FLIGHT_ALONE);
-    assert_int_equal(t->rows[1][0], 0); /* nobody wrote to it */
+    assert_int_equal(t->rows[1][0], 0); /* its memory was not written */
     assert_found(t, 2, 1);
     assert_found(t, 3, 1);
 }
 
-static void test_flight_when_the_key_was_updated_meanwhile_then_nobody_joins(void **state)
+static void test_flight_when_the_key_is_updated_during_it_then_no_caller_joins(void **state)
 {
     struct flight_test *t = *state;
     struct hps_stamps *stamps = hps_stamps_new();
@@ -173,7 +174,8 @@ static void test_flight_when_the_key_was_updated_meanwhile_then_nobody_joins(voi
     assert_int_equal(join_at(t, 2, 0, key, stamps), HPS_FLIGHT_ALONE);
     hps_stamps_end(stamps);
     assert_int_equal(join_at(t, 3, 0, key, stamps), HPS_FLIGHT_ALONE);
-    hps_flight_land(t->flight, &t->callers[3], 0, key, ROW, 1); /* it is nobody's leader */
+    hps_flight_land(t->flight, &t->callers[3], 0, key, ROW,
+                    1); /* callers[3] does not lead the fetch */
     assert_int_equal(t->keys[1].state, HPS_FLIGHT_WAITS);
     hps_stamps_free(stamps);
 }
@@ -190,7 +192,7 @@ struct racer {
     unsigned n_wrong;
 };
 
-/* Fetch what this caller leads, unless it fails. */
+/* Fetch the keys that this caller leads. */
 static void fetch(struct racer *racer, const struct hps_flight_caller *caller,
                   struct hps_flight_key *keys, unsigned n)
 {
@@ -245,7 +247,7 @@ static void *run_racer(void *arg)
     return NULL;
 }
 
-static void test_flight_when_trips_race_and_fail_then_every_row_is_right(void **state)
+static void test_flight_when_callers_race_and_fail_then_every_row_is_right(void **state)
 {
     struct flight_test *t = *state;
     struct racer racers[RACE_THREADS];
@@ -262,21 +264,21 @@ static void test_flight_when_trips_race_and_fail_then_every_row_is_right(void **
         assert_true(racers[i].n_led > 0);
         n_found += racers[i].n_found;
     }
-    assert_true(n_found > 0); /* also by keys that one caller asks for twice */
+    assert_true(n_found > 0); /* includes keys that one caller requests twice */
 }
 
 int main(void)
 {
 #define FLIGHT_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
-        FLIGHT_TEST(test_flight_when_the_leader_lands_then_all_have_the_row),
+        FLIGHT_TEST(test_flight_when_the_leader_has_the_row_then_all_callers_get_it),
         FLIGHT_TEST(test_flight_when_tables_differ_then_keys_do),
-        FLIGHT_TEST(test_flight_when_no_tier_has_the_key_then_all_know),
-        FLIGHT_TEST(test_flight_when_somebody_else_lands_then_nothing_happens),
-        FLIGHT_TEST(test_flight_when_the_leader_leaves_then_the_first_that_waits_leads),
-        FLIGHT_TEST(test_flight_when_those_that_wait_leave_then_the_others_are_served),
-        FLIGHT_TEST(test_flight_when_the_key_was_updated_meanwhile_then_nobody_joins),
-        FLIGHT_TEST(test_flight_when_trips_race_and_fail_then_every_row_is_right),
+        FLIGHT_TEST(test_flight_when_no_tier_has_the_key_then_all_callers_get_absent),
+        FLIGHT_TEST(test_flight_when_a_caller_that_does_not_lead_lands_a_row_then_no_effect),
+        FLIGHT_TEST(test_flight_when_the_leader_leaves_then_the_first_waiting_caller_leads),
+        FLIGHT_TEST(test_flight_when_waiting_callers_leave_then_other_callers_get_the_row),
+        FLIGHT_TEST(test_flight_when_the_key_is_updated_during_it_then_no_caller_joins),
+        FLIGHT_TEST(test_flight_when_callers_race_and_fail_then_every_row_is_right),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

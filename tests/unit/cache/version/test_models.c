@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The model set: what is pinned, what is active, and switches under readers.
+ * The set of models: pins, active versions, and activation while readers pin.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,7 +48,7 @@ static void test_pin_when_there_are_many_models_then_each_has_its_versions(void 
     struct hps_models *models = hps_models_new();
     char name[32];
     (void)state;
-    for (int i = 0; i < 2 * N_MODELS; i++) { /* the versions of a model are not beside each other */
+    for (int i = 0; i < 2 * N_MODELS; i++) { /* the versions of a model are not adjacent */
         snprintf(name, sizeof(name), "model-%d", i % N_MODELS);
         versions[i] = make(name, 1 + i / N_MODELS);
         assert_int_equal(hps_models_add(models, versions[i]), HPS_OK);
@@ -144,7 +144,7 @@ static void test_pin_when_by_label_then_the_highest_number_with_it(void **state)
     assert_int_equal(labelled(models, "a", 1), 1);
     assert_int_equal(labelled(models, "bc", 1), 3); /* active or not */
     assert_int_equal(labelled(models, "bc", 2), -1);
-    assert_int_equal(labelled(models, "b", 2), -1); /* with a NUL */
+    assert_int_equal(labelled(models, "b", 2), -1); /* the label contains a NUL */
     drop(models, versions[2]);
     assert_int_equal(labelled(models, "b", 1), 2);
     drop(models, versions[0]);
@@ -153,7 +153,7 @@ static void test_pin_when_by_label_then_the_highest_number_with_it(void **state)
     hps_models_free(models);
 }
 
-/* Names come from clients, and protobuf lets a NUL through. */
+/* Names come from clients, and protobuf allows a NUL in them. */
 static void test_names_when_a_nul_follows_a_known_one_then_unknown(void **state)
 {
     (void)state;
@@ -174,13 +174,13 @@ static void test_names_when_a_nul_follows_a_known_one_then_unknown(void **state)
     hps_models_free(models);
 }
 
-static void test_pin_when_a_model_is_expected_then_unavailable_says_why(void **state)
+static void test_pin_when_a_model_is_expected_then_unavailable_with_the_reason(void **state)
 {
     (void)state;
     struct hps_models *models = hps_models_new();
     struct hps_version *version = NULL;
     struct hps_error err;
-    assert_int_equal(hps_models_expect(models, "dlrm", NULL), HPS_OK); /* nobody did */
+    assert_int_equal(hps_models_expect(models, "dlrm", NULL), HPS_OK); /* no model was expected */
     assert_int_equal(hps_models_expect(models, "dlrm", "dlrm comes, 1 %"), HPS_OK);
     assert_int_equal(hps_models_expect(models, "other", "other comes"), HPS_OK);
     assert_int_equal(hps_models_expect(models, "dlrm", "dlrm comes, 25 %"), HPS_OK);
@@ -193,11 +193,11 @@ static void test_pin_when_a_model_is_expected_then_unavailable_says_why(void **s
     struct hps_version *one = make("dlrm", 1);
     assert_int_equal(hps_models_add(models, one), HPS_OK);
     assert_int_equal(hps_models_activate(models, "dlrm", 1), HPS_OK);
-    assert_int_equal(pinned_number(models, "dlrm", 0), 1); /* what is there is not awaited */
+    assert_int_equal(pinned_number(models, "dlrm", 0), 1); /* an existing version needs no wait */
     assert_int_equal(hps_models_expect(models, "dlrm", NULL), HPS_OK);
     drop(models, one);
     assert_int_equal(hps_models_pin(models, "dlrm", 4, 0, &version, &err), HPS_NOT_FOUND);
-    hps_models_free(models); /* with one that is still expected */
+    hps_models_free(models); /* while a model is still expected */
 }
 
 struct race {
@@ -223,7 +223,7 @@ static void *pin_for_ever(void *arg)
     return NULL;
 }
 
-/* From expected to active a reader never hears that the model is not there. */
+/* From expected to active, a reader never gets NOT_FOUND. */
 static void *pin_until_there(void *arg)
 {
     struct race *race = arg;
@@ -241,7 +241,7 @@ static void *pin_until_there(void *arg)
     return NULL;
 }
 
-static void test_pin_when_what_is_expected_comes_then_there_is_no_gap(void **state)
+static void test_pin_when_an_expected_model_becomes_active_then_never_not_found(void **state)
 {
     (void)state;
     for (int turn = 0; turn < 200; turn++) {
@@ -298,7 +298,7 @@ static void test_remove_when_readers_pin_then_never_freed_under_them(void **stat
     hps_models_free(race.models);
 }
 
-/* out_digits: the numbers of the versions in order, one digit each. */
+/* out_digits: the version numbers in order, one digit each. */
 static size_t pin_all(struct hps_models *models, const char *model, size_t n_max,
                       int64_t *out_active, int64_t *out_digits)
 {
@@ -313,7 +313,7 @@ static size_t pin_all(struct hps_models *models, const char *model, size_t n_max
     return n;
 }
 
-static void test_pin_all_when_there_are_several_versions_then_by_number_or_none(void **state)
+static void test_pin_all_when_there_are_several_versions_then_all_in_order_or_none(void **state)
 {
     (void)state;
     struct hps_models *models = hps_models_new();
@@ -329,7 +329,7 @@ static void test_pin_all_when_there_are_several_versions_then_by_number_or_none(
     assert_int_equal(pin_all(models, "dlrm", 3, &active, &digits), 3);
     assert_int_equal(active, 5);
     assert_int_equal(digits, 257);
-    /* No room: none is pinned, as drop asserts. */
+    /* The array is too small: no version is pinned, which drop asserts. */
     assert_int_equal(pin_all(models, "dlrm", 2, &active, &digits), 3);
     assert_int_equal(pin_all(models, "dl", 4, &active, &digits), 0);
     for (unsigned i = 0; i < 4; i++) {
@@ -354,7 +354,7 @@ static bool see(void *ctx, const char *model)
     return ++seen->n < seen->n_max;
 }
 
-static void test_names_when_a_model_has_several_versions_then_once_and_no_more_than_wanted(
+static void test_names_when_a_model_has_several_versions_then_once_until_the_callback_stops(
     void **state)
 {
     (void)state;
@@ -385,7 +385,7 @@ static void expect_table(struct hps_models *models, uint32_t place, uint32_t n, 
     assert_string_equal(got, name);
 }
 
-static void test_order_when_it_grows_or_the_model_goes_then_places_have_its_names(void **state)
+static void test_order_when_it_grows_or_is_removed_then_places_have_its_names(void **state)
 {
     (void)state;
     static const char *const names[] = {"a", "b", "a_long_name"};
@@ -408,15 +408,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pin_when_there_are_many_models_then_each_has_its_versions),
         cmocka_unit_test(test_pin_when_active_switches_then_follows),
-        cmocka_unit_test(test_pin_when_a_model_is_expected_then_unavailable_says_why),
-        cmocka_unit_test(test_pin_when_what_is_expected_comes_then_there_is_no_gap),
+        cmocka_unit_test(test_pin_when_a_model_is_expected_then_unavailable_with_the_reason),
+        cmocka_unit_test(test_pin_when_an_expected_model_becomes_active_then_never_not_found),
         cmocka_unit_test(test_pin_when_unknown_then_error_names_it),
         cmocka_unit_test(test_pin_when_by_label_then_the_highest_number_with_it),
         cmocka_unit_test(test_names_when_a_nul_follows_a_known_one_then_unknown),
-        cmocka_unit_test(test_pin_all_when_there_are_several_versions_then_by_number_or_none),
+        cmocka_unit_test(test_pin_all_when_there_are_several_versions_then_all_in_order_or_none),
         cmocka_unit_test(
-            test_names_when_a_model_has_several_versions_then_once_and_no_more_than_wanted),
-        cmocka_unit_test(test_order_when_it_grows_or_the_model_goes_then_places_have_its_names),
+            test_names_when_a_model_has_several_versions_then_once_until_the_callback_stops),
+        cmocka_unit_test(test_order_when_it_grows_or_is_removed_then_places_have_its_names),
         cmocka_unit_test(test_remove_when_readers_pin_then_never_freed_under_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

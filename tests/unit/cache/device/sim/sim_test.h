@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For tests on the simulated device: one of it, kernels made in place, and programs that must die
- * with the right last words. Included after cmocka.h.
+ * Helpers for tests on the simulated device: open a device, define kernels, and check that a
+ * function ends its process with a message. Include it after cmocka.h.
  */
 #ifndef HPS_TESTS_UNIT_CACHE_DEVICE_SIM_SIM_TEST_H
 #define HPS_TESTS_UNIT_CACHE_DEVICE_SIM_SIM_TEST_H
@@ -15,7 +15,7 @@
 
 #include "cache/device/sim/sim.h"
 
-/* A kernel of this program alone: never built for a GPU. */
+/* A kernel of this test program, never built for a GPU. */
 #define SIM_KERNEL(kernel, args_type, threads, shared_bytes)                               \
     static const struct hps_kernel kernel = {#kernel,        sizeof(args_type), (threads), \
                                              (shared_bytes), kernel##_sim,      NULL}
@@ -34,8 +34,8 @@ static inline struct hps_device *sim_open(const struct hps_device_sim_config *co
 }
 
 #if defined(HPS_TSAN)
-/* A process that comes of a fork starts fibers, which ThreadSanitizer takes for threads, while
- * those that are kept for later count as others. */
+/* ThreadSanitizer treats fibers as threads, even unused ones. By default it would end a forked
+ * child that starts more fibers. */
 const char *__tsan_default_options(void);
 const char *__tsan_default_options(void)
 {
@@ -43,7 +43,7 @@ const char *__tsan_default_options(void)
 }
 #endif
 
-/* Run it in a process of its own, which must abort with `words` in what it said. */
+/* Run `run` in a child process, which must fail with `words` in its output. */
 static inline void sim_dies_saying(void (*run)(void), const char *words)
 {
     int said[2];
@@ -55,7 +55,7 @@ static inline void sim_dies_saying(void (*run)(void), const char *words)
     if (child == 0) {
         struct rlimit none = {0, 0};
         (void)setrlimit(RLIMIT_CORE, &none);
-        (void)signal(SIGABRT, SIG_DFL); /* cmocka's handler would go on */
+        (void)signal(SIGABRT, SIG_DFL); /* cmocka's handler would continue */
         (void)dup2(said[1], STDERR_FILENO);
         run();
         _exit(0);

@@ -76,7 +76,7 @@ static void rig_finish(struct rig *rig)
 
 /* ---- devices --------------------------------------------------------------------------------- */
 
-static void test_open_when_index_is_beyond_then_not_found(void **state)
+static void test_open_when_the_index_is_too_large_then_not_found(void **state)
 {
     (void)state;
     int n = -1;
@@ -91,7 +91,7 @@ static void test_open_when_index_is_beyond_then_not_found(void **state)
     hps_device_close(NULL);
 }
 
-static void test_info_when_opened_then_says_what_it_is(void **state)
+static void test_info_when_opened_then_describes_the_device(void **state)
 {
     (void)state;
     struct hps_device *device =
@@ -132,7 +132,7 @@ static void test_alloc_when_beyond_the_limit_then_no_memory_until_freed(void **s
     hps_device_close(device);
 }
 
-static void test_host_memory_when_allocated_then_zeroed_and_not_of_the_devices_limit(void **state)
+static void test_host_memory_when_allocated_then_zeroed_and_outside_the_devices_limit(void **state)
 {
     (void)state;
     struct hps_device *device =
@@ -168,8 +168,9 @@ static void test_register_when_part_is_registered_then_invalid(void **state)
     hps_free_aligned(memory);
 }
 
-/* A driver knows memory once, whichever device registered it. */
-static void test_register_when_two_devices_do_then_both_reach_it_until_each_is_done(void **state)
+/* Drivers register memory once for all devices. */
+static void test_register_when_two_devices_register_then_each_reaches_it_until_it_unregisters(
+    void **state)
 {
     (void)state;
     struct hps_device *first = sim_open(NULL, NULL);
@@ -285,7 +286,7 @@ static void test_stream_when_freed_then_its_work_is_done(void **state)
     rig_close(&rig);
 }
 
-/* State of the thread of that name, as the kernel shows it; 0: there is none. */
+/* State letter of the thread of this name in /proc; 0: no such thread. */
 static char thread_state(const char *name)
 {
     DIR *tasks = opendir("/proc/self/task");
@@ -350,7 +351,7 @@ static void assert_all_lost(struct rig *rig)
     assert_int_equal(hps_event_new(rig->device, &event, &err), HPS_DATA_LOSS);
 }
 
-static void test_loss_at_the_nth_work_then_that_is_not_done_and_all_is_lost(void **state)
+static void test_loss_when_at_the_nth_operation_then_it_is_skipped_and_all_calls_fail(void **state)
 {
     (void)state;
     for (uint64_t n = 1; n <= 3; n++) {
@@ -393,7 +394,7 @@ static void *wait_for_event(void *arg)
     return NULL;
 }
 
-static void test_give_up_when_somebody_waits_then_released(void **state)
+static void test_give_up_when_a_thread_waits_then_it_returns(void **state)
 {
     (void)state;
     struct rig rig = rig_open(NULL);
@@ -419,7 +420,7 @@ static void test_give_up_when_somebody_waits_then_released(void **state)
     while (!hps_device_quiet(rig.device)) {
         brief_pause();
     }
-    assert_int_equal(rig.host[0], 0); /* what was queued is dropped */
+    assert_int_equal(rig.host[0], 0); /* queued work is dropped */
     assert_all_lost(&rig);
     hps_stream_q_free(other);
     hps_event_free(never);
@@ -468,7 +469,8 @@ static void test_heap_when_any_allocation_fails_then_an_error_or_a_lost_device(v
     assert_true(hps_fault_heap_run(scenario, NULL) > 40);
 }
 
-/* ---- what a program must never do ------------------------------------------------------------ */
+/* ---- forbidden calls
+ * -------------------------------------------------------------------------- */
 
 static void copy_past_the_end(void)
 {
@@ -535,19 +537,20 @@ static void test_mistakes_when_made_then_the_process_ends_with_a_message(void **
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open_when_index_is_beyond_then_not_found),
-        cmocka_unit_test(test_info_when_opened_then_says_what_it_is),
+        cmocka_unit_test(test_open_when_the_index_is_too_large_then_not_found),
+        cmocka_unit_test(test_info_when_opened_then_describes_the_device),
         cmocka_unit_test(test_alloc_when_beyond_the_limit_then_no_memory_until_freed),
-        cmocka_unit_test(test_host_memory_when_allocated_then_zeroed_and_not_of_the_devices_limit),
+        cmocka_unit_test(test_host_memory_when_allocated_then_zeroed_and_outside_the_devices_limit),
         cmocka_unit_test(test_register_when_part_is_registered_then_invalid),
-        cmocka_unit_test(test_register_when_two_devices_do_then_both_reach_it_until_each_is_done),
+        cmocka_unit_test(
+            test_register_when_two_devices_register_then_each_reaches_it_until_it_unregisters),
         cmocka_unit_test(test_work_when_given_then_done_in_order),
         cmocka_unit_test(test_event_when_work_before_it_waits_then_again),
         cmocka_unit_test(test_event_when_freed_under_way_then_nothing_is_disturbed),
         cmocka_unit_test(test_stream_when_freed_then_its_work_is_done),
         cmocka_unit_test(test_stream_when_idle_then_sleeps),
-        cmocka_unit_test(test_loss_at_the_nth_work_then_that_is_not_done_and_all_is_lost),
-        cmocka_unit_test(test_give_up_when_somebody_waits_then_released),
+        cmocka_unit_test(test_loss_when_at_the_nth_operation_then_it_is_skipped_and_all_calls_fail),
+        cmocka_unit_test(test_give_up_when_a_thread_waits_then_it_returns),
         cmocka_unit_test(test_fail_when_at_once_then_lost_without_work),
         cmocka_unit_test(test_heap_when_any_allocation_fails_then_an_error_or_a_lost_device),
         cmocka_unit_test(test_mistakes_when_made_then_the_process_ends_with_a_message),

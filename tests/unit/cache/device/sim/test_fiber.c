@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Switches keep what a function relies on; stacks are as deep as asked for, and end in a fault.
+ * Switches keep the registers that a function relies on. Stacks have the requested depth, and an
+ * overflow faults.
  */
 #include "cache/device/sim/fiber.h"
 
@@ -23,7 +24,7 @@ enum { FIBERS = 100, STACK_BYTES = 256 * 1024, ROUNDS = 50 };
 
 static uint64_t order;
 
-/* A switch orders nothing for ThreadSanitizer, so say it. */
+/* ThreadSanitizer sees no ordering in a switch, so declare it. */
 static void go(struct hps_fiber *from, struct hps_fiber *to)
 {
     HPS_ORDER_RELEASE(&order);
@@ -41,10 +42,10 @@ struct ring {
 struct member {
     struct ring *ring;
     unsigned index;
-    double sum; /* of what it computed between switches */
+    double sum; /* of the results between switches */
 };
 
-/* Enough live values that some must lie in registers which a switch has to keep. */
+/* Enough live values that some are in registers, which a switch must keep. */
 static void member_run(void *arg)
 {
     HPS_ORDER_ACQUIRE(&order);
@@ -67,7 +68,7 @@ static void member_run(void *arg)
     }
 }
 
-static void test_switch_when_round_and_round_then_each_keeps_its_state(void **state)
+static void test_switch_when_repeated_in_a_ring_then_each_keeps_its_state(void **state)
 {
     (void)state;
     static struct ring ring;
@@ -98,7 +99,7 @@ struct diver {
     unsigned reached;
 };
 
-/* A frame of more than 1 KiB; comes up for air half-way. */
+/* A frame of more than 1 KiB. Half-way down, it switches to the thread and back. */
 static unsigned dive(struct diver *diver, unsigned depth)
 {
     volatile uint8_t frame[1024];
@@ -160,7 +161,7 @@ static void test_stack_when_too_deep_then_faults_instead_of_corrupting(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_switch_when_round_and_round_then_each_keeps_its_state),
+        cmocka_unit_test(test_switch_when_repeated_in_a_ring_then_each_keeps_its_state),
         cmocka_unit_test(test_stack_when_deep_then_holds),
         cmocka_unit_test(test_stack_when_too_deep_then_faults_instead_of_corrupting),
     };

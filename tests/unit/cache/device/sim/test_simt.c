@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels on the simulated device: against scalar models, in order and in random order, and those
- * that a GPU would not forgive.
+ * Kernels on the simulated device, compared with scalar models, in order and in random order;
+ * and kernels that would hang or fail on a GPU.
  */
 #include <setjmp.h>
 #include <signal.h>
@@ -17,7 +17,8 @@
 #include "tests/gpu/device_checks.h"
 #include "tests/unit/cache/device/sim/sim_test.h"
 
-/* ---- what is right --------------------------------------------------------------------------- */
+/* ---- correct kernels
+ * -------------------------------------------------------------------------- */
 
 static void checks_run(const struct hps_device_sim_config *config)
 {
@@ -49,8 +50,8 @@ static void test_checks_when_shuffled_and_delayed_then_hold(void **state)
     }
 }
 
-/* The number of checks that hold on such a device. Each opens it anew, and must say why it fails.
- */
+/* Returns how many checks pass on such a device. Each check opens the device again, and a
+ * failing check must set an error text. */
 static size_t checks_hold(const struct hps_device_sim_config *config)
 {
     const struct hps_sim_driver sim = hps_sim_driver(*config);
@@ -97,7 +98,7 @@ struct bad_args {
     uint64_t pad;
 };
 
-/* Launch it once, or die of it; the words it left are copied to out. */
+/* Launch the kernel once, which may end the process. Copy its 64 words to out. */
 static void launch(const struct hps_device_sim_config *config, const struct hps_kernel *kernel,
                    uint32_t n_blocks, uint32_t out[64])
 {
@@ -117,7 +118,7 @@ static void launch(const struct hps_device_sim_config *config, const struct hps_
     hps_device_close(device);
 }
 
-/* Which block came how-manieth. */
+/* Record the order of the blocks. */
 HPS_KERNEL(turns, struct bad_args, args, 32, 1)
 {
     if (hps_lane() == 0) {
@@ -145,7 +146,7 @@ static void test_blocks_when_seeded_then_run_in_other_orders(void **state)
     assert_true(differs);
 }
 
-/* Deep calls with big frames on every lane at once, each in the middle of a ballot. */
+/* Deep calls with large frames on all lanes at once, each within a ballot. */
 static uint32_t deep(uint32_t depth)
 {
     volatile uint32_t frame[64];
@@ -175,7 +176,8 @@ static void test_stacks_when_deep_on_every_lane_then_hold(void **state)
     }
 }
 
-/* ---- what is not ----------------------------------------------------------------------------- */
+/* ---- faulty kernels
+ * --------------------------------------------------------------------------- */
 
 HPS_KERNEL(half_ballots, struct bad_args, args, 32, 1)
 {
