@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whether a store's table of calls is what it says: each hole and each broken promise is found. And
- * what the calls do that stores have which can do less.
+ * Checks of a store's table of calls: each missing call and each broken promise is detected.
+ * Also the default calls for stores with fewer capabilities.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +19,7 @@
 #include "base/assert.h"
 #include "tests/lib/fake_store.h"
 
-/* A copy of a store's tables, to make holes in. */
+/* A copy of a store's tables, to remove calls from. */
 struct tables {
     struct hps_store_ops ops;
     struct hps_store_bulk_ops bulk;
@@ -62,9 +62,9 @@ static struct tables tables_of(uint32_t caps)
     return tables;
 }
 
-/* ---- holes ----------------------------------------------------------------------------------- */
+/* ---- missing calls --------------------------------------------------------------------------- */
 
-/* Each pointer of [begin, end) is NULL once, while ops lead to it. */
+/* Set each pointer of a table to NULL once; `ops` must refer to the table. */
 static void check_each_hole(const struct hps_store_ops *ops, void *begin, size_t size)
 {
     char saved[sizeof(void (*)(void))];
@@ -135,7 +135,7 @@ static void test_check_when_capabilities_and_calls_differ_then_assert(void **sta
 
 /* ---- stores that can do less ----------------------------------------------------------------- */
 
-static void test_calls_when_a_store_cannot_then_they_change_nothing_and_say_so(void **state)
+static void test_calls_when_a_store_lacks_the_capability_then_no_change_and_reported(void **state)
 {
     (void)state;
     const struct hps_fake_options options = {.caps = HPS_STORE_SHARED};
@@ -164,7 +164,7 @@ int main(void)
         cmocka_unit_test(test_check_when_a_sub_table_has_a_hole_then_assert),
         cmocka_unit_test(test_check_when_limits_pool_or_servers_have_a_hole_then_assert),
         cmocka_unit_test(test_check_when_capabilities_and_calls_differ_then_assert),
-        cmocka_unit_test(test_calls_when_a_store_cannot_then_they_change_nothing_and_say_so),
+        cmocka_unit_test(test_calls_when_a_store_lacks_the_capability_then_no_change_and_reported),
     };
     return cmocka_run_group_tests_name("store", tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys that are asked for stay, a scan passes through, a key that comes back soon is welcome.
+ * Used keys stay, keys of a scan are evicted soon, and a key that returns soon after its
+ * eviction skips probation.
  */
 // clang-format off
 #include <stdarg.h>
@@ -64,7 +65,7 @@ static void throw_out(void)
     hps_host_index_bury(&index_, generation, slot);
 }
 
-/* As a full table does it; returns whether the key came in on probation. */
+/* Insert a key like a full table does. Returns whether it is on probation. */
 static bool come_in(uint64_t i)
 {
     hps_key key = hps_mix64(i);
@@ -84,12 +85,12 @@ static bool come_in(uint64_t i)
 static void fill(void)
 {
     for (uint64_t i = 0; i < N; i++) {
-        assert_false(come_in(i)); /* not full: no probation */
+        assert_false(come_in(i)); /* not full, so no probation */
     }
     hps_host_evict_start(&evict, N);
 }
 
-static void test_scan_when_others_are_asked_for_then_they_stay(void **state)
+static void test_scan_when_hot_keys_are_used_then_they_stay(void **state)
 {
     (void)state;
     fill();
@@ -111,7 +112,7 @@ static void test_scan_when_others_are_asked_for_then_they_stay(void **state)
     assert_int_equal(index_.n_keys, N);
 }
 
-static void test_probation_when_asked_for_twice_then_stays_else_goes_first(void **state)
+static void test_probation_when_used_twice_then_stays_else_is_evicted_first(void **state)
 {
     (void)state;
     fill();
@@ -128,12 +129,12 @@ static void test_probation_when_asked_for_twice_then_stays_else_goes_first(void 
         n_stayed += there(N + i) ? 1 : 0;
         n_left += there(N + 50 + i) ? 0 : 1;
     }
-    assert_true(n_stayed >= 45); /* the hand may have taken one that had just settled */
+    assert_true(n_stayed >= 45); /* the clock may have evicted a key just after its promotion */
     assert_int_equal(n_left, 50);
     assert_true(evict.n_ring <= N / 10 + 1);
 }
 
-static void test_ghost_when_key_comes_back_soon_then_settles_at_once(void **state)
+static void test_ghost_when_key_returns_soon_then_skips_probation(void **state)
 {
     (void)state;
     fill();
@@ -141,13 +142,13 @@ static void test_ghost_when_key_comes_back_soon_then_settles_at_once(void **stat
         assert_true(come_in(N + i));
     }
     assert_false(there(N));
-    assert_false(come_in(N));     /* thrown out while on probation, and asked for again */
+    assert_false(come_in(N));     /* evicted on probation, then requested again */
     assert_true(come_in(100000)); /* never seen */
     struct hps_host_place place = hps_host_index_find(&index_, hps_mix64(N));
     assert_false(hps_host_is_marked(place));
 }
 
-static void test_victim_when_all_are_hot_or_the_index_is_growing_then_somebody_goes(void **state)
+static void test_victim_when_all_are_hot_or_the_index_grows_then_a_key_is_evicted(void **state)
 {
     (void)state;
     fill();
@@ -164,7 +165,7 @@ static void test_victim_when_all_are_hot_or_the_index_is_growing_then_somebody_g
     assert_int_equal(index_.n_keys, 0);
 }
 
-static void test_start_when_table_is_tiny_then_the_clock_does_it_alone(void **state)
+static void test_start_when_table_is_tiny_then_no_probation(void **state)
 {
     (void)state;
     hps_host_evict_start(&evict, 3);
@@ -177,17 +178,17 @@ static void test_start_when_table_is_tiny_then_the_clock_does_it_alone(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_scan_when_others_are_asked_for_then_they_stay, set_up,
+        cmocka_unit_test_setup_teardown(test_scan_when_hot_keys_are_used_then_they_stay, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(
-            test_probation_when_asked_for_twice_then_stays_else_goes_first, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_ghost_when_key_comes_back_soon_then_settles_at_once,
+            test_probation_when_used_twice_then_stays_else_is_evicted_first, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_ghost_when_key_returns_soon_then_skips_probation,
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(
-            test_victim_when_all_are_hot_or_the_index_is_growing_then_somebody_goes, set_up,
+            test_victim_when_all_are_hot_or_the_index_grows_then_a_key_is_evicted, set_up,
             tear_down),
-        cmocka_unit_test_setup_teardown(test_start_when_table_is_tiny_then_the_clock_does_it_alone,
-                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_start_when_table_is_tiny_then_no_probation, set_up,
+                                        tear_down),
     };
     return cmocka_run_group_tests_name("host_evict", tests, NULL, NULL);
 }

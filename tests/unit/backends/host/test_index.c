@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Growth goes by small steps, keeps every key and what is known of it, and is never charged more
- * than the larger index and a little; erased slots and overflow marks come back.
+ * The index grows in small steps and keeps every key with its state. Its charge stays near the
+ * size of the larger array. Erased slots and overflow marks are reused.
  */
 // clang-format off
 #include <stdarg.h>
@@ -65,7 +65,7 @@ static void heat(uint64_t i)
     }
 }
 
-static void test_growth_when_under_way_then_every_key_is_found_after_every_step(void **state)
+static void test_growth_when_in_progress_then_every_key_is_found_after_every_step(void **state)
 {
     (void)state;
     enum { N = 3000 };
@@ -89,8 +89,9 @@ static void test_growth_when_under_way_then_every_key_is_found_after_every_step(
     assert_int_equal(index_.n_keys, N);
 }
 
-/* 1.2 times the rows, growth included, at 128 bytes a row: 25 bytes a key are for the index. */
-static void test_growth_when_large_then_charged_for_little_more_than_one_index(void **state)
+/* With rows of 128 bytes, all memory is at most 1.2 times the rows: the index, growth included,
+ * has 25 bytes per key. */
+static void test_growth_when_large_then_charged_little_more_than_one_index(void **state)
 {
     (void)state;
     enum { N = HPS_TEST_WORK(2000000) };
@@ -106,7 +107,8 @@ static void test_growth_when_large_then_charged_for_little_more_than_one_index(v
     }
 }
 
-static void test_growth_when_reader_stays_inside_then_it_finds_all_and_nothing_waits(void **state)
+static void test_growth_when_reader_stays_inside_then_it_finds_all_and_growth_continues(
+    void **state)
 {
     (void)state;
     enum { N = HPS_TEST_WORK(400000) };
@@ -120,7 +122,7 @@ static void test_growth_when_reader_stays_inside_then_it_finds_all_and_nothing_w
         (void)hps_host_index_step(&index_);
     }
     assert_true(seen != atomic_load(&index_.now));
-    for (uint64_t i = 0; i < N / 4; i++) { /* through the array it came with */
+    for (uint64_t i = 0; i < N / 4; i++) { /* in the array that it has seen first */
         struct hps_host_place place = hps_host_probe(
             hps_host_aim(seen, hps_host_hash(index_.seed, hps_mix64(i))), hps_mix64(i));
         assert_non_null(place.bucket);
@@ -132,7 +134,7 @@ static void test_growth_when_reader_stays_inside_then_it_finds_all_and_nothing_w
     assert_null(index_.gone);
 }
 
-static void test_slots_when_killed_then_used_again_only_once_buried(void **state)
+static void test_slots_when_killed_then_reused_only_once_buried(void **state)
 {
     (void)state;
     enum { N = 1000, ROUNDS = HPS_TEST_WORK(300) };
@@ -156,7 +158,7 @@ static void test_slots_when_killed_then_used_again_only_once_buried(void **state
         hps_host_index_bury(&index_, generation, slot);
         assert_int_equal(index_.n_dead, 0);
     }
-    assert_ptr_equal(now, atomic_load(&index_.now)); /* as large as it was */
+    assert_ptr_equal(now, atomic_load(&index_.now)); /* the index did not grow */
     uint64_t n_passed = 0;
     for (uint64_t i = 0; i < (uint64_t)N; i++) {
         struct hps_host_place place = hps_host_index_find(&index_, hps_mix64(N * ROUNDS + i));
@@ -166,10 +168,10 @@ static void test_slots_when_killed_then_used_again_only_once_buried(void **state
     for (uint64_t i = 0; i < now->n_homes; i++) {
         n_passed += hps_host_passed(hps_host_state(&now->array[i])) ? 1 : 0;
     }
-    assert_int_equal(n_passed, 0); /* nothing is left that would make a miss look further */
+    assert_int_equal(n_passed, 0); /* no mark makes a miss probe further buckets */
 }
 
-static void test_bury_when_array_was_replaced_then_left_alone(void **state)
+static void test_bury_when_array_was_replaced_then_no_effect(void **state)
 {
     (void)state;
     uint32_t generation = 0;
@@ -189,7 +191,7 @@ static void test_bury_when_array_was_replaced_then_left_alone(void **state)
     assert_int_equal(index_.n_keys, 99);
 }
 
-static void test_clear_when_growing_then_empty_and_all_memory_comes_back(void **state)
+static void test_clear_when_growing_then_empty_and_all_memory_is_released(void **state)
 {
     (void)state;
     uint64_t i = 0;
@@ -205,7 +207,7 @@ static void test_clear_when_growing_then_empty_and_all_memory_comes_back(void **
     assert_non_null(hps_host_index_find(&index_, hps_mix64(1)).bucket);
 }
 
-/* ---- readers at the edge --------------------------------------------------------------------- */
+/* ---- readers where buckets move -------------------------------------------------------------- */
 
 enum {
     N_EDGE = 40000,
@@ -218,7 +220,7 @@ enum {
 };
 
 struct edge {
-    hps_key keys[N_EDGE]; /* in order of their hashes, and so of their buckets */
+    hps_key keys[N_EDGE]; /* sorted by hash, and so by bucket */
     atomic_bool done;
     atomic_ulong n_found;
     atomic_uint n_missed;
@@ -231,7 +233,7 @@ static int by_hash(const void *a, const void *b)
     return x < y ? -1 : x > y ? 1 : 0;
 }
 
-/* Ask for the keys that are being moved just now. */
+/* Look up the keys of buckets that are being moved. */
 static void *find_at_the_edge(void *ctx)
 {
     struct edge *edge = ctx;
@@ -254,7 +256,7 @@ static void *find_at_the_edge(void *ctx)
     return NULL;
 }
 
-/* Nobody is stopped while buckets move, and nobody finds a key in neither array. */
+/* Readers do not wait while buckets move, and find each key in one of the two arrays. */
 static void test_growth_when_readers_are_where_buckets_move_then_no_key_is_ever_missed(void **state)
 {
     (void)state;
@@ -284,7 +286,7 @@ static void test_growth_when_readers_are_where_buckets_move_then_no_key_is_ever_
     hps_free(edge);
 }
 
-/* A key whose hash this is. */
+/* A key with this hash. */
 static hps_key key_with(uint64_t hash)
 {
     uint64_t inverse = 1; /* of the factor, by Newton's method */
@@ -299,14 +301,15 @@ static hps_key key_with(uint64_t hash)
     return h ^ index_.seed;
 }
 
-/* i-th of many keys that hash to one place, `share` of the way from the first home to the last. */
+/* The i-th of many keys that hash to one bucket, `share` sixteenths of the way from the first
+ * home to the last. */
 static hps_key crowded(unsigned share, uint64_t i)
 {
     return key_with((share == 16 ? UINT64_MAX - 99999 : UINT64_MAX / 16 * share) + i);
 }
 
-/* More keys than all buckets from their home to the end have slots, and others among them: those
- * that come in are found, at every step of a growth too, and those that go leave no trace. */
+/* More keys than all buckets from their home to the end have slots, and other keys in between.
+ * Inserted keys are found at every step of a growth. Erased keys leave no trace. */
 static void test_keys_when_all_hash_to_one_bucket_then_found_or_refused(void **state)
 {
     (void)state;
@@ -357,23 +360,24 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(
-            test_growth_when_under_way_then_every_key_is_found_after_every_step, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(
-            test_growth_when_large_then_charged_for_little_more_than_one_index, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(
-            test_growth_when_reader_stays_inside_then_it_finds_all_and_nothing_waits, set_up,
+            test_growth_when_in_progress_then_every_key_is_found_after_every_step, set_up,
             tear_down),
-        cmocka_unit_test_setup_teardown(test_slots_when_killed_then_used_again_only_once_buried,
-                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_growth_when_large_then_charged_little_more_than_one_index, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_growth_when_reader_stays_inside_then_it_finds_all_and_growth_continues, set_up,
+            tear_down),
+        cmocka_unit_test_setup_teardown(test_slots_when_killed_then_reused_only_once_buried, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(
             test_growth_when_readers_are_where_buckets_move_then_no_key_is_ever_missed, set_up,
             tear_down),
         cmocka_unit_test_setup_teardown(test_keys_when_all_hash_to_one_bucket_then_found_or_refused,
                                         set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_bury_when_array_was_replaced_then_left_alone, set_up,
+        cmocka_unit_test_setup_teardown(test_bury_when_array_was_replaced_then_no_effect, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(
-            test_clear_when_growing_then_empty_and_all_memory_comes_back, set_up, tear_down),
+            test_clear_when_growing_then_empty_and_all_memory_is_released, set_up, tear_down),
     };
     return cmocka_run_group_tests_name("host_index", tests, NULL, NULL);
 }

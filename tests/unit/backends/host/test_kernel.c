@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every kernel that this CPU runs answers as the scalar one does, to the byte and to the order of
- * the keys; and rows that are converted on their way are those that conversion gives.
+ * Every kernel that this CPU supports returns the same bytes and key order as the scalar kernel.
+ * Rows that a lookup converts equal rows that are converted separately.
  */
 // clang-format off
 #include <stdarg.h>
@@ -36,7 +36,7 @@ static void map_open(struct map *map, uint32_t row_bytes)
     assert_int_equal(hps_host_index_open(&map->index, &map->account, map->epoch, 99, 0), HPS_OK);
     assert_int_equal(hps_host_rows_open(&map->rows, &map->account, row_bytes, 0, 0), HPS_OK);
     map->n_rows = row_bytes < 4096 ? N_ROWS : N_ROWS / 10;
-    for (uint32_t i = 0; i < map->n_rows; i++) { /* stops in the middle of a growth, mostly */
+    for (uint32_t i = 0; i < map->n_rows; i++) { /* usually stops in the middle of a growth */
         if (hps_host_rows_ready(&map->rows) == 0) {
             assert_int_equal(hps_host_rows_grow(&map->rows), HPS_OK);
         }
@@ -64,7 +64,7 @@ struct answer {
     uint32_t n_missing;
 };
 
-/* One in `missing` keys is not there. Rows lie `gap` bytes apart. */
+/* Look up n keys; one in `missing` does not exist (0: all exist). Rows are `gap` bytes apart. */
 static void ask(const struct map *map, const struct hps_host_kernel *kernel, uint32_t n,
                 unsigned missing, bool stream, uint32_t gap, struct answer *out_answer)
 {
@@ -104,7 +104,7 @@ static void compare(const struct map *map, const struct hps_host_kernel *kernel,
     }
 }
 
-static void test_kernels_when_any_batch_then_answer_as_the_scalar_one(void **state)
+static void test_kernels_when_any_batch_then_same_result_as_the_scalar_one(void **state)
 {
     (void)state;
     static const uint32_t widths[] = {2,  4,  9,  15, 16,  17,  20,  24,  31,  32,  33,
@@ -131,7 +131,7 @@ static void test_kernels_when_any_batch_then_answer_as_the_scalar_one(void **sta
     hps_free(a);
 }
 
-/* Whether each key of `keys` is found, by every kernel and both by few and by many. */
+/* Check that every kernel finds all keys or none (`there`), in large and in small batches. */
 static void ask_each(const struct map *map, const hps_key *keys, uint32_t n, bool there)
 {
     enum { BLOCK = 70 };
@@ -156,7 +156,8 @@ static void ask_each(const struct map *map, const hps_key *keys, uint32_t n, boo
     }
 }
 
-/* Ask a bucket for all that it has in it but is no key, wherever that would hash to. */
+/* Probe a bucket for the contents of its lanes that are not live keys, as if they hashed to this
+ * bucket. */
 static void probe_lanes(const struct map *map, struct hps_host_bucket *bucket)
 {
     enum { LANES = 8 };
@@ -168,7 +169,8 @@ static void probe_lanes(const struct map *map, struct hps_host_bucket *bucket)
     memcpy(lanes, (const void *)bucket, sizeof(lanes));
     for (unsigned lane = 0; lane < LANES; lane++) {
         for (unsigned k = 0; (live >> lane & 1) == 0 && k < n; k++) {
-            struct hps_host_buckets alone = {.n_homes = 1, .array = bucket}; /* home of all */
+            struct hps_host_buckets alone = {.n_homes = 1,
+                                             .array = bucket}; /* the home of all keys */
             struct hps_host_block block = {.now = &alone, .n = 1};
             if (kernels[k].runs()) {
                 kernels[k].probe(&lookup, &lanes[lane], &block);
@@ -178,8 +180,8 @@ static void probe_lanes(const struct map *map, struct hps_host_bucket *bucket)
     }
 }
 
-/* All of a bucket that is no key: row ids, state, keys of slots that are free or were erased. */
-static void test_kernels_when_key_is_like_what_is_no_key_then_not_found(void **state)
+/* Bytes of a bucket that are not keys: row ids, state, and keys in free or erased slots. */
+static void test_kernels_when_key_equals_other_bytes_of_a_bucket_then_not_found(void **state)
 {
     (void)state;
     static const hps_key odd[] = {0, UINT64_MAX, UINT64_C(1) << 63, INT64_MAX, 1, UINT32_MAX};
@@ -191,7 +193,7 @@ static void test_kernels_when_key_is_like_what_is_no_key_then_not_found(void **s
     uint32_t generation;
     uint64_t slot;
     hps_host_index_kill(&map.index, hps_host_index_find(&map.index, hps_mix64(0)), &generation,
-                        &slot); /* that is 0 */
+                        &slot); /* hps_mix64(0) is 0 */
     hps_host_index_bury(&map.index, generation, slot);
     ask_each(&map, odd, N_ODD, false);
     const struct hps_host_buckets *now = atomic_load(&map.index.now);
@@ -206,7 +208,7 @@ static void test_kernels_when_key_is_like_what_is_no_key_then_not_found(void **s
     for (uint32_t i = 0; i < N_ODD; i++) {
         hps_host_index_kill(&map.index, hps_host_index_find(&map.index, odd[i]), &generation,
                             &slot);
-        ask_each(&map, &odd[i], 1, false); /* its slot still has it */
+        ask_each(&map, &odd[i], 1, false); /* its slot still contains it */
         hps_host_index_bury(&map.index, generation, slot);
     }
     ask_each(&map, odd, N_ODD, false);
@@ -233,8 +235,8 @@ static void test_touch_when_found_then_heat_rises_to_three(void **state)
     map_close(&map);
 }
 
-/* Also those that lie behind their home bucket. */
-static void test_probe_when_places_are_noted_then_those_of_the_keys(void **state)
+/* Includes keys in buckets after their home bucket. */
+static void test_probe_when_places_are_noted_then_they_are_the_places_of_the_keys(void **state)
 {
     (void)state;
     unsigned n = 0;
@@ -286,13 +288,13 @@ static void test_out_when_rows_are_many_and_aligned_then_they_stream(void **stat
     assert_false(hps_host_out(&table, &batch).stream);
 }
 
-/* A map whose rows are values of a type, and what is wanted of it. */
+/* A map with rows of one type, and the type of the reply. */
 struct typed {
     struct map map;
     struct hps_table table;
     enum hps_dtype to;
     uint32_t to_bytes;
-    uint32_t gap; /* between two rows of the answer */
+    uint32_t gap; /* bytes between two rows of the reply */
 };
 
 static void typed_row(const struct hps_table *table, uint32_t row, uint8_t *out)
@@ -304,7 +306,7 @@ static void typed_row(const struct hps_table *table, uint32_t row, uint8_t *out)
     hps_row_convert(out, table->dtype, values, HPS_DTYPE_FP32, table->dim);
 }
 
-/* Slots in any order; one key in five is not there if `missing`. */
+/* Look up n keys in mixed slots. If `missing`, one key in five does not exist. */
 static void typed_ask(const struct typed *t, const struct hps_host_kernel *kernel, uint32_t n,
                       bool missing, uint8_t *rows)
 {
@@ -337,7 +339,7 @@ static void typed_ask(const struct typed *t, const struct hps_host_kernel *kerne
 
 static void typed_check(const struct typed *t)
 {
-    enum { N_ASKED = 501 }; /* no multiple of 11: the slots are all different */
+    enum { N_ASKED = 501 }; /* not a multiple of 11, so that all slots differ */
     unsigned n = 0;
     const struct hps_host_kernel *kernels = hps_host_kernels(&n);
     size_t bytes = (size_t)N_ASKED * (t->to_bytes + t->gap) + 64;
@@ -362,7 +364,7 @@ static void typed_open(struct typed *t, enum hps_dtype dtype, uint32_t dim)
     }
 }
 
-static void test_rows_when_of_any_type_and_shape_then_as_conversion_gives_them(void **state)
+static void test_rows_when_of_any_type_and_shape_then_equal_to_separate_conversion(void **state)
 {
     (void)state;
     static const uint32_t dims[] = {1, 2, 3, 15, 16, 64, 128, 131, 257};
@@ -388,12 +390,12 @@ static void test_rows_when_of_any_type_and_shape_then_as_conversion_gives_them(v
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kernels_when_any_batch_then_answer_as_the_scalar_one),
-        cmocka_unit_test(test_kernels_when_key_is_like_what_is_no_key_then_not_found),
+        cmocka_unit_test(test_kernels_when_any_batch_then_same_result_as_the_scalar_one),
+        cmocka_unit_test(test_kernels_when_key_equals_other_bytes_of_a_bucket_then_not_found),
         cmocka_unit_test(test_touch_when_found_then_heat_rises_to_three),
-        cmocka_unit_test(test_probe_when_places_are_noted_then_those_of_the_keys),
+        cmocka_unit_test(test_probe_when_places_are_noted_then_they_are_the_places_of_the_keys),
         cmocka_unit_test(test_out_when_rows_are_many_and_aligned_then_they_stream),
-        cmocka_unit_test(test_rows_when_of_any_type_and_shape_then_as_conversion_gives_them),
+        cmocka_unit_test(test_rows_when_of_any_type_and_shape_then_equal_to_separate_conversion),
     };
     return cmocka_run_group_tests_name("host_kernel", tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What only the host map promises: growth, full buckets, reuse of erased slots, the budget to the
- * byte.
+ * Properties of the host map only: growth, full buckets, reuse of erased slots, the exact
+ * budget.
  */
 // clang-format off
 #include <stdarg.h>
@@ -66,7 +66,7 @@ static struct fixture open_other(struct fixture *f, int64_t version, const struc
 static void close_all(struct fixture *f)
 {
     f->store->ops->space_close(f->space);
-    f->store->ops->close(f->store); /* asserts that every byte was given back */
+    f->store->ops->close(f->store); /* asserts that all bytes were released */
 }
 
 static hps_status put(struct fixture *f, hps_key key, uint64_t value)
@@ -99,7 +99,7 @@ static struct hps_store_usage usage_of(struct fixture *f)
     return usage;
 }
 
-/* Buckets fill unevenly, so that this goes through many growths and thousands of overflows. */
+/* Buckets fill unevenly, so the index grows often and thousands of keys overflow. */
 static void test_put_when_many_keys_then_index_grows_and_keeps_all(void **state)
 {
     (void)state;
@@ -117,11 +117,11 @@ static void test_put_when_many_keys_then_index_grows_and_keeps_all(void **state)
     struct hps_store_usage usage = usage_of(&f);
     assert_int_equal(usage.n_rows, N);
     assert_true(usage.used_bytes >= N * 8);
-    assert_true(usage.used_bytes <= (uint64_t)N * (8 + 26)); /* rows, and 64 / 5 / 0.5 of index */
+    assert_true(usage.used_bytes <= (uint64_t)N * (8 + 26)); /* rows, 64 / 5 / 0.5 of index */
     close_all(&f);
 }
 
-static void test_put_when_keys_come_and_go_then_erased_slots_are_used_again(void **state)
+static void test_put_when_keys_are_added_and_erased_then_slots_are_reused(void **state)
 {
     (void)state;
     enum { ALIVE = 1000, TURNS = HPS_TEST_WORK(200000) };
@@ -143,8 +143,8 @@ static void test_put_when_keys_come_and_go_then_erased_slots_are_used_again(void
     close_all(&f);
 }
 
-/* At the budget there is no room for a new index: erased slots must come back where they are. */
-static void test_put_when_full_and_keys_come_and_go_then_never_stuck(void **state)
+/* At the budget, a larger index does not fit: erased slots must be reused in place. */
+static void test_put_when_full_and_keys_are_added_and_erased_then_never_refused(void **state)
 {
     (void)state;
     struct fixture f = open_with(100000, &narrow);
@@ -162,7 +162,7 @@ static void test_put_when_full_and_keys_come_and_go_then_never_stuck(void **stat
     close_all(&f);
 }
 
-static void test_budget_when_filled_then_never_passed_and_well_used(void **state)
+static void test_budget_when_filled_then_never_exceeded_and_well_used(void **state)
 {
     (void)state;
     static const struct hps_table wide = {
@@ -180,7 +180,7 @@ static void test_budget_when_filled_then_never_passed_and_well_used(void **state
     assert_int_equal(status, HPS_EXHAUSTED);
     struct hps_store_usage usage = usage_of(&f);
     assert_int_equal(usage.capacity_bytes, budget);
-    assert_true(usage.n_rows * 512 * 6 / 5 >= budget); /* at most 1.2 x the raw rows */
+    assert_true(usage.n_rows * 512 * 6 / 5 >= budget); /* at most 1.2 times the raw rows */
     close_all(&f);
 }
 
@@ -208,8 +208,8 @@ static void test_budget_when_spaces_share_it_then_counted_together(void **state)
     close_all(&f);
 }
 
-/* A new version must be able to take the place of one that has filled the map. */
-static void test_open_when_budget_is_used_up_then_costs_nothing_and_rows_wait(void **state)
+/* A new version must be able to open when another version has filled the map. */
+static void test_open_when_budget_is_used_up_then_free_of_charge_and_rows_are_refused(void **state)
 {
     (void)state;
     struct fixture f = open_with(100, &narrow);
@@ -225,16 +225,16 @@ static void test_open_when_budget_is_used_up_then_costs_nothing_and_rows_wait(vo
     close_all(&f);
 }
 
-/* An index that grows needs the old one beside the new one; one that was made in time does not. */
-static void test_reserve_when_rows_follow_one_by_one_then_they_need_no_more_than_a_load(
+/* A growing index needs memory for the old and the new array. A reserved index does not. */
+static void test_reserve_when_rows_are_put_one_by_one_then_they_use_no_more_than_a_load(
     void **state)
 {
     (void)state;
-    enum { N = 123041 }; /* of these the last thousand found no room */
+    enum { N = 123041 }; /* without reserve, the last thousand did not fit */
     struct hps_table table = narrow;
     table.n_rows = N;
     struct fixture f = open_with((uint64_t)N * (8 + 24), &table);
-    assert_int_equal(put(&f, N, 7), HPS_OK); /* a row that was there before stays */
+    assert_int_equal(put(&f, N, 7), HPS_OK); /* an existing row stays */
     assert_int_equal(f.store->ops->limits->reserve(f.space, &error), HPS_OK);
     uint64_t used_bytes = usage_of(&f).used_bytes;
     for (uint64_t key = 0; key < N; key++) {
@@ -252,7 +252,7 @@ static void test_reserve_when_rows_follow_one_by_one_then_they_need_no_more_than
     close_all(&f);
 }
 
-/* What load_begin accepts for exactly the rows announced must then fit. */
+/* If load_begin accepts a number of rows, exactly these rows must fit. */
 static void test_load_when_budget_is_exact_then_fits_and_one_byte_less_is_refused(void **state)
 {
     (void)state;
@@ -260,7 +260,8 @@ static void test_load_when_budget_is_exact_then_fits_and_one_byte_less_is_refuse
     struct hps_table table = narrow;
     table.n_rows = N;
     uint64_t bytes = 0;
-    for (uint64_t budget = 4096; bytes == 0; budget *= 2) { /* find the need in the message */
+    for (uint64_t budget = 4096; bytes == 0;
+         budget *= 2) { /* read the needed bytes from the error */
         struct fixture f = open_with(budget, &table);
         struct hps_store_load *load = NULL;
         hps_status status = f.store->ops->bulk->begin(f.space, N, N * 8, &load, &error);
@@ -296,7 +297,7 @@ static void test_load_when_budget_is_exact_then_fits_and_one_byte_less_is_refuse
     close_all(&f);
 }
 
-static void test_load_when_more_rows_than_ids_then_refused_whatever_the_budget(void **state)
+static void test_load_when_more_rows_than_ids_then_refused_for_any_budget(void **state)
 {
     (void)state;
     struct hps_table table = narrow;
@@ -340,7 +341,8 @@ static uint64_t insert_until_evicting(struct fixture *f)
     return n;
 }
 
-static void test_insert_when_full_then_evicts_within_the_budget_and_says_so_before(void **state)
+static void test_insert_when_full_then_evicts_within_the_budget_and_is_incomplete_before(
+    void **state)
 {
     (void)state;
     struct fixture f = open_evicting(1 << 20, 0, 0, &narrow);
@@ -351,7 +353,7 @@ static void test_insert_when_full_then_evicts_within_the_budget_and_says_so_befo
     }
     assert_true(n > 15000);
     for (uint64_t key = n; key < 4 * n; key++) {
-        assert_int_equal(insert(&f, key, key).n_inserted, 1); /* no reader is in the way */
+        assert_int_equal(insert(&f, key, key).n_inserted, 1); /* no reader delays it */
         assert_true(get(&f, key, &value));
         assert_true(usage_of(&f).used_bytes <= 1 << 20);
     }
@@ -377,8 +379,8 @@ static void test_insert_when_it_never_evicts_then_refused_and_all_stay(void **st
     close_all(&f);
 }
 
-/* Updates keep what is asked for up to date; they are no sign that a row is asked for. */
-static void test_put_when_full_then_replaces_but_pushes_nothing_out(void **state)
+/* Updates keep cached rows current. They do not show that a row is used, so they evict no row. */
+static void test_put_when_full_then_replaces_but_evicts_no_row(void **state)
 {
     (void)state;
     struct fixture f = open_evicting(100000, 0, 0, &narrow);
@@ -416,7 +418,7 @@ static void test_put_when_reader_stays_inside_and_no_row_is_free_then_dropped_no
             last = status == HPS_OK ? seq : last;
         }
     }
-    assert_int_equal(status, HPS_EXHAUSTED); /* the spare rows were used up, and nobody waited */
+    assert_int_equal(status, HPS_EXHAUSTED); /* spare rows used up, without a wait */
     assert_false(get(&f, key, &value));
     hps_epoch_leave(hps_host_map_epoch(f.store), slot);
     assert_true(get(&f, last % n, &value));
@@ -425,8 +427,8 @@ static void test_put_when_reader_stays_inside_and_no_row_is_free_then_dropped_no
     close_all(&f);
 }
 
-/* Rows that readers may still have come back by themselves: to throw out more would not help. */
-static void test_insert_when_reader_stays_inside_then_no_more_go_than_spare_rows(void **state)
+/* Rows that readers use become free by themselves: evicting more rows would not help. */
+static void test_insert_when_reader_stays_inside_then_evicts_at_most_the_spare_rows(void **state)
 {
     (void)state;
     struct fixture f = open_evicting(1 << 20, 0, 0, &narrow);
@@ -437,7 +439,7 @@ static void test_insert_when_reader_stays_inside_then_no_more_go_than_spare_rows
     for (uint64_t key = n; key < 2 * n; key++) {
         n_in += insert(&f, key, key).n_inserted;
     }
-    assert_true(n_in < n_rows / 100); /* the spare rows were used up, and nobody waited */
+    assert_true(n_in < n_rows / 100); /* spare rows used up, without a wait */
     assert_true(usage_of(&f).n_rows >= n_rows - n_rows / 100);
     hps_epoch_leave(hps_host_map_epoch(f.store), slot);
     for (uint64_t key = 2 * n; key < 3 * n; key++) {
@@ -447,12 +449,12 @@ static void test_insert_when_reader_stays_inside_then_no_more_go_than_spare_rows
     close_all(&f);
 }
 
-/* What the system refuses is as good as a budget that is used up. */
+/* If the system refuses memory, the map evicts as if the budget were used up. */
 static void test_insert_when_the_system_gives_no_memory_then_evicts_as_if_full(void **state)
 {
     (void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(HPS_TSAN)
-    skip(); /* it would meet the limit itself */
+    skip(); /* sanitizers would exceed the limit */
 #endif
     struct fixture f = open_evicting(UINT64_C(1) << 28, 0, 0, &narrow);
     struct rlimit before;
@@ -483,7 +485,7 @@ static void test_insert_when_the_system_gives_no_memory_then_evicts_as_if_full(v
     close_all(&f);
 }
 
-static void test_rows_max_when_reached_then_down_to_the_target_bit_by_bit(void **state)
+static void test_rows_max_when_reached_then_down_to_the_target_in_steps(void **state)
 {
     (void)state;
     struct fixture f = open_evicting(UINT64_C(1) << 24, 1000, 0.8, &narrow);
@@ -502,8 +504,8 @@ static void test_rows_max_when_reached_then_down_to_the_target_bit_by_bit(void *
     close_all(&f);
 }
 
-/* HPS's limit on a map that is the only store: the operator asked for it. */
-static void test_load_when_lossy_and_beyond_rows_max_then_fits_by_losing_rows(void **state)
+/* With rows_max, the operator accepts that a map which is the only store drops rows. */
+static void test_load_when_lossy_and_beyond_rows_max_then_fits_by_dropping_rows(void **state)
 {
     (void)state;
     enum { N = 5000 };
@@ -533,8 +535,8 @@ static void test_load_when_lossy_and_beyond_rows_max_then_fits_by_losing_rows(vo
     close_all(&f);
 }
 
-/* The limit in rows lets rows go; want of memory never does. */
-static void test_lossy_when_the_budget_is_too_small_then_refused_and_nothing_goes(void **state)
+/* Only rows_max lets the map drop rows; a lack of memory never does. */
+static void test_lossy_when_the_budget_is_too_small_then_refused_and_no_row_is_dropped(void **state)
 {
     (void)state;
     enum { N = 50000, MARGIN = 40000 };
@@ -564,7 +566,7 @@ static void test_lossy_when_the_budget_is_too_small_then_refused_and_nothing_goe
     close_all(&f);
 }
 
-static void test_version_when_not_active_then_gives_way_and_never_pushes_out(void **state)
+static void test_version_when_not_active_then_is_evicted_and_evicts_no_other(void **state)
 {
     (void)state;
     struct hps_table table = narrow;
@@ -578,7 +580,7 @@ static void test_version_when_not_active_then_gives_way_and_never_pushes_out(voi
     for (uint64_t key = 0; key < n; key++) {
         (void)insert(&two, key, key);
     }
-    assert_int_equal(usage_of(&one).n_rows, n_one); /* not one was lost to the other version */
+    assert_int_equal(usage_of(&one).n_rows, n_one); /* the other version evicted no row */
     assert_int_equal(evictions_of(&one), 1);
     assert_int_equal(evictions_of(&one), 0);
     one.store->ops->limits->space_active(one.space, false);
@@ -589,10 +591,10 @@ static void test_version_when_not_active_then_gives_way_and_never_pushes_out(voi
     assert_true(atomic_load(&one.space->incomplete));
     assert_int_equal(usage_of(&one).n_rows, 0);
     assert_int_equal(usage_of(&one).used_bytes, 0);
-    assert_int_equal(evictions_of(&one), n_one); /* all at once */
+    assert_int_equal(evictions_of(&one), n_one); /* all in one step */
     assert_true(usage_of(&two).n_rows > n_one / 2);
     assert_false(get(&one, 5, &value));
-    one.store->ops->limits->space_active(one.space, true); /* back */
+    one.store->ops->limits->space_active(one.space, true); /* active again */
     two.store->ops->limits->space_active(two.space, false);
     for (uint64_t key = 0; key < 3 * n; key++) {
         (void)insert(&one, key, key);
@@ -603,9 +605,9 @@ static void test_version_when_not_active_then_gives_way_and_never_pushes_out(voi
     close_all(&one);
 }
 
-/* Readers of the other version hold its memory for a moment: that is no reason to let own rows go,
- * neither for want of rows nor for want of a larger index. */
-static void test_version_when_another_gives_way_soon_then_no_row_of_the_active_one_goes(
+/* Readers of the other version delay the release of its memory. The active version must not
+ * evict its own rows because of that, neither for new rows nor for a larger index. */
+static void test_version_when_another_is_being_evicted_then_the_active_one_keeps_its_rows(
     void **state)
 {
     (void)state;
@@ -618,7 +620,7 @@ static void test_version_when_another_gives_way_soon_then_no_row_of_the_active_o
     for (; n < 5000; n++) {
         assert_int_equal(insert(&one, n, n).n_inserted, 1);
     }
-    assert_int_equal(insert_until_evicting(&two) > 1000, 1); /* it has all that is left */
+    assert_int_equal(insert_until_evicting(&two) > 1000, 1); /* uses all memory left */
     struct hps_epoch_slot *slot = hps_epoch_enter(hps_host_map_epoch(one.store));
     uint64_t n_in = 0;
     for (uint64_t key = n; key < 2 * n; key++) {
@@ -638,7 +640,8 @@ static void test_version_when_another_gives_way_soon_then_no_row_of_the_active_o
     close_all(&one);
 }
 
-/* The rows of a load are no version's yet: they give way as those of one that is not active. */
+/* Rows of a load belong to no version yet: active versions take their memory like that of an
+ * inactive version. */
 static void test_load_when_an_active_version_needs_the_memory_then_the_load_fails(void **state)
 {
     (void)state;
@@ -659,7 +662,7 @@ static void test_load_when_an_active_version_needs_the_memory_then_the_load_fail
     for (; key < N_LOAD && status == HPS_OK && usage_of(&one).n_rows == n; key++) {
         status = two.store->ops->bulk->add(load, &table, &key, (const uint8_t *)&key, 1, &error);
     }
-    assert_int_equal(status, HPS_EXHAUSTED); /* it has all that is left */
+    assert_int_equal(status, HPS_EXHAUSTED); /* uses all memory left */
     for (; n < 10000; n++) {
         struct hps_insert_report report = insert(&one, n, n);
         assert_int_equal(report.n_inserted, 1);
@@ -675,8 +678,8 @@ static void test_load_when_an_active_version_needs_the_memory_then_the_load_fail
     close_all(&one);
 }
 
-/* A table that has had more than its share is still of an active version. */
-static void test_way_when_a_version_is_not_active_then_it_goes_before_a_large_active_table(
+/* A table that exceeds its share still belongs to an active version. */
+static void test_eviction_when_a_version_is_not_active_then_before_a_large_active_table(
     void **state)
 {
     (void)state;
@@ -689,7 +692,7 @@ static void test_way_when_a_version_is_not_active_then_it_goes_before_a_large_ac
         assert_int_equal(insert(&one, n, n).n_inserted, 1);
     }
     struct fixture two = open_other(&one, 2, &table);
-    (void)insert_until_evicting(&two); /* less than what the first has beyond its share */
+    (void)insert_until_evicting(&two); /* less than the first table's excess over its share */
     struct fixture three = open_other(&one, 3, &table);
     three.store->ops->limits->space_active(three.space, true);
     for (uint64_t key = 0; key < 1000; key++) {
@@ -725,8 +728,8 @@ static void test_tables_when_not_all_fit_then_each_has_its_share(void **state)
     close_all(&one);
 }
 
-/* A tenth of a small table may be less than the least that a table can have. */
-static void test_tables_when_not_all_fit_then_small_ones_are_whole(void **state)
+/* A tenth of a small table may be less than the minimum size of a table. */
+static void test_tables_when_not_all_fit_then_small_ones_are_complete(void **state)
 {
     (void)state;
     enum { N_SMALL = 500, N_LARGE = 200000 };
@@ -745,13 +748,13 @@ static void test_tables_when_not_all_fit_then_small_ones_are_whole(void **state)
     }
     assert_int_equal(usage_of(&two).n_rows, N_SMALL);
     uint64_t used = usage_of(&one).used_bytes + usage_of(&two).used_bytes;
-    assert_true(used > (1 << 20) * 3 / 4); /* and the large one has the rest */
+    assert_true(used > (1 << 20) * 3 / 4); /* the large table has the rest */
     one.store->ops->space_close(two.space);
     close_all(&one);
 }
 
-/* The budget is for rows of any width: at 128 bytes the index, its growth and eviction take at most
- * a fifth of them. */
+/* The budget is for rows of any width: at 128 bytes, the index, its growth and eviction add at
+ * most a fifth. */
 static void test_memory_when_rows_come_one_by_one_then_at_most_1_2_times_the_rows(void **state)
 {
     (void)state;
@@ -794,8 +797,8 @@ static void *read_fixed_keys(void *ctx)
     return NULL;
 }
 
-/* Keys that nobody touches must stay visible while the index is rebuilt around them. */
-static void test_get_when_index_grows_and_is_cleaned_then_no_key_blinks(void **state)
+/* Keys that no writer changes must stay visible while the index is rebuilt. */
+static void test_get_when_index_grows_and_is_cleaned_then_no_key_is_missed(void **state)
 {
     (void)state;
     struct race race = {.f = open_with(UINT64_C(64) << 20, &narrow)};
@@ -822,35 +825,37 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_put_when_many_keys_then_index_grows_and_keeps_all),
-        cmocka_unit_test(test_put_when_keys_come_and_go_then_erased_slots_are_used_again),
-        cmocka_unit_test(test_put_when_full_and_keys_come_and_go_then_never_stuck),
-        cmocka_unit_test(test_budget_when_filled_then_never_passed_and_well_used),
+        cmocka_unit_test(test_put_when_keys_are_added_and_erased_then_slots_are_reused),
+        cmocka_unit_test(test_put_when_full_and_keys_are_added_and_erased_then_never_refused),
+        cmocka_unit_test(test_budget_when_filled_then_never_exceeded_and_well_used),
         cmocka_unit_test(test_budget_when_spaces_share_it_then_counted_together),
-        cmocka_unit_test(test_open_when_budget_is_used_up_then_costs_nothing_and_rows_wait),
+        cmocka_unit_test(test_open_when_budget_is_used_up_then_free_of_charge_and_rows_are_refused),
         cmocka_unit_test(
-            test_reserve_when_rows_follow_one_by_one_then_they_need_no_more_than_a_load),
+            test_reserve_when_rows_are_put_one_by_one_then_they_use_no_more_than_a_load),
         cmocka_unit_test(test_load_when_budget_is_exact_then_fits_and_one_byte_less_is_refused),
-        cmocka_unit_test(test_load_when_more_rows_than_ids_then_refused_whatever_the_budget),
+        cmocka_unit_test(test_load_when_more_rows_than_ids_then_refused_for_any_budget),
         cmocka_unit_test(test_space_when_row_is_empty_then_invalid),
-        cmocka_unit_test(test_insert_when_full_then_evicts_within_the_budget_and_says_so_before),
-        cmocka_unit_test(test_insert_when_it_never_evicts_then_refused_and_all_stay),
-        cmocka_unit_test(test_put_when_full_then_replaces_but_pushes_nothing_out),
-        cmocka_unit_test(test_put_when_reader_stays_inside_and_no_row_is_free_then_dropped_not_old),
-        cmocka_unit_test(test_insert_when_reader_stays_inside_then_no_more_go_than_spare_rows),
-        cmocka_unit_test(test_insert_when_the_system_gives_no_memory_then_evicts_as_if_full),
-        cmocka_unit_test(test_rows_max_when_reached_then_down_to_the_target_bit_by_bit),
-        cmocka_unit_test(test_load_when_lossy_and_beyond_rows_max_then_fits_by_losing_rows),
-        cmocka_unit_test(test_lossy_when_the_budget_is_too_small_then_refused_and_nothing_goes),
-        cmocka_unit_test(test_version_when_not_active_then_gives_way_and_never_pushes_out),
         cmocka_unit_test(
-            test_version_when_another_gives_way_soon_then_no_row_of_the_active_one_goes),
+            test_insert_when_full_then_evicts_within_the_budget_and_is_incomplete_before),
+        cmocka_unit_test(test_insert_when_it_never_evicts_then_refused_and_all_stay),
+        cmocka_unit_test(test_put_when_full_then_replaces_but_evicts_no_row),
+        cmocka_unit_test(test_put_when_reader_stays_inside_and_no_row_is_free_then_dropped_not_old),
+        cmocka_unit_test(test_insert_when_reader_stays_inside_then_evicts_at_most_the_spare_rows),
+        cmocka_unit_test(test_insert_when_the_system_gives_no_memory_then_evicts_as_if_full),
+        cmocka_unit_test(test_rows_max_when_reached_then_down_to_the_target_in_steps),
+        cmocka_unit_test(test_load_when_lossy_and_beyond_rows_max_then_fits_by_dropping_rows),
+        cmocka_unit_test(
+            test_lossy_when_the_budget_is_too_small_then_refused_and_no_row_is_dropped),
+        cmocka_unit_test(test_version_when_not_active_then_is_evicted_and_evicts_no_other),
+        cmocka_unit_test(
+            test_version_when_another_is_being_evicted_then_the_active_one_keeps_its_rows),
         cmocka_unit_test(test_load_when_an_active_version_needs_the_memory_then_the_load_fails),
         cmocka_unit_test(
-            test_way_when_a_version_is_not_active_then_it_goes_before_a_large_active_table),
+            test_eviction_when_a_version_is_not_active_then_before_a_large_active_table),
         cmocka_unit_test(test_tables_when_not_all_fit_then_each_has_its_share),
-        cmocka_unit_test(test_tables_when_not_all_fit_then_small_ones_are_whole),
+        cmocka_unit_test(test_tables_when_not_all_fit_then_small_ones_are_complete),
         cmocka_unit_test(test_memory_when_rows_come_one_by_one_then_at_most_1_2_times_the_rows),
-        cmocka_unit_test(test_get_when_index_grows_and_is_cleaned_then_no_key_blinks),
+        cmocka_unit_test(test_get_when_index_grows_and_is_cleaned_then_no_key_is_missed),
     };
     return cmocka_run_group_tests_name("host_map", tests, NULL, NULL);
 }

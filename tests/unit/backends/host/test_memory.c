@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A reader that stays inside while a table that may not evict is written to: what waits for it is
- * bounded, what it made the table take comes back, and nothing is refused for long.
+ * Writes to a table without eviction while a reader stays inside. Memory that waits for the
+ * reader is bounded and released later, and no write is refused for long.
  */
 // clang-format off
 #include <stdarg.h>
@@ -96,9 +96,9 @@ static bool has(const struct rig *rig, hps_key key, uint64_t seq)
 
 /* ---- the index ------------------------------------------------------------------------------- */
 
-/* Keys that come and go under the eyes of a reader find their own slots again: the index of a few
- * keys does not fill up with dead ones, and refuses nothing. */
-static void test_keys_when_they_come_and_go_under_a_reader_then_index_stays_small(void **state)
+/* Keys that are erased and added again under a reader reuse their own slots. The index of a few
+ * keys does not fill up with dead slots, and no write is refused. */
+static void test_keys_when_replaced_under_a_reader_then_index_stays_small(void **state)
 {
     (void)state;
     enum { N = 2300, ROUNDS = 40 };
@@ -124,8 +124,8 @@ static void test_keys_when_they_come_and_go_under_a_reader_then_index_stays_smal
     close_rig(&rig);
 }
 
-/* A few keys alone: all that comes and goes is near the end of the index. */
-static void test_keys_when_few_come_and_go_under_a_reader_then_never_refused(void **state)
+/* Only a few keys: all changes are near the end of the index. */
+static void test_keys_when_a_few_are_replaced_under_a_reader_then_never_refused(void **state)
 {
     (void)state;
     enum { N = 5, ROUNDS = 20000 };
@@ -143,8 +143,8 @@ static void test_keys_when_few_come_and_go_under_a_reader_then_never_refused(voi
     close_rig(&rig);
 }
 
-/* The erasure that a slot waits for is the last one of its key, not the first. */
-static void test_slot_when_its_key_came_again_then_waits_for_the_readers_of_the_last(void **state)
+/* A slot waits for the readers of the last erasure of its key, not of the first. */
+static void test_slot_when_its_key_was_added_again_then_waits_for_the_last_readers(void **state)
 {
     (void)state;
     struct rig rig;
@@ -158,10 +158,10 @@ static void test_slot_when_its_key_came_again_then_waits_for_the_readers_of_the_
     assert_true(first.bucket == again.bucket && first.slot == again.slot);
     hps_host_limbo_seal(&rig.table->limbo);
     struct hps_epoch_slot *late = hps_epoch_enter(rig.shared.epoch);
-    reader_leave(&rig); /* the first erasure is past, the second one has a reader */
+    reader_leave(&rig); /* only the second erasure has a reader */
     hps_host_table_erase(rig.table, 1);
     hps_host_limbo_seal(&rig.table->limbo);
-    for (hps_key key = 2; key < 3000; key++) { /* all that can come out of limbo does */
+    for (hps_key key = 2; key < 3000; key++) { /* reuses all that may leave limbo */
         assert_int_equal(put(&rig, key, 0), HPS_OK);
         assert_int_equal(put(&rig, key, 1), HPS_OK);
     }
@@ -173,9 +173,10 @@ static void test_slot_when_its_key_came_again_then_waits_for_the_readers_of_the_
     close_rig(&rig);
 }
 
-/* Other keys each time: slots of theirs cannot be used under the reader, so the index grows; it
- * shrinks when the reader has left. */
-static void test_index_when_other_keys_come_and_go_under_a_reader_then_shrinks_again(void **state)
+/* New keys each time: their slots cannot be reused under the reader, so the index grows. It
+ * shrinks after the reader has left. */
+static void test_index_when_new_keys_replace_old_ones_under_a_reader_then_shrinks_again(
+    void **state)
 {
     (void)state;
     enum { N = 1000, TURNS = 60000 };
@@ -206,7 +207,7 @@ static void test_index_when_other_keys_come_and_go_under_a_reader_then_shrinks_a
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static void test_rows_when_a_reader_stays_then_bounded_and_given_back(void **state)
+static void test_rows_when_a_reader_stays_then_bounded_and_released(void **state)
 {
     (void)state;
     enum { N = 1000, TURNS = HPS_TEST_WORK(400000), ROW = 512 };
@@ -228,12 +229,12 @@ static void test_rows_when_a_reader_stays_then_bounded_and_given_back(void **sta
     }
     assert_true(n_refused > 0);
     assert_false(atomic_load(&rig.incomplete));
-    for (hps_key key = 0; key < N; key++) { /* who is refused has what it had */
+    for (hps_key key = 0; key < N; key++) { /* a refused write keeps the old row */
         assert_true(has(&rig, key, seqs[key]));
     }
     reader_leave(&rig);
     for (uint64_t seq = TURNS; seq < TURNS + 80 * N; seq++) {
-        assert_int_equal(put(&rig, seq % N, seq), HPS_OK); /* at once */
+        assert_int_equal(put(&rig, seq % N, seq), HPS_OK); /* without a retry */
         seqs[seq % N] = seq;
     }
     assert_true(used(&rig) <= before + MIB);
@@ -243,8 +244,9 @@ static void test_rows_when_a_reader_stays_then_bounded_and_given_back(void **sta
     close_rig(&rig);
 }
 
-/* Rows that nobody replaces are moved, wherever they lie, and are seen by readers all the while. */
-static void test_rows_when_most_keys_go_then_the_others_move_and_memory_comes_back(void **state)
+/* Rows that no writer replaces are moved wherever they are, and stay visible to readers. */
+static void test_rows_when_most_keys_are_erased_then_the_rest_move_and_memory_is_released(
+    void **state)
 {
     (void)state;
     enum { N = HPS_TEST_WORK(50000), STAYS = 100 };
@@ -261,7 +263,7 @@ static void test_rows_when_most_keys_go_then_the_others_move_and_memory_comes_ba
                 hps_host_table_erase(rig.table, key);
             }
         }
-        for (uint64_t i = 0; i < 2 * N; i++) { /* calls that have nothing to do */
+        for (uint64_t i = 0; i < 2 * N; i++) { /* calls that only do maintenance */
             hps_host_table_erase(rig.table, UINT64_MAX);
             if (i % 64 == 0) {
                 assert_true(has(&rig, i / 64 * STAYS % N, 0));
@@ -272,7 +274,7 @@ static void test_rows_when_most_keys_go_then_the_others_move_and_memory_comes_ba
             assert_true(key % STAYS != 0 || has(&rig, key, 0));
         }
         assert_true(used(&rig) <= full / 10 || used(&rig) <= MIB);
-        for (hps_key key = 0; key < N; key++) { /* and it grows again */
+        for (hps_key key = 0; key < N; key++) { /* the table grows again */
             assert_int_equal(put(&rig, key, 2), HPS_OK);
         }
         for (hps_key key = 0; key < N; key++) {
@@ -297,7 +299,7 @@ struct race {
 
 enum { RACE_KEYS = 2300, RACE_BATCH = 512 };
 
-/* Rows have the low bytes of their key in them. */
+/* Rows contain the low bytes of their key. */
 static void race_row(const struct race *race, uint8_t *row, hps_key key)
 {
     memset(row, (int)(key & 0xff), race->table.row_bytes);
@@ -333,7 +335,7 @@ static void *race_read(void *ctx)
     return NULL;
 }
 
-/* One of replacing, erasing and adding a key; refused rows come when readers have left. */
+/* Put or erase a key. A refused put is repeated until readers have left. */
 static void race_write(struct race *race, uint64_t random)
 {
     const struct hps_store_ops *ops = race->store->ops;
@@ -389,7 +391,7 @@ static void race_run(uint32_t row_bytes)
     ops->close(race.store);
 }
 
-static void test_table_when_small_and_readers_come_and_go_then_never_refused_for_long(void **state)
+static void test_table_when_small_with_changing_readers_then_never_refused_for_long(void **state)
 {
     (void)state;
     race_run(2);
@@ -399,13 +401,15 @@ static void test_table_when_small_and_readers_come_and_go_then_never_refused_for
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keys_when_they_come_and_go_under_a_reader_then_index_stays_small),
-        cmocka_unit_test(test_keys_when_few_come_and_go_under_a_reader_then_never_refused),
-        cmocka_unit_test(test_slot_when_its_key_came_again_then_waits_for_the_readers_of_the_last),
-        cmocka_unit_test(test_index_when_other_keys_come_and_go_under_a_reader_then_shrinks_again),
-        cmocka_unit_test(test_rows_when_a_reader_stays_then_bounded_and_given_back),
-        cmocka_unit_test(test_rows_when_most_keys_go_then_the_others_move_and_memory_comes_back),
-        cmocka_unit_test(test_table_when_small_and_readers_come_and_go_then_never_refused_for_long),
+        cmocka_unit_test(test_keys_when_replaced_under_a_reader_then_index_stays_small),
+        cmocka_unit_test(test_keys_when_a_few_are_replaced_under_a_reader_then_never_refused),
+        cmocka_unit_test(test_slot_when_its_key_was_added_again_then_waits_for_the_last_readers),
+        cmocka_unit_test(
+            test_index_when_new_keys_replace_old_ones_under_a_reader_then_shrinks_again),
+        cmocka_unit_test(test_rows_when_a_reader_stays_then_bounded_and_released),
+        cmocka_unit_test(
+            test_rows_when_most_keys_are_erased_then_the_rest_move_and_memory_is_released),
+        cmocka_unit_test(test_table_when_small_with_changing_readers_then_never_refused_for_long),
     };
     return cmocka_run_group_tests_name("host_memory", tests, NULL, NULL);
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bags that are added in the host map: whatever their sizes, where they straddle blocks of keys,
- * which keys are missing, beside writers, and what it does to eviction. What a bag comes to is
- * compared with the sum of its rows, one call for each key.
+ * Bags that are pooled in the host map: any sizes, bags across blocks of keys, missing keys,
+ * concurrent writers, and eviction. Each bag is compared with a sum that is computed key by key.
  */
 // clang-format off
 #include <stdarg.h>
@@ -31,7 +30,7 @@ struct fixture {
     struct hps_store *store;
     struct hps_space *space;
     struct hps_table table;
-    uint8_t *rows; /* [N_ROWS][row_bytes] as they are stored; of the key key_of(i) */
+    uint8_t *rows; /* [N_ROWS][row_bytes] as stored; row i belongs to key_of(i) */
 };
 
 static hps_key key_of(uint32_t i)
@@ -77,14 +76,14 @@ static void close_map(struct fixture *f)
     hps_free(f->rows);
 }
 
-/* ---- what is asked --------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
-/* Bags, and which row each key is of; N_ROWS and above: of none. */
+/* Bags, and the row number of each key; N_ROWS and above: no row. */
 struct asked {
     uint32_t ids[N_KEYS_MAX];
     uint32_t offsets[2048];
     uint32_t n_bags;
-    uint8_t keys[N_KEYS_MAX * 8 + 3]; /* from the third byte on: at no good address */
+    uint8_t keys[N_KEYS_MAX * 8 + 3]; /* from the third byte on, unaligned */
     uint8_t weights[N_KEYS_MAX * 4 + 1];
     bool weighted;
 };
@@ -111,7 +110,7 @@ static void bag_push(struct asked *asked, uint32_t n, uint64_t seed, bool lacks_
     asked->offsets[asked->n_bags] = begin + n;
 }
 
-/* Sizes of all kinds; one bag in `lacks` (0: none) has a key of no row. */
+/* Make bags of many sizes. One bag in `lacks` (0: none) has a key without a row. */
 static struct asked *ask_mixed(uint32_t n_bags, uint32_t lacks, bool weighted)
 {
     static const uint32_t sizes[] = {1, 0, 3, 32, 0, 0, 255, 1, 256, 257, 2, 40, 700, 5, 1, 33};
@@ -133,7 +132,7 @@ static bool bag_is_whole(const struct asked *asked, uint32_t bag)
     return whole;
 }
 
-/* The slow way. */
+/* Compute a bag key by key. */
 static void bag_expect(const struct fixture *f, const struct asked *asked, uint32_t bag,
                        enum hps_pooling pooling, enum hps_dtype to, uint8_t *out)
 {
@@ -213,7 +212,7 @@ static void check_all(const struct fixture *f, const struct asked *asked, enum h
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void test_bags_when_of_any_type_and_pooling_then_as_key_by_key(void **state)
+static void test_bags_when_of_any_type_and_pooling_then_equal_to_key_by_key(void **state)
 {
     (void)state;
     static const uint32_t dims[] = {1, 7, 16, 131};
@@ -235,7 +234,7 @@ static void test_bags_when_of_any_type_and_pooling_then_as_key_by_key(void **sta
     }
 }
 
-static void test_bag_when_of_100000_keys_then_added_beside_small_ones(void **state)
+static void test_bag_when_of_100000_keys_then_pooled_together_with_small_ones(void **state)
 {
     (void)state;
     struct fixture f;
@@ -245,7 +244,7 @@ static void test_bag_when_of_100000_keys_then_added_beside_small_ones(void **sta
     bag_push(asked, LARGE_KEYS, 2, false);
     bag_push(asked, 0, 3, false);
     bag_push(asked, 5, 4, true);
-    bag_push(asked, 700, 600, true); /* lacks its 601st: not before the third block is it known */
+    bag_push(asked, 700, 600, true); /* lacks its 601st key, in the third block */
     bag_push(asked, 7, 6, false);
     check_all(&f, asked, HPS_POOLING_MEAN, HPS_DTYPE_FP32, 0);
     hps_free(asked);
@@ -283,7 +282,7 @@ static void *piece_run(void *ctx)
     return NULL;
 }
 
-static void test_bags_when_pieces_by_several_threads_then_all_answered(void **state)
+static void test_bags_when_pooled_by_several_threads_then_all_are_complete(void **state)
 {
     (void)state;
     enum { N_PIECES = 4, N_BAGS = 32 * N_PIECES - 9 };
@@ -308,7 +307,7 @@ static void test_bags_when_pieces_by_several_threads_then_all_answered(void **st
     close_map(&f);
 }
 
-static void test_bags_when_the_deadline_is_past_then_none_is_said_to_be_answered(void **state)
+static void test_bags_when_the_deadline_is_past_then_none_is_marked_complete(void **state)
 {
     (void)state;
     struct fixture f;
@@ -333,7 +332,7 @@ static bool is_third_look(const void *ctx)
     return ++*n_looks == 3;
 }
 
-static void test_bag_of_100000_keys_when_nobody_wants_it_then_it_ends_within(void **state)
+static void test_bag_of_100000_keys_when_cancelled_then_pooling_stops_within_it(void **state)
 {
     (void)state;
     struct fixture f;
@@ -364,9 +363,9 @@ static unsigned heat_of(struct fixture *f, uint32_t id)
     return hps_host_heat(hps_host_index_find(&host->index, key_of(id)));
 }
 
-/* A key counts once for each time that it is added. One of a bag that lacks another is looked up
- * after this, and counts then. */
-static void test_bags_when_finds_are_noted_then_of_those_keys_that_were_added(void **state)
+/* Each pooled key counts as used once. Keys of a bag that lacks a key are looked up later, and
+ * count then. */
+static void test_bags_when_uses_are_noted_then_only_of_pooled_keys(void **state)
 {
     (void)state;
     struct fixture f;
@@ -401,7 +400,7 @@ static void test_bags_when_finds_are_noted_then_of_those_keys_that_were_added(vo
     close_map(&f);
 }
 
-/* ---- beside writers -------------------------------------------------------------------------- */
+/* ---- concurrent writers ---------------------------------------------------------------------- */
 
 struct writer {
     struct fixture *f;
@@ -419,7 +418,7 @@ static void write_row(struct writer *writer, hps_key key, const uint8_t *row)
     writer->status = status != HPS_OK ? status : writer->status;
 }
 
-/* Rows of one value throughout, keys that come and go, and an index that grows. */
+/* Write rows with one value in all columns, add and erase keys, and make the index grow. */
 static void *write_rows(void *ctx)
 {
     struct writer *writer = ctx;
@@ -440,8 +439,8 @@ static void *write_rows(void *ctx)
     return NULL;
 }
 
-/* Rows are of one value each, so the sum of rows that are not torn is, too. */
-static void test_bags_when_rows_change_meanwhile_then_none_is_torn(void **state)
+/* All columns of a row have one value, so the sum of rows has one value unless a row is torn. */
+static void test_bags_when_rows_change_concurrently_then_none_is_torn(void **state)
 {
     (void)state;
     enum { ROUNDS = HPS_TEST_WORK(200) };
@@ -480,14 +479,14 @@ static void test_bags_when_rows_change_meanwhile_then_none_is_torn(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bags_when_of_any_type_and_pooling_then_as_key_by_key),
-        cmocka_unit_test(test_bag_when_of_100000_keys_then_added_beside_small_ones),
+        cmocka_unit_test(test_bags_when_of_any_type_and_pooling_then_equal_to_key_by_key),
+        cmocka_unit_test(test_bag_when_of_100000_keys_then_pooled_together_with_small_ones),
         cmocka_unit_test(test_bags_when_none_or_all_are_empty_then_zeros),
-        cmocka_unit_test(test_bags_when_pieces_by_several_threads_then_all_answered),
-        cmocka_unit_test(test_bags_when_the_deadline_is_past_then_none_is_said_to_be_answered),
-        cmocka_unit_test(test_bag_of_100000_keys_when_nobody_wants_it_then_it_ends_within),
-        cmocka_unit_test(test_bags_when_finds_are_noted_then_of_those_keys_that_were_added),
-        cmocka_unit_test(test_bags_when_rows_change_meanwhile_then_none_is_torn),
+        cmocka_unit_test(test_bags_when_pooled_by_several_threads_then_all_are_complete),
+        cmocka_unit_test(test_bags_when_the_deadline_is_past_then_none_is_marked_complete),
+        cmocka_unit_test(test_bag_of_100000_keys_when_cancelled_then_pooling_stops_within_it),
+        cmocka_unit_test(test_bags_when_uses_are_noted_then_only_of_pooled_keys),
+        cmocka_unit_test(test_bags_when_rows_change_concurrently_then_none_is_torn),
     };
     return cmocka_run_group_tests_name("host_pool", tests, NULL, NULL);
 }

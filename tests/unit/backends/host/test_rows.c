@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows are charged by steps, keep their places, and are used again.
+ * Rows are charged in steps, keep their places, and are reused.
  */
 // clang-format off
 #include <stdarg.h>
@@ -23,7 +23,7 @@ static void open_with(struct hps_host_rows *rows, uint64_t bytes_max, uint32_t r
     assert_int_equal(hps_host_rows_open(rows, &account, row_bytes, 0, 0), HPS_OK);
 }
 
-static void test_rows_when_grown_to_the_budget_then_all_there_and_charged_as_foretold(void **state)
+static void test_rows_when_grown_to_the_budget_then_charged_as_computed(void **state)
 {
     (void)state;
     enum { N = 20000, ROW = 300 };
@@ -56,7 +56,7 @@ static void test_rows_when_grown_to_the_budget_then_all_there_and_charged_as_for
     assert_int_equal(atomic_load(&budget.used_bytes), 0);
 }
 
-static void test_take_when_rows_were_given_back_then_those_first(void **state)
+static void test_take_when_rows_were_released_then_they_are_first(void **state)
 {
     (void)state;
     struct hps_host_rows rows;
@@ -74,7 +74,7 @@ static void test_take_when_rows_were_given_back_then_those_first(void **state)
     hps_host_rows_close(&rows);
 }
 
-/* A row of 128 values in a byte each takes 132 or 136 bytes, and no more. */
+/* A row of 128 one-byte values takes 132 or 136 bytes, without padding. */
 static void test_stride_when_rows_are_narrow_then_little_more_than_their_bytes(void **state)
 {
     (void)state;
@@ -89,7 +89,7 @@ static void test_stride_when_rows_are_narrow_then_little_more_than_their_bytes(v
     }
 }
 
-static void test_bytes_when_beyond_64_bits_then_says_all(void **state)
+static void test_bytes_when_beyond_64_bits_then_the_maximum(void **state)
 {
     (void)state;
     assert_true(hps_host_rows_bytes(512, 0, UINT64_MAX) == UINT64_MAX);
@@ -97,12 +97,12 @@ static void test_bytes_when_beyond_64_bits_then_says_all(void **state)
     assert_int_equal(hps_host_rows_bytes(1 << 20, 0, 3), 3 << 20);
 }
 
-/* Each could have all of the budget, and all together have more addresses than a process has. */
+/* Each table could use the full budget; together they need more addresses than a process has. */
 static void test_rows_when_many_tables_share_a_large_budget_then_all_have_addresses(void **state)
 {
     (void)state;
 #ifdef HPS_TSAN
-    skip(); /* it needs most of the addresses itself */
+    skip(); /* TSan needs most addresses itself */
 #endif
     enum { N_TABLES = 3000, ROW = 64, N_ROWS = 100 << 20 };
     static struct hps_host_rows rows[N_TABLES];
@@ -121,10 +121,9 @@ static void test_rows_when_many_tables_share_a_large_budget_then_all_have_addres
     assert_int_equal(atomic_load(&budget.reserved_bytes), 0);
 }
 
-/* Huge pages come where the last one is little beside the others; a table that was emptied begins
- * small again, and so does what it reports. */
-static void test_huge_bytes_when_rows_grow_and_are_cleared_then_little_more_than_they_take(
-    void **state)
+/* The last huge page must be small compared with all pages. A cleared table starts small again
+ * and reports that. */
+static void test_huge_bytes_when_rows_grow_and_are_cleared_then_little_more_than_rows(void **state)
 {
     (void)state;
     struct hps_host_rows rows;
@@ -146,13 +145,12 @@ static void test_huge_bytes_when_rows_grow_and_are_cleared_then_little_more_than
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows_when_grown_to_the_budget_then_all_there_and_charged_as_foretold),
-        cmocka_unit_test(test_take_when_rows_were_given_back_then_those_first),
+        cmocka_unit_test(test_rows_when_grown_to_the_budget_then_charged_as_computed),
+        cmocka_unit_test(test_take_when_rows_were_released_then_they_are_first),
         cmocka_unit_test(test_rows_when_many_tables_share_a_large_budget_then_all_have_addresses),
-        cmocka_unit_test(
-            test_huge_bytes_when_rows_grow_and_are_cleared_then_little_more_than_they_take),
+        cmocka_unit_test(test_huge_bytes_when_rows_grow_and_are_cleared_then_little_more_than_rows),
         cmocka_unit_test(test_stride_when_rows_are_narrow_then_little_more_than_their_bytes),
-        cmocka_unit_test(test_bytes_when_beyond_64_bits_then_says_all),
+        cmocka_unit_test(test_bytes_when_beyond_64_bits_then_the_maximum),
     };
     return cmocka_run_group_tests_name("host_rows", tests, NULL, NULL);
 }

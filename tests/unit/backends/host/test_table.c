@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Readers, inserters and one updater at once, against a dictionary: no row is torn, none is older
- * than what was published before it was asked for, and none is missing that must be there. Rows
- * carry their key and sequence number in every word.
+ * Concurrent readers, inserters and one updater, compared with a dictionary. No row is torn, or
+ * older than the row published before its lookup, or missing without a reason. Rows have their
+ * key and sequence number in every word.
  */
 // clang-format off
 #include <stdarg.h>
@@ -29,7 +29,7 @@ enum {
 #else
     N_UPDATES = 300000,
 #endif
-    N_EXTRA = 30000, /* keys that come and make the index grow */
+    N_EXTRA = 30000, /* added keys that make the index grow */
     BATCH = 96,
     WORDS = 8,
     ROW = WORDS * 8,
@@ -39,7 +39,7 @@ static const struct hps_call no_limit = {0};
 static const struct hps_table table = {
     .name = "t", .id = 0, .dim = 16, .row_bytes = ROW, .dtype = HPS_DTYPE_FP32, .n_rows = N_KEYS};
 
-/* What a store below would have: sequence number << 1 | the key is there. */
+/* Contents of a store below: sequence number << 1 | the key exists. */
 struct dictionary {
     struct hps_store *store;
     struct hps_space *space;
@@ -49,8 +49,8 @@ struct dictionary {
     atomic_ulong n_found;
     atomic_ulong n_evicted;
     _Atomic(uint64_t) stamps[N_KEYS]; /* odd while the key is updated */
-    _Atomic(uint64_t) begun[N_KEYS];  /* what the updater is making of it */
-    _Atomic(uint64_t) ended[N_KEYS];  /* what it has made of it, in the map too */
+    _Atomic(uint64_t) begun[N_KEYS];  /* the value that the updater writes */
+    _Atomic(uint64_t) ended[N_KEYS];  /* the last value that is also in the map */
 };
 
 static void row_make(uint64_t *row, hps_key key, uint64_t seq)
@@ -79,7 +79,7 @@ static void check(struct dictionary *d, hps_key key, uint64_t before, const uint
 {
     uint64_t after = atomic_load(&d->begun[key]);
     if (row == NULL) {
-        /* a map that has lost rows has said so, before */
+        /* a map that loses rows is marked incomplete before */
         if ((before & 1) != 0 && before == after && !atomic_load(&d->space->incomplete)) {
             bad(d, "missing", key);
         }
@@ -107,7 +107,7 @@ static void *read_rows(void *ctx)
         uint32_t n = 1 + (uint32_t)(random % BATCH);
         for (uint32_t i = 0; i < n; i++) {
             random = hps_mix64(random + i);
-            keys[i] = random % N_KEYS * (random >> 60) / 16; /* some are asked for more often */
+            keys[i] = random % N_KEYS * (random >> 60) / 16; /* some keys are read more often */
             slots[i] = i;
             before[i] = atomic_load(&d->ended[keys[i]]);
         }
@@ -171,7 +171,7 @@ static void *insert_rows(void *ctx)
     return NULL;
 }
 
-/* A row or a delete goes to the store below, then to the map; stamps tell the inserters. */
+/* Write a row or a delete to the store below, then to the map. Stamps inform the inserters. */
 static void update(struct dictionary *d, hps_key key, uint64_t seq, bool there)
 {
     const struct hps_store_ops *ops = d->store->ops;
@@ -200,7 +200,7 @@ static void extra(struct dictionary *d, uint64_t i)
     }
 }
 
-/* All threads have done what the test is about: a processor may have been the updater's alone. */
+/* All threads have done enough work: the updater may have had a CPU for itself. */
 static bool seen_enough(struct dictionary *d)
 {
     return atomic_load(&d->n_found) > 1000 && (!d->evicts || atomic_load(&d->n_evicted) > 1000);
@@ -235,7 +235,7 @@ static void run(struct dictionary *d)
     }
     assert_int_equal(atomic_load(&d->n_bad), 0);
     assert_true(atomic_load(&d->n_found) > 0);
-    /* Quiet again: what the map has is the truth. */
+    /* The threads have ended: the map must have the last rows. */
     for (hps_key key = 0; key < N_KEYS; key++) {
         hps_key k = key;
         uint32_t slot = 0;
@@ -249,7 +249,7 @@ static void run(struct dictionary *d)
     d->store->ops->close(d->store);
 }
 
-static void test_table_when_used_by_all_at_once_then_agrees_with_a_dictionary(void **state)
+static void test_table_when_used_concurrently_then_equal_to_a_dictionary(void **state)
 {
     (void)state;
     struct hps_error error;
@@ -259,8 +259,9 @@ static void test_table_when_used_by_all_at_once_then_agrees_with_a_dictionary(vo
     hps_free(d);
 }
 
-/* A fraction of the keys has room, and most of the extra ones want some: rows go all the time. */
-static void test_table_when_it_evicts_under_all_then_agrees_but_for_what_is_missing(void **state)
+/* A fraction of the keys fits, and most extra keys are inserted, so rows are evicted all the
+ * time. */
+static void test_table_when_it_evicts_concurrently_then_equal_except_missing_rows(void **state)
 {
     (void)state;
     struct hps_error error;
@@ -276,8 +277,8 @@ static void test_table_when_it_evicts_under_all_then_agrees_but_for_what_is_miss
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table_when_used_by_all_at_once_then_agrees_with_a_dictionary),
-        cmocka_unit_test(test_table_when_it_evicts_under_all_then_agrees_but_for_what_is_missing),
+        cmocka_unit_test(test_table_when_used_concurrently_then_equal_to_a_dictionary),
+        cmocka_unit_test(test_table_when_it_evicts_concurrently_then_equal_except_missing_rows),
     };
     return cmocka_run_group_tests_name("host_table", tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Versions and tables in one budget, used by all at once: readers, inserters, an updater, loads
- * that are committed or given up, scans, and switches of what is active. A row is always its key's,
- * the budget is never passed, and the counts agree with what is there.
+ * Versions and tables in one budget, used concurrently: readers, inserters, an updater, loads
+ * that are committed or aborted, scans, and changes of the active version. Each row belongs to
+ * its key, the budget is never exceeded, and counts equal the number of rows.
  */
 // clang-format off
 #include <stdarg.h>
@@ -22,7 +22,7 @@
 #include "base/heap.h"
 
 enum {
-    N_VERSIONS = 3, /* and one more that comes and goes */
+    N_VERSIONS = 3, /* one more is opened and closed repeatedly */
     N_TABLES = 2,
     N_KEYS = 1 << 15,
     BATCH = 96,
@@ -69,7 +69,7 @@ static bool row_whole(const uint8_t *row, unsigned version, const struct hps_tab
     return memcmp(row, wanted, table->row_bytes) == 0;
 }
 
-/* Some keys at the ends of what there is, most in the middle; the low ones are asked for more. */
+/* Some keys at the limits of the range, most in the middle; low keys are more frequent. */
 static hps_key key_of(uint64_t random)
 {
     static const hps_key odd[] = {0, 1, UINT64_MAX, UINT64_C(1) << 63, INT64_MAX, UINT32_MAX};
@@ -196,7 +196,7 @@ static struct hps_space *space_open(struct world *w, unsigned version)
     return space;
 }
 
-/* A version that is loaded, or not, beside all the others. */
+/* Load one more version, successfully or not, while other versions are in use. */
 static void load_one(struct world *w, uint64_t random)
 {
     struct hps_space *space = space_open(w, N_VERSIONS);
@@ -226,13 +226,13 @@ static void check_budget(struct world *w)
     for (unsigned i = 0; i < N_VERSIONS; i++) {
         struct hps_store_usage usage;
         w->ops->space_usage(w->spaces[i], &usage);
-        assert_true(usage.used_bytes <= BUDGET); /* each on its own: the sum is not of one moment */
+        assert_true(usage.used_bytes <= BUDGET); /* one by one: a sum would mix several moments */
         used_bytes += usage.used_bytes;
     }
     assert_true(used_bytes <= N_VERSIONS * (uint64_t)BUDGET);
 }
 
-static void test_versions_when_used_by_all_at_once_then_rows_and_counts_are_right(void **state)
+static void test_versions_when_used_concurrently_then_rows_and_counts_are_right(void **state)
 {
     (void)state;
     static void *(*const works[])(void *) = {read_rows, read_rows, insert_rows, insert_rows,
@@ -252,7 +252,7 @@ static void test_versions_when_used_by_all_at_once_then_rows_and_counts_are_righ
     struct turn turn = {.world = w, .random = 5};
     for (unsigned i = 0; i < N_BATCHES / 10 || atomic_load(&w->n_found) == 0; i++) {
         turn_make(&turn);
-        bool active = i % 4 != 0; /* sometimes none, sometimes more than one */
+        bool active = i % 4 != 0; /* sometimes no version, sometimes several */
         w->ops->limits->space_active(w->spaces[turn.version], active);
         if (i % 8 == 0) {
             load_one(w, turn.random);
@@ -272,7 +272,7 @@ static void test_versions_when_used_by_all_at_once_then_rows_and_counts_are_righ
         assert_int_equal(usage.n_rows, scan(w, w->spaces[i], i));
         w->ops->space_close(w->spaces[i]);
     }
-    w->ops->close(w->store); /* asserts that every byte was given back */
+    w->ops->close(w->store); /* asserts that all bytes were released */
     hps_free(w);
 }
 
@@ -302,7 +302,7 @@ static void *insert_counted(void *ctx)
     return NULL;
 }
 
-static void test_counts_when_many_insert_at_once_then_inserted_less_evicted_is_what_is_there(
+static void test_counts_when_many_insert_concurrently_then_rows_are_inserted_less_evicted(
     void **state)
 {
     (void)state;
@@ -348,9 +348,9 @@ static void test_counts_when_many_insert_at_once_then_inserted_less_evicted_is_w
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_versions_when_used_by_all_at_once_then_rows_and_counts_are_right),
+        cmocka_unit_test(test_versions_when_used_concurrently_then_rows_and_counts_are_right),
         cmocka_unit_test(
-            test_counts_when_many_insert_at_once_then_inserted_less_evicted_is_what_is_there),
+            test_counts_when_many_insert_concurrently_then_rows_are_inserted_less_evicted),
     };
     return cmocka_run_group_tests_name("host_versions", tests, NULL, NULL);
 }

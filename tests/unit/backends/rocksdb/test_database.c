@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whose directory it is, and whether its files are what the database knows of them.
+ * Which directories the store accepts, and whether their files match the database.
  */
 #include "tests/unit/backends/rocksdb/rocksdb_test.h"
 
 #include <rocksdb/c.h>
 
-/* Names, sizes and times of all files below hpsd, summed up. */
+/* Sum of names, sizes and times of all files below hpsd. */
 static uint64_t directory_sum(void)
 {
     uint64_t sum = 0;
@@ -16,7 +16,7 @@ static uint64_t directory_sum(void)
         char name[300];
         struct stat info;
         if (strcmp(entry->d_name, "..") == 0) {
-            continue; /* the lock file is made there */
+            continue; /* its time changes with the lock file */
         }
         (void)snprintf(name, sizeof(name), "hpsd/%s", entry->d_name);
         assert_int_equal(stat(below(name), &info), 0);
@@ -30,7 +30,7 @@ static uint64_t directory_sum(void)
     return sum;
 }
 
-/* Write into the default family as another program would, or a later build. */
+/* Write into the default family like another program or a later build. */
 static void raw_put(const char *path, const char *key, const char *value)
 {
     char *text = NULL;
@@ -58,7 +58,7 @@ static void raw_put(const char *path, const char *key, const char *value)
     rocksdb_options_destroy(options);
 }
 
-/* ---- whose directory it is ------------------------------------------------------------------- */
+/* ---- accepted directories -------------------------------------------------------------------- */
 
 static void test_open_when_format_is_newer_then_refused_and_untouched(void **state)
 {
@@ -74,7 +74,7 @@ static void test_open_when_format_is_newer_then_refused_and_untouched(void **sta
     assert_int_equal(try_open(false, &store), HPS_DATA_LOSS);
 }
 
-/* The format record, as any program reads it; the store is not open. */
+/* The format record, read like any program could. The store must be closed. */
 static char format_of(void)
 {
     char *text = NULL;
@@ -119,7 +119,7 @@ static void test_format_when_rows_are_int8_then_raised_and_stays(void **state)
     assert_int_equal(format_of(), '1');
     space_of_type(HPS_DTYPE_INT8_ROWWISE_F16, 4);
     assert_int_equal(format_of(), '2');
-    space_of_type(HPS_DTYPE_INT8_ROWWISE_F16, 4); /* read again */
+    space_of_type(HPS_DTYPE_INT8_ROWWISE_F16, 4); /* opened again */
     space_of_type(HPS_DTYPE_FP32, 1);
     assert_int_equal(format_of(), '2');
 }
@@ -139,7 +139,7 @@ static void test_open_when_directory_holds_other_files_then_refused(void **state
 {
     (void)state;
     assert_int_equal(mkdir(below("hpsd"), 0700), 0);
-    struct hps_store *store = open_store(); /* an empty directory is taken */
+    struct hps_store *store = open_store(); /* an empty directory is accepted */
     store->ops->close(store);
     hps_tmpdir_remove(&own, "hpsd");
     assert_int_equal(mkdir(below("hpsd"), 0700), 0);
@@ -162,9 +162,9 @@ static void test_open_when_creation_was_cut_short_then_created_again(void **stat
     assert_int_equal(access(below("hpsd.new"), F_OK), -1);
 }
 
-/* ---- its files ------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
-/* Cut the file of rows to `keep` of its bytes in 1000. */
+/* Cut the file of rows to `keep` thousandths of its size. */
 static void cut_files(unsigned keep)
 {
     DIR *listing = opendir(below("hpsd"));
@@ -174,7 +174,7 @@ static void cut_files(unsigned keep)
         struct stat info;
         (void)snprintf(name, sizeof(name), "hpsd/%s", entry->d_name);
         if (strstr(name, ".sst") != NULL && stat(below(name), &info) == 0 &&
-            info.st_size > 100000) { /* the rows, not the database's own */
+            info.st_size > 100000) { /* a file of rows, not of the database itself */
             assert_int_equal(truncate(below(name), info.st_size * (off_t)keep / 1000), 0);
         }
     }

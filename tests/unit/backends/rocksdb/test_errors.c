@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The texts of RocksDB's errors: the RocksDB that is installed is made to say each whose first
- * words we read, and we take it for what it is. A release that words one differently fails here.
+ * Error texts of RocksDB. Each test makes the installed RocksDB return an error that hpsd
+ * recognizes by its first words. A release with different words fails here.
  */
 #include <fcntl.h>
 #include <rocksdb/c.h>
@@ -36,7 +36,7 @@ static int options_teardown(void **state)
     return teardown(state);
 }
 
-/* takes `text`. It begins so, and means that. */
+/* Check the first words of `text` and the status that they mean, and free `text`. */
 static void check_text(char *text, const char *first_words, hps_status meaning)
 {
     assert_non_null(text);
@@ -89,7 +89,7 @@ static void make_rows(void)
     rocksdb_close(db);
 }
 
-/* Leave so many thousandths of the one file of rows. */
+/* Cut the only file of rows to this many thousandths. */
 static void cut_file(unsigned thousandths)
 {
     DIR *listing = opendir(below("hpsd"));
@@ -152,7 +152,7 @@ static void test_text_when_this_process_has_the_database_then_busy(void **state)
     rocksdb_close(db);
 }
 
-/* In the child: no RocksDB, whose threads it has not. */
+/* The child must not call RocksDB, because it lacks RocksDB's threads. */
 static void lock_in_child(const char *path, int ready, int end)
 {
     char byte = 0;
@@ -210,8 +210,8 @@ static void test_text_when_the_disk_fails_then_io(void **state)
     rocksdb_close(db);
 }
 
-/* As lookups read: a batch of keys, with a deadline. */
-static void test_text_when_the_deadline_is_over_then_deadline(void **state)
+/* Reads a batch of keys with a deadline, like a lookup. */
+static void test_text_when_the_deadline_has_passed_then_deadline(void **state)
 {
     (void)state;
     enum { KEYS = 200 };
@@ -248,7 +248,7 @@ static void test_text_when_the_deadline_is_over_then_deadline(void **state)
     rocksdb_close(db);
 }
 
-static void test_text_when_an_argument_is_not_legal_then_internal(void **state)
+static void test_text_when_an_argument_is_invalid_then_internal(void **state)
 {
     (void)state;
     rocksdb_options_set_create_if_missing(options, 0);
@@ -266,15 +266,15 @@ static void test_text_when_a_call_is_not_for_this_database_then_internal(void **
     rocksdb_close(db);
 }
 
-/* The words stand first, or mean nothing: they may be part of a path. */
+/* Words count only at the beginning; later they may be part of a path. */
 static void test_text_when_the_words_come_later_then_io(void **state)
 {
     (void)state;
     assert_int_equal(hps_rocksdb_text_status("IO error: in Corruption: No space left"), HPS_IO);
     assert_int_equal(hps_rocksdb_text_status("IO error: While open: /a/LOCK/b: denied"), HPS_IO);
     assert_int_equal(hps_rocksdb_text_status(""), HPS_IO);
-    /* That of a write that waited for a compaction, which met a full disk (test_fault_rocksdb.c,
-     * where it depends on who comes first). */
+    /* The error of a write that waited for a compaction on a full disk. In test_fault_rocksdb.c,
+     * it depends on timing. */
     assert_int_equal(hps_rocksdb_text_status("Result incomplete: IO error: No space left on "
                                              "device: While appending to file: 000705.sst"),
                      HPS_EXHAUSTED);
@@ -292,8 +292,8 @@ int main(void)
         T(test_text_when_another_process_has_the_database_then_busy),
         T(test_text_when_the_disk_is_full_then_exhausted),
         T(test_text_when_the_disk_fails_then_io),
-        T(test_text_when_the_deadline_is_over_then_deadline),
-        T(test_text_when_an_argument_is_not_legal_then_internal),
+        T(test_text_when_the_deadline_has_passed_then_deadline),
+        T(test_text_when_an_argument_is_invalid_then_internal),
         T(test_text_when_a_call_is_not_for_this_database_then_internal),
         T(test_text_when_the_words_come_later_then_io),
     };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The listener: what RocksDB says of its health arrives with its numbers, and so does the end of an
- * error. Against RocksDB as it is installed.
+ * The listener reports RocksDB's health events with their numbers, and the end of an error. Uses
+ * the installed RocksDB.
  */
 #include <pthread.h>
 #include <rocksdb/c.h>
@@ -12,7 +12,7 @@
 
 enum { EVENTS_MAX = 64 };
 
-/* A database and what was told of it. */
+/* A database and the events that it reported. */
 struct rig {
     rocksdb_options_t *options;
     rocksdb_t *db;
@@ -40,7 +40,7 @@ static void record_event(void *ctx, const struct hps_rocksdb_event *event)
     pthread_mutex_unlock(&rig->lock);
 }
 
-/* Wait for the first event of that kind; where it is. */
+/* Wait for the first event of this kind. Returns its index. */
 static unsigned wait_for(struct rig *rig, enum hps_rocksdb_event_kind kind)
 {
     unsigned i = 0;
@@ -109,7 +109,7 @@ static void rig_close(struct rig *rig)
     pthread_mutex_destroy(&rig->lock);
 }
 
-/* Was the row of `key` taken? */
+/* Returns whether the row of `key` was written. */
 static bool write_row(struct rig *rig, rocksdb_column_family_handle_t *family, uint32_t key)
 {
     char *text = NULL;
@@ -127,7 +127,7 @@ static bool write_row(struct rig *rig, rocksdb_column_family_handle_t *family, u
     return taken;
 }
 
-static void test_error_when_the_disk_is_full_under_the_wal_then_it_is_told_and_so_is_its_end(
+static void test_error_when_the_disk_is_full_under_the_wal_then_begin_and_end_are_reported(
     void **state)
 {
     (void)state;
@@ -150,8 +150,7 @@ static void test_error_when_the_disk_is_full_under_the_wal_then_it_is_told_and_s
     rig_close(&rig);
 }
 
-static void test_error_when_the_wal_cannot_be_written_then_its_severity_says_that_it_stays(
-    void **state)
+static void test_error_when_the_wal_cannot_be_written_then_reported_as_permanent(void **state)
 {
     (void)state;
     struct rig rig;
@@ -169,8 +168,8 @@ static void test_error_when_the_wal_cannot_be_written_then_its_severity_says_tha
     rig_close(&rig);
 }
 
-/* Two files of the same keys, both damaged, are merged. */
-static void test_error_when_a_compaction_meets_damage_then_its_family_is_told(void **state)
+/* A compaction merges two damaged files with the same keys. */
+static void test_error_when_a_compaction_finds_damage_then_its_family_is_reported(void **state)
 {
     (void)state;
     struct rig rig;
@@ -213,7 +212,8 @@ static void test_listener_when_none_is_offered_then_none_is_made(void **state)
     assert_false(made); /* the offer has ended */
 }
 
-/* Options are written beside the database; those that name a listener would not be read back. */
+/* RocksDB stores its options in the database directory. Options that name a listener could not
+ * be read again. */
 static void test_listener_when_the_database_is_open_then_its_options_do_not_name_it(void **state)
 {
     (void)state;
@@ -240,9 +240,9 @@ int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_error_when_the_disk_is_full_under_the_wal_then_it_is_told_and_so_is_its_end),
-        T(test_error_when_the_wal_cannot_be_written_then_its_severity_says_that_it_stays),
-        T(test_error_when_a_compaction_meets_damage_then_its_family_is_told),
+        T(test_error_when_the_disk_is_full_under_the_wal_then_begin_and_end_are_reported),
+        T(test_error_when_the_wal_cannot_be_written_then_reported_as_permanent),
+        T(test_error_when_a_compaction_finds_damage_then_its_family_is_reported),
         T(test_listener_when_none_is_offered_then_none_is_made),
         T(test_listener_when_the_database_is_open_then_its_options_do_not_name_it),
     };

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * RocksDB's log: old ones do not pile up.
+ * RocksDB's write-ahead log: old logs do not accumulate.
  */
 #include "backends/rocksdb/internal.h"
 #include "backends/store_durable.h"
 #include "tests/unit/backends/rocksdb/rocksdb_test.h"
 
-/* Files in the database whose names end in `suffix`. */
+/* Number of files in the database with this suffix. */
 static unsigned count_files(const char *suffix)
 {
     unsigned n = 0;
@@ -20,7 +20,7 @@ static unsigned count_files(const char *suffix)
     return n;
 }
 
-static void test_open_when_again_and_again_then_logs_do_not_pile_up(void **state)
+static void test_open_when_repeated_then_logs_do_not_accumulate(void **state)
 {
     (void)state;
     struct hps_store *store = open_store();
@@ -43,8 +43,9 @@ static void test_open_when_again_and_again_then_logs_do_not_pile_up(void **state
     store->ops->close(store);
 }
 
-/* The listener is called before RocksDB refuses writes: what is taken in between proves nothing. */
-static void test_error_when_it_lasts_then_no_write_that_is_taken_ends_it(void **state)
+/* RocksDB calls the listener before it refuses writes, so a successful write in between proves
+ * nothing. */
+static void test_error_when_it_is_permanent_then_a_successful_write_does_not_end_it(void **state)
 {
     (void)state;
     struct hps_store *store = open_store();
@@ -67,10 +68,11 @@ static void test_error_when_it_lasts_then_no_write_that_is_taken_ends_it(void **
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_open_when_again_and_again_then_logs_do_not_pile_up,
-                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(test_open_when_repeated_then_logs_do_not_accumulate, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(
-            test_error_when_it_lasts_then_no_write_that_is_taken_ends_it, setup, teardown),
+            test_error_when_it_is_permanent_then_a_successful_write_does_not_end_it, setup,
+            teardown),
     };
     return cmocka_run_group_tests_name("rocksdb_wal", tests, NULL, NULL);
 }

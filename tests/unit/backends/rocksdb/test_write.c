@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes: batches of a process that is killed at any moment, and a disk that fills up, by the store
- * itself and by others. The program runs itself to be the process that is killed.
+ * Writes: batches of a process that is killed at any moment, and a full disk, filled by the
+ * store or by other files. The test program runs itself as the process to kill.
  */
 #include "tests/unit/backends/rocksdb/rocksdb_test.h"
 
@@ -40,7 +40,8 @@ static uint64_t position(struct hps_space *space)
     return seq;
 }
 
-/* Batch number seq: all keys of one table get rows of seq, those of the other come and go. */
+/* Apply batch number seq. All keys of one table get rows of seq; rows of the other table are put
+ * and deleted in turn. */
 static hps_status apply_batch(struct hps_space *space, uint64_t seq)
 {
     static hps_key keys[KILL_KEYS];
@@ -60,7 +61,7 @@ static hps_status apply_batch(struct hps_space *space, uint64_t seq)
     return space->store->ops->durable->apply(space, &no_limit, writes, 2, &record, 1, &error);
 }
 
-/* What the child does: apply batches for ever, and say a byte after each. */
+/* Main function of the child: apply batches until killed, and write a byte after each. */
 static int apply_for_ever(const char *path, const char *wal_sync_ms)
 {
     (void)snprintf(dir, HPS_TMPDIR_PATH_MAX, "%s", path);
@@ -76,7 +77,7 @@ static int apply_for_ever(const char *path, const char *wal_sync_ms)
     return 1;
 }
 
-/* Kill a child after so many batches, and wherever it then is. */
+/* Kill a child at any moment after this many batches. */
 static void kill_after(unsigned n_batches, char *wal_sync_ms)
 {
     char self[] = "/proc/self/exe";
@@ -102,7 +103,7 @@ static void kill_after(unsigned n_batches, char *wal_sync_ms)
     close(pipe_fds[0]);
 }
 
-/* Every row of both tables is that of the position. */
+/* All rows of both tables belong to this position. */
 static void check_position(struct hps_space *space, uint64_t seq)
 {
     static uint8_t rows[KILL_KEYS * ROW_BYTES];
@@ -121,7 +122,7 @@ static void check_position(struct hps_space *space, uint64_t seq)
             uint64_t found = 0;
             memcpy(&found, row, t == 0 ? 8 : 1);
             assert_true(found == (t == 0 ? seq : (seq & 0xff)));
-            assert_memory_equal(row, row + 8, kill_tables[t].row_bytes - 8); /* of one piece */
+            assert_memory_equal(row, row + 8, kill_tables[t].row_bytes - 8); /* not torn */
         }
     }
 }
@@ -141,7 +142,7 @@ static void test_apply_when_killed_at_any_moment_then_rows_and_position_agree(vo
         struct hps_space *space = kill_space(store);
         assert_non_null(space);
         uint64_t after = position(space);
-        assert_true(after >= seq + n_batches); /* what was said to be written is there */
+        assert_true(after >= seq + n_batches); /* acknowledged batches are stored */
         seq = after;
         check_position(space, seq);
         store->ops->space_close(space);
@@ -178,7 +179,7 @@ static hps_status fill_by_put(struct hps_space *space)
     return status;
 }
 
-static void test_writes_when_disk_fills_up_then_exhausted_and_serving_goes_on(void **state)
+static void test_writes_when_disk_fills_up_then_exhausted_and_reads_continue(void **state)
 {
     (void)state;
     if (mount("tmpfs", dir, "tmpfs", 0, "size=96m") != 0) {
@@ -192,27 +193,29 @@ static void test_writes_when_disk_fills_up_then_exhausted_and_serving_goes_on(vo
                      HPS_EXHAUSTED);
     assert_non_null(strstr(error.text, "needed"));
     assert_int_equal(fill_by_load(space), HPS_EXHAUSTED);
-    assert_true(store->ops->durable->bytes_free(store) > 60 << 20); /* the aborted load is gone */
+    assert_true(store->ops->durable->bytes_free(store) >
+                60 << 20); /* the load's files are removed */
     load(space, 1000);
     assert_int_equal(fill_by_put(space), HPS_EXHAUSTED);
     assert_true(has(space, 999));
     hps_status status = HPS_OK;
-    for (hps_key key = 0; key < 10000 && status == HPS_OK; key++) { /* what a batch left over */
+    for (hps_key key = 0; key < 10000 && status == HPS_OK;
+         key++) { /* use the space that a batch left */
         status = put(space, key);
     }
     assert_int_equal(status, HPS_EXHAUSTED);
     assert_int_equal(store->ops->durable->record_put(store, "k", 1, "v", 1, &error), HPS_OK);
     assert_int_equal(store->ops->space_drop(space, &error), HPS_OK);
     store->ops->close(store);
-    store = open_store(); /* and it opens again */
+    store = open_store(); /* a restart works */
     store->ops->close(store);
 }
 
-/* RocksDB removes files when whoever still has them, a flush say, has ended. */
+/* RocksDB removes a file after its last user, for example a flush, has ended. */
 static void wait_for_capacity(struct hps_store *store, uint64_t bytes)
 {
     uint64_t give_up_us = hps_clock_us() + 60 * 1000 * 1000;
-    char ballast[sizeof(own.path) + 32]; /* takes some of it again */
+    char ballast[sizeof(own.path) + 32]; /* uses some of the capacity again */
     struct stat info;
 
     (void)snprintf(ballast, sizeof(ballast), "%s/hpsd.ballast", dir);
@@ -224,9 +227,10 @@ static void wait_for_capacity(struct hps_store *store, uint64_t bytes)
     }
 }
 
-/* What was in memory when the disk filled up is written out by and by, or fails to be: neither may
- * end the process, and nothing that was acknowledged may be lost. */
-static void test_writes_when_others_fill_the_disk_then_serving_and_unloading_go_on(void **state)
+/* Rows that are in memory when the disk fills up are flushed later, or their flush fails.
+ * Neither may end the process or lose acknowledged rows. */
+static void test_writes_when_other_files_fill_the_disk_then_reads_and_unloading_continue(
+    void **state)
 {
     (void)state;
     if (mount("tmpfs", dir, "tmpfs", 0, "size=96m") != 0) {
@@ -256,7 +260,7 @@ static void test_writes_when_others_fill_the_disk_then_serving_and_unloading_go_
     store->ops->bulk->abort(rows);
     store->ops->space_close(other);
     store->ops->space_close(space);
-    fill_from_outside(); /* what the load gave back, too */
+    fill_from_outside(); /* also the space that the load released */
     store->ops->close(store);
     store = open_store(); /* a restart works, too */
     space = open_space(store);
@@ -267,7 +271,7 @@ static void test_writes_when_others_fill_the_disk_then_serving_and_unloading_go_
     assert_int_equal(store->ops->durable->record_delete(store, "k", 1, &error), HPS_OK);
     assert_int_equal(store->ops->space_drop(other, &error), HPS_OK);
     assert_int_equal(store->ops->space_drop(space, &error), HPS_OK);
-    wait_for_capacity(store, 4 << 20); /* the rows gave their room back */
+    wait_for_capacity(store, 4 << 20); /* the space of the rows is free again */
     store->ops->close(store);
     store = open_store();
     space = open_space(store);
@@ -285,9 +289,9 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(
             test_apply_when_killed_at_any_moment_then_rows_and_position_agree, setup, teardown),
         cmocka_unit_test_setup_teardown(
-            test_writes_when_disk_fills_up_then_exhausted_and_serving_goes_on, setup, teardown),
+            test_writes_when_disk_fills_up_then_exhausted_and_reads_continue, setup, teardown),
         cmocka_unit_test_setup_teardown(
-            test_writes_when_others_fill_the_disk_then_serving_and_unloading_go_on, setup,
+            test_writes_when_other_files_fill_the_disk_then_reads_and_unloading_continue, setup,
             teardown),
     };
     return cmocka_run_group_tests_name("rocksdb_write", tests, NULL, NULL);
