@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names behind the text of an error: as many as have room. Models, which depend on who asks, are
- * tested by test_model.py.
+ * Names appended to an error text, as many as fit. test_model.py tests names of models, which
+ * depend on the client.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include "base/heap.h"
 #include "server/lookup/known.h"
 
-/* Of tables "PREFIX0", "PREFIX1", ...; with a place that none of them has before the last one. */
+/* A version with tables "PREFIX0", "PREFIX1", ... The place before the last one has no table. */
 static struct hps_version *version_of(const char *prefix, uint32_t n)
 {
     char name[200];
@@ -24,13 +24,13 @@ static struct hps_version *version_of(const char *prefix, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         snprintf(name, sizeof(name), "%s%u", prefix, i);
         version->tables[i].name = hps_strdup(name);
-        places[i] = i + 1 == n ? n : n - 2 - i; /* another order than that of the tables */
+        places[i] = i + 1 == n ? n : n - 2 - i; /* not the order of the tables */
     }
     assert_int_equal(hps_version_set_places(version, places, n + 1), HPS_OK);
     return version;
 }
 
-static void test_tables_when_they_have_room_then_all_in_the_order_of_the_model(void **state)
+static void test_tables_when_all_names_fit_then_all_in_the_order_of_the_model(void **state)
 {
     (void)state;
     struct hps_error err;
@@ -42,7 +42,7 @@ static void test_tables_when_they_have_room_then_all_in_the_order_of_the_model(v
     hps_version_free(version);
 }
 
-static void test_tables_when_they_have_no_room_then_the_first_ones(void **state)
+static void test_tables_when_not_all_names_fit_then_the_first_ones(void **state)
 {
     (void)state;
     struct hps_error err;
@@ -56,7 +56,7 @@ static void test_tables_when_they_have_no_room_then_the_first_ones(void **state)
     hps_version_free(version);
 }
 
-static void test_tables_when_there_are_none_then_nothing_is_added(void **state)
+static void test_tables_when_the_version_has_none_then_no_text_is_added(void **state)
 {
     (void)state;
     struct hps_error err;
@@ -71,9 +71,9 @@ static void test_tables_when_there_are_none_then_nothing_is_added(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tables_when_they_have_room_then_all_in_the_order_of_the_model),
-        cmocka_unit_test(test_tables_when_they_have_no_room_then_the_first_ones),
-        cmocka_unit_test(test_tables_when_there_are_none_then_nothing_is_added),
+        cmocka_unit_test(test_tables_when_all_names_fit_then_all_in_the_order_of_the_model),
+        cmocka_unit_test(test_tables_when_not_all_names_fit_then_the_first_ones),
+        cmocka_unit_test(test_tables_when_the_version_has_none_then_no_text_is_added),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

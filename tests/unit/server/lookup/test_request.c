@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is legal of a request between two turns of its loop: one that is in order in every phase,
- * and each thing that may be wrong with it. One thread.
+ * Valid states of a request between two iterations of its loop: a valid request in every phase,
+ * and each possible error. One thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,7 +29,7 @@ static void on_timer(void *ctx)
     (void)ctx;
 }
 
-/* The workers and the I/O threads are told apart, and not touched. */
+/* Pointers for the worker pool and the I/O pool: compared, never dereferenced. */
 static struct hps_pool *pool(const struct request_test *t, unsigned i)
 {
     return (struct hps_pool *)((uintptr_t)t + 8 * (i + 1));
@@ -78,7 +78,7 @@ static bool is_on_worker(enum request_phase phase)
     return phase == PHASE_UNPACK || phase == PHASE_WORKER || phase == PHASE_ENCODE;
 }
 
-/* A request in this phase as it should be, without a timer where it need not have one. */
+/* Make a valid request in this phase, with a timer only if the phase needs one. */
 static void make(struct request_test *t, enum request_phase phase)
 {
     static const enum hps_step steps[] = {
@@ -131,7 +131,7 @@ static bool is_sane(const struct request_test *t)
     return !asserted;
 }
 
-static void test_sane_when_a_request_is_in_order_then_in_every_phase_but_loop(void **state)
+static void test_sane_when_a_request_is_valid_then_in_every_phase_but_loop(void **state)
 {
     struct request_test *t = *state;
 
@@ -141,7 +141,7 @@ static void test_sane_when_a_request_is_in_order_then_in_every_phase_but_loop(vo
     }
 }
 
-static void test_sane_when_a_timer_runs_then_only_for_those_that_wait_so_long(void **state)
+static void test_sane_when_a_timer_runs_then_only_in_phases_with_a_timer(void **state)
 {
     struct request_test *t = *state;
 
@@ -159,7 +159,7 @@ static void test_sane_when_a_timer_runs_then_only_for_those_that_wait_so_long(vo
     }
 }
 
-static void test_sane_when_the_call_is_closed_then_only_who_has_the_request_is_awaited(void **state)
+static void test_sane_when_the_call_is_closed_then_only_while_a_thread_has_the_request(void **state)
 {
     struct request_test *t = *state;
 
@@ -195,11 +195,11 @@ static void test_sane_when_a_step_is_not_for_the_phase_then_refused(void **state
     for (enum request_phase phase = PHASE_UNPACK; phase <= PHASE_ENDED; phase++) {
         make(t, phase);
         t->request.lookup_state.step = HPS_STEP_BEGIN;
-        assert_int_equal(is_sane(t), phase == PHASE_IO); /* whose thread may have gone on */
+        assert_int_equal(is_sane(t), phase == PHASE_IO); /* its thread may have moved on */
     }
 }
 
-static void test_sane_when_pin_ticket_or_rows_lack_then_refused(void **state)
+static void test_sane_when_pin_ticket_or_rows_are_missing_then_refused(void **state)
 {
     struct request_test *t = *state;
 
@@ -220,14 +220,14 @@ static void test_sane_when_pin_ticket_or_rows_lack_then_refused(void **state)
     t->request.lookup.block = NULL;
     assert_false(is_sane(t));
     make(t, PHASE_ROOM);
-    t->request.lookup.block = t->block; /* before there is room for it */
+    t->request.lookup.block = t->block; /* before it has memory for the block */
     assert_false(is_sane(t));
     make(t, PHASE_ENDED);
-    t->request.room.key_bytes = 1; /* it does not wait any more */
+    t->request.room.key_bytes = 1; /* it no longer waits */
     assert_false(is_sane(t));
 }
 
-static void test_sane_when_it_is_answered_then_nobody_has_it_and_its_version_has_gone(void **state)
+static void test_sane_when_it_has_replied_then_no_thread_and_no_version_have_it(void **state)
 {
     struct request_test *t = *state;
 
@@ -246,7 +246,7 @@ static void test_sane_when_it_is_answered_then_nobody_has_it_and_its_version_has
     make(t, PHASE_REPLY);
     t->request.reply.pumping = true;
     assert_false(is_sane(t));
-    make(t, PHASE_GPU); /* two lookups at one device */
+    make(t, PHASE_GPU); /* two lookups on one device */
     t->request.gpu.left_version = &t->version;
     assert_false(is_sane(t));
 }
@@ -255,13 +255,13 @@ int main(void)
 {
 #define REQUEST_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
-        REQUEST_TEST(test_sane_when_a_request_is_in_order_then_in_every_phase_but_loop),
-        REQUEST_TEST(test_sane_when_a_timer_runs_then_only_for_those_that_wait_so_long),
-        REQUEST_TEST(test_sane_when_the_call_is_closed_then_only_who_has_the_request_is_awaited),
+        REQUEST_TEST(test_sane_when_a_request_is_valid_then_in_every_phase_but_loop),
+        REQUEST_TEST(test_sane_when_a_timer_runs_then_only_in_phases_with_a_timer),
+        REQUEST_TEST(test_sane_when_the_call_is_closed_then_only_while_a_thread_has_the_request),
         REQUEST_TEST(test_sane_when_a_pool_is_not_that_of_the_phase_then_refused),
         REQUEST_TEST(test_sane_when_a_step_is_not_for_the_phase_then_refused),
-        REQUEST_TEST(test_sane_when_pin_ticket_or_rows_lack_then_refused),
-        REQUEST_TEST(test_sane_when_it_is_answered_then_nobody_has_it_and_its_version_has_gone),
+        REQUEST_TEST(test_sane_when_pin_ticket_or_rows_are_missing_then_refused),
+        REQUEST_TEST(test_sane_when_it_has_replied_then_no_thread_and_no_version_have_it),
     };
     return cmocka_run_group_tests_name("lookup_request", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lookup service: where time goes, streams, devices, and lookups of a unit beside updates.
+ * The lookup service: times of stages, streams, devices, and unit lookups during updates.
  */
 #include "tests/lib/service_rig.h"
 
@@ -17,14 +17,14 @@ static bool is_held(const struct hps_version *version)
 static void come_between(const struct hps_grpc_call *call)
 {
     if (!is_held(call->updated) || call->unheld) {
-        const hps_key key = 5; /* so that no other tier gets its row */
+        const hps_key key = 5; /* changed, so that no other tier inserts its row */
         hps_stamps_begin(call->updated->stamps);
         hps_stamps_mark(call->updated->stamps, 0, &key, 1);
         hps_stamps_end(call->updated->stamps);
     }
 }
 
-/* ---- where the time goes --------------------------------------------------------------------- */
+/* ---- times of stages ------------------------------------------------------------------------- */
 
 static struct hps_slow_request newest(struct service_test *t)
 {
@@ -52,12 +52,12 @@ static void test_times_when_a_store_is_slow_then_each_wait_has_its_name(void **s
         brief_pause();
     }
     run_until_finished(t, 0);
-    hps_clock_advance(400); /* the clients read slowly */
+    hps_clock_advance(400); /* the client reads slowly */
     close_call(t, 0);
     struct hps_slow_request slow = newest(t);
     assert_true(slow.stage_us[HPS_STAGE_ROCKSDB] >= 2000); /* the gate */
     assert_true(slow.stage_us[HPS_STAGE_HOST] >= 30);
-    assert_true(slow.stage_us[HPS_STAGE_WORK] >= 7); /* its row was put above */
+    assert_true(slow.stage_us[HPS_STAGE_WORK] >= 7); /* its row was inserted above */
     assert_true(slow.stage_us[HPS_STAGE_SEND] >= 400);
     run_until_finished(t, 1);
     close_call(t, 1);
@@ -74,7 +74,7 @@ static void test_times_when_the_loop_is_busy_then_that_is_named(void **state)
     hps_clock_fake(hps_clock_us());
     open_with_key(t, FIXTURE_DISK);
     start(t, 0, LOOKUP, "m", "t0", 1);
-    hps_pool_free(t->workers); /* its work is done, and posted to the loop */
+    hps_pool_free(t->workers); /* the work is done and posted to the loop */
     t->workers = NULL;
     hps_clock_advance(3000);
     run_until_finished(t, 0);
@@ -82,7 +82,7 @@ static void test_times_when_the_loop_is_busy_then_that_is_named(void **state)
     assert_int_equal(newest(t).stage_us[HPS_STAGE_LOOP], 3000);
 }
 
-static void test_times_when_there_is_no_room_for_the_reply_then_admission_is_named(void **state)
+static void test_times_when_the_reply_waits_for_memory_then_admission_is_named(void **state)
 {
     struct service_test *t = *state;
 
@@ -113,7 +113,8 @@ static void test_times_when_another_fetches_the_row_then_the_wait_is_named(void 
     open_blocked(t);
     start(t, 1, LOOKUP, "m", "t0", 1);
     unsigned n_looks = atomic_load(&t->calls[1].n_looks);
-    while (atomic_load(&t->calls[1].n_looks) < n_looks + 4) { /* again and again while it waits */
+    while (atomic_load(&t->calls[1].n_looks) <
+           n_looks + 4) { /* it checks repeatedly while it waits */
         brief_pause();
     }
     hps_clock_advance(6000);
@@ -139,11 +140,11 @@ static void test_service_when_streamed_then_sent_as_it_drains(void **state)
         t->keys[i] = i;
     }
     start(t, 0, LOOKUP_STREAM, "m", "t2", TEST_KEYS_MAX);     /* 3.84 MB */
-    assert_true(reply_bytes(t) >= TEST_KEYS_MAX * (64 + 50)); /* and its work */
+    assert_true(reply_bytes(t) >= TEST_KEYS_MAX * (64 + 50)); /* includes memory for its work */
     while (call->n_messages == 0) {
         hps_loop_turn(t->loop, 100000);
     }
-    assert_int_equal(call->n_messages, 3); /* two are just below the mark */
+    assert_int_equal(call->n_messages, 3); /* two messages are just below the limit */
     assert_int_equal(call->code, -1);
     call->queued = 0;
     t->grpc->methods[LOOKUP_STREAM].on_drained(call);
@@ -154,7 +155,7 @@ static void test_service_when_streamed_then_sent_as_it_drains(void **state)
     assert_int_equal(n_rows, TEST_KEYS_MAX);
 }
 
-static void test_service_when_a_stream_is_late_then_no_more_of_it_is_encoded(void **state)
+static void test_service_when_a_stream_is_late_then_encoding_stops(void **state)
 {
     struct service_test *t = *state;
 
@@ -172,9 +173,9 @@ static void test_service_when_a_stream_is_late_then_no_more_of_it_is_encoded(voi
         }
         assert_int_equal(call->n_messages, 3);
         if (i == 0) {
-            hps_clock_advance(50 * 1000 * 1000); /* the call's own timer comes a little later */
+            hps_clock_advance(50 * 1000 * 1000); /* the call's own timer fires later */
         } else {
-            atomic_store(&call->cancelled, true); /* it is over, but for what is queued */
+            atomic_store(&call->cancelled, true); /* ended, except for queued bytes */
         }
         call->queued = 0;
         t->grpc->methods[LOOKUP_STREAM].on_drained(call);
@@ -188,8 +189,8 @@ static void test_service_when_a_stream_is_late_then_no_more_of_it_is_encoded(voi
 
 enum { GPU_KEYS = 8200 }; /* too many for a loop thread */
 
-/* Keys [0, 100) in the gpu, [50, 150) in the host map, all up to GPU_KEYS but each hundredth on the
- * disk. */
+/* The gpu has keys [0, 100), the host map [50, 150), and the disk all below GPU_KEYS except each
+ * hundredth. */
 static void open_gpu_service(struct service_test *t, enum hps_lookup_path path)
 {
     static const bool cached[FIXTURE_TABLES] = {true, false, true};
@@ -234,7 +235,7 @@ static void check_rows(const struct hps_grpc_call *call, const struct service_te
     }
 }
 
-/* Of all messages: keys that the tier is said to have found. */
+/* Sum over all messages: keys that this tier found according to the reply. */
 static uint32_t n_found_by(const struct hps_grpc_call *call, const char *tier)
 {
     uint32_t n = 0;
@@ -264,7 +265,7 @@ static void ask_service(struct service_test *t, unsigned i, unsigned method, uin
     close_call(t, i);
 }
 
-static void test_gpu_when_it_is_first_then_named_in_the_answer(void **state)
+static void test_gpu_when_it_is_first_then_named_in_the_reply(void **state)
 {
     struct service_test *t = *state;
     struct hps_slow_request slow;
@@ -279,7 +280,7 @@ static void test_gpu_when_it_is_first_then_named_in_the_answer(void **state)
     assert_string_equal(t->calls[0].messages[0]->explain->stages[HPS_STAGE_GPU]->name, "gpu");
     assert_int_equal(hps_slowlog_snapshot(t->slowlog, &slow, 1), 1);
     assert_true(slow.stage_us[HPS_STAGE_GPU] > 0);
-    ask_service(t, 1, LOOKUP_STREAM, 150); /* what was found below is there now */
+    ask_service(t, 1, LOOKUP_STREAM, 150); /* rows from below are in the gpu now */
     assert_int_equal(n_found_by(&t->calls[1], "gpu"), 150);
 }
 
@@ -292,7 +293,7 @@ static void test_gpu_when_the_host_is_first_then_it_gets_the_misses(void **state
     assert_int_equal(n_found_by(&t->calls[0], "host"), 100);
     assert_int_equal(n_found_by(&t->calls[0], "gpu"), 50);
     assert_int_equal(n_found_by(&t->calls[0], "rocksdb"), 10);
-    ask_service(t, 1, LOOKUP, 100); /* all in memory: answered without an I/O thread */
+    ask_service(t, 1, LOOKUP, 100); /* all in memory: no I/O thread */
     assert_int_equal(n_found_by(&t->calls[1], "gpu"), 50);
 }
 
@@ -306,7 +307,8 @@ static void test_gpu_when_a_lookup_is_large_then_workers_take_the_steps(void **s
     assert_int_equal(n_found_by(&t->calls[0], "host"), t->path == HPS_LOOKUP_PATH_HOST ? 100 : 50);
 }
 
-static void test_gpu_when_the_client_goes_meanwhile_then_its_memory_stays_until_then(void **state)
+static void test_gpu_when_the_client_disconnects_then_memory_stays_until_the_device_ends(
+    void **state)
 {
     struct service_test *t = *state;
 
@@ -330,8 +332,8 @@ static void test_gpu_when_the_client_goes_meanwhile_then_its_memory_stays_until_
     assert_int_equal(hps_block_pool_bytes(t->gpu.blocks), 0);
 }
 
-/* It hangs: who waits for a time only is answered then, whatever is asked first. */
-static void test_gpu_when_the_wait_is_over_then_answered_and_its_memory_stays(void **state)
+/* The device hangs. A lookup with a limited wait gets its reply then, for both orders of tiers. */
+static void test_gpu_when_the_wait_ends_then_it_replies_and_memory_stays(void **state)
 {
     struct service_test *t = *state;
 
@@ -358,7 +360,7 @@ static void test_gpu_when_the_wait_is_over_then_answered_and_its_memory_stays(vo
     assert_int_equal(hps_block_pool_bytes(t->gpu.blocks), 0);
 }
 
-static void test_gpu_when_it_is_lost_meanwhile_then_answered_from_below(void **state)
+static void test_gpu_when_it_is_lost_during_the_lookup_then_rows_from_below(void **state)
 {
     struct service_test *t = *state;
 
@@ -373,7 +375,7 @@ static void test_gpu_when_it_is_lost_meanwhile_then_answered_from_below(void **s
     assert_int_equal(n_found_by(&t->calls[1], "gpu"), 0);
     close_call(t, 1);
     struct hps_metric *const *errors = t->series.lookup.tier_errors[HPS_TIER_GPU];
-    /* Lost before the batch began, or after. */
+    /* The device was lost before or after the batch began. */
     assert_true(hps_metric_value(errors[HPS_FAULT_UNAVAILABLE]) +
                     hps_metric_value(errors[HPS_FAULT_OTHER]) ==
                 1);
@@ -381,11 +383,11 @@ static void test_gpu_when_it_is_lost_meanwhile_then_answered_from_below(void **s
     assert_int_equal(n_found_by(&t->calls[2], "gpu"), 0);
 }
 
-/* ---- calls that carry many ------------------------------------------------------------------- */
+/* ---- calls with many messages ---------------------------------------------------------------- */
 
 enum { HOUR_US = 3600u * 1000 * 1000 };
 
-/* As hps.v1. */
+/* Decodes like hps.v1. */
 static hps_status plain_decode(const struct hps_grpc_call *call, const uint8_t *data, size_t size,
                                const struct hps_decode_limits *limits, struct hps_arena *arena,
                                struct hps_lookup_request *out_request,
@@ -396,7 +398,7 @@ static hps_status plain_decode(const struct hps_grpc_call *call, const uint8_t *
     return hps_decode_lookup(data, size, limits, arena, out_request, err);
 }
 
-/* With a deadline in the message. */
+/* Decodes a message with a deadline. */
 static hps_status streamed_decode(const struct hps_grpc_call *call, const uint8_t *data,
                                   size_t size, const struct hps_decode_limits *limits,
                                   struct hps_arena *arena, struct hps_lookup_request *out_request,
@@ -439,7 +441,7 @@ static const struct hps_lookup_front streamed = {.decode = streamed_decode,
                                                  .encode = streamed_encode,
                                                  .tell = streamed_tell};
 
-/* Sends a message on call i: keys[0 .. n) of t0. */
+/* Send a message on call i with keys[0 .. n) of t0. */
 static void send_to(struct service_test *t, unsigned i, uint32_t n,
                     const struct hps_lookup_front *front,
                     void (*on_packed)(struct hps_lookup_service *, const struct hps_lookup_front *,
@@ -466,14 +468,14 @@ static void send_to(struct service_test *t, unsigned i, uint32_t n,
     hps_free(bytes);
 }
 
-/* The next message of a stream. */
+/* Send the next message of a stream. */
 static void send_next(struct service_test *t, unsigned i, uint32_t n)
 {
     assert_false(t->calls[i].paused);
     send_to(t, i, n, &streamed, hps_lookup_stream_packed);
 }
 
-/* The client has read all. */
+/* The client has read all messages. */
 static void read_all(struct service_test *t, unsigned i)
 {
     t->calls[i].queued = 0;
@@ -481,7 +483,7 @@ static void read_all(struct service_test *t, unsigned i)
     hps_loop_turn(t->loop, 0);
 }
 
-static void test_many_when_the_call_began_long_ago_then_each_has_its_own_time(void **state)
+static void test_many_when_the_call_began_long_ago_then_each_message_has_its_own_time(void **state)
 {
     struct service_test *t = *state;
     static struct hps_slow_request slow[HPS_SLOWLOG_SIZE];
@@ -507,8 +509,8 @@ static void test_many_when_the_call_began_long_ago_then_each_has_its_own_time(vo
     }
 }
 
-/* What the gpu still has counts, and a call counts one at a time. */
-static void test_many_when_the_gpu_is_left_with_one_then_the_next_waits_for_it(void **state)
+/* A lookup that the gpu still runs counts for its call, which may run one at a time. */
+static void test_many_when_the_gpu_still_runs_one_then_the_next_waits_for_it(void **state)
 {
     struct service_test *t = *state;
     struct hps_grpc_call *call = &t->calls[0];
@@ -572,7 +574,7 @@ static hps_status long_encode(const struct hps_lookup_asked *asked, const struct
 static hps_status long_headers(struct hps_grpc_call *call, const struct hps_encoded *encoded)
 {
     assert_true(encoded->size > 0);
-    call->received_us++; /* a field that the test does not use otherwise */
+    call->received_us++; /* serves as a counter here */
     return HPS_OK;
 }
 
@@ -607,7 +609,7 @@ static void test_encode_when_it_takes_long_then_a_worker_does_it_or_the_call_is_
     hps_loop_turn(t->loop, 0); /* the loop continues */
     assert_int_equal(t->calls[0].code, -1);
     assert_int_equal(t->calls[1].code, -1);
-    assert_int_equal(t->calls[2].code, 8); /* the queue has space for one */
+    assert_int_equal(t->calls[2].code, 8); /* the queue has capacity for one */
     sem_post(&encode_on);
     sem_post(&encode_on);
     for (unsigned i = 0; i < 2; i++) {
@@ -617,13 +619,13 @@ static void test_encode_when_it_takes_long_then_a_worker_does_it_or_the_call_is_
     }
 }
 
-static void test_encode_when_the_client_goes_meanwhile_then_all_is_given_back(void **state)
+static void test_encode_when_the_client_disconnects_then_all_is_released(void **state)
 {
     struct service_test *t = *state;
 
     open_encoding(t);
     assert_int_equal(hps_pool_depth(t->workers), 1);
-    close_call(t, 1); /* withdrawn */
+    close_call(t, 1); /* withdrawn from the queue */
     assert_int_equal(hps_pool_depth(t->workers), 0);
     assert_int_equal(atomic_load(&t->calls[1].refs), 1);
     close_call(t, 0);
@@ -640,14 +642,14 @@ static void open_unit_service(struct service_test *t)
     struct hps_error err;
 
     service_come_between = come_between;
-    hps_pool_free(t->workers); /* one where several can wait for the thread */
+    hps_pool_free(t->workers); /* several lookups can wait for the new thread */
     assert_int_equal(hps_pool_new("work", 1, 8, &t->workers), HPS_OK);
     open_service(t, 1 << 20, 1 << 20);
     assert_int_equal(hps_update_open(&t->fx.version, &err), HPS_OK);
     t->unit = true;
 }
 
-/* One of other keys than those that are asked for, or of key 5. */
+/* Begin a batch of key 5, or of keys that no lookup requests. */
 static void begin_batch(struct service_test *t, bool has_key)
 {
     const hps_key key = 5;
@@ -665,7 +667,7 @@ static void end_batch(struct service_test *t)
     update_turn_end(t->fx.version.updates);
 }
 
-/* A lookup waits for the end of the batch that is under way. */
+/* Run until a lookup holds the updates back. */
 static void run_until_held(struct service_test *t)
 {
     while (!is_held(&t->fx.version)) {
@@ -679,7 +681,7 @@ static bool was_read_again(const struct hps_grpc_call *call)
     return strstr(explain->notes[0], "read again") != NULL;
 }
 
-static void test_unit_when_no_update_comes_then_answered_inline(void **state)
+static void test_unit_when_no_update_comes_then_replies_inline(void **state)
 {
     struct service_test *t = *state;
 
@@ -691,7 +693,7 @@ static void test_unit_when_no_update_comes_then_answered_inline(void **state)
     close_call(t, 0);
 }
 
-static void test_unit_when_a_batch_of_other_keys_is_under_way_then_answered_inline(void **state)
+static void test_unit_when_a_batch_of_other_keys_is_in_flight_then_replies_inline(void **state)
 {
     struct service_test *t = *state;
 
@@ -705,7 +707,7 @@ static void test_unit_when_a_batch_of_other_keys_is_under_way_then_answered_inli
     end_batch(t);
 }
 
-static void test_unit_when_a_batch_of_its_keys_is_under_way_then_answered_after_it(void **state)
+static void test_unit_when_a_batch_of_its_keys_is_in_flight_then_replies_after_it(void **state)
 {
     struct service_test *t = *state;
 
@@ -732,7 +734,7 @@ static void test_unit_when_a_batch_of_its_keys_is_under_way_then_answered_after_
     }
 }
 
-static void test_unit_when_updates_come_again_and_again_then_they_are_held_at_last(void **state)
+static void test_unit_when_updates_keep_coming_then_it_holds_them(void **state)
 {
     struct service_test *t = *state;
 
@@ -791,7 +793,7 @@ static void test_unit_when_a_batch_stays_in_some_tiers_only_then_aborted_with_pu
     run_until_aborted(t, "in some tiers only");
 }
 
-static void test_unit_when_the_batch_is_whole_while_it_waits_then_answered(void **state)
+static void test_unit_when_the_batch_completes_while_it_waits_then_it_replies(void **state)
 {
     struct service_test *t = *state;
 
@@ -801,7 +803,8 @@ static void test_unit_when_the_batch_is_whole_while_it_waits_then_answered(void 
     begin_batch(t, true);
     update_turn_end(t->fx.version.updates);
     start(t, 0, LOOKUP, "m", "t0", 1);
-    while (hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET) < 3) { /* again, and waited */
+    while (hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET) <
+           3) { /* read again, after a wait */
         hps_loop_turn(t->loop, 1000);
         hps_clock_advance(1000);
     }
@@ -814,8 +817,8 @@ static void test_unit_when_the_batch_is_whole_while_it_waits_then_answered(void 
     close_call(t, 0);
 }
 
-/* Other daemons have brought the only copy of the row on: it is read when the own updates are
- * there, too, which nothing holds back meanwhile. */
+/* Other daemons have updated the only copy. The lookup reads it again until this daemon has
+ * applied these updates, too. It does not hold them back. */
 static void test_unit_when_the_only_copy_is_ahead_then_it_waits_for_updates(void **state)
 {
     struct service_test *t = *state;
@@ -846,7 +849,7 @@ static void test_unit_when_the_only_copy_stays_ahead_then_aborted_with_pushback(
     while (hps_fake_calls(disk, HPS_FAKE_GET) < 6) {
         hps_loop_turn(t->loop, 100000);
     }
-    close_call(t, 1); /* waits no longer, wherever it is */
+    close_call(t, 1); /* ends the wait in any step */
     run_until_finished(t, 0);
     assert_int_equal(t->calls[0].code, 10);
     assert_string_equal(t->calls[0].pushback, "100");
@@ -856,9 +859,9 @@ static void test_unit_when_the_only_copy_stays_ahead_then_aborted_with_pushback(
     close_call(t, 0);
 }
 
-/* ---- units, and who waits for whom ----------------------------------------------------------- */
+/* ---- units that wait for threads ------------------------------------------------------------- */
 
-/* The only I/O thread asks a store that hangs, for call i. */
+/* The only I/O thread reads from a store that hangs, for call i. */
 static void block_io(struct service_test *t, unsigned i)
 {
     t->unit = false;
@@ -877,7 +880,7 @@ static void unblock_io(struct service_test *t, unsigned i)
     close_call(t, i);
 }
 
-/* Lookups that need an I/O thread: to be read, to be read again, and while they stand in line. */
+/* Lookups that wait for an I/O thread, to read or to read again, do not hold updates back. */
 static void test_unit_when_no_io_thread_is_free_then_batches_begin(void **state)
 {
     struct service_test *t = *state;
@@ -907,7 +910,7 @@ static void test_unit_when_no_io_thread_is_free_then_batches_begin(void **state)
     }
 }
 
-static void test_unit_when_a_store_hangs_then_the_next_batch_begins_all_the_same(void **state)
+static void test_unit_when_a_store_hangs_then_the_next_batch_still_begins(void **state)
 {
     struct service_test *t = *state;
     struct hps_store *disk = t->fx.stores[FIXTURE_DISK];
@@ -934,7 +937,7 @@ static void test_unit_when_it_finds_no_thread_then_refused_with_pushback(void **
 {
     struct service_test *t = *state;
 
-    hps_pool_free(t->workers); /* one where one can wait for the thread */
+    hps_pool_free(t->workers); /* one lookup can wait for the new thread */
     assert_int_equal(hps_pool_new("work", 1, 1, &t->workers), HPS_OK);
     open_service(t, 1 << 20, 1 << 20);
     struct hps_error err;
@@ -955,7 +958,7 @@ static void test_unit_when_it_finds_no_thread_then_refused_with_pushback(void **
     close_call(t, 1);
 }
 
-static void test_unit_when_the_client_goes_while_a_batch_is_waited_for_then_all_is_given_back(
+static void test_unit_when_the_client_disconnects_while_it_waits_for_a_batch_then_released(
     void **state)
 {
     struct service_test *t = *state;
@@ -965,7 +968,7 @@ static void test_unit_when_the_client_goes_while_a_batch_is_waited_for_then_all_
     begin_batch(t, true);
     start(t, 0, LOOKUP, "m", "t0", 1);
     run_until_held(t);
-    start(t, 1, LOOKUP, "m", "t0", 1); /* behind it, for the only thread */
+    start(t, 1, LOOKUP, "m", "t0", 1); /* waits behind it for the only thread */
     close_call(t, 1);
     assert_int_equal(atomic_load(&t->calls[1].refs), 1);
     close_call(t, 0);
@@ -975,8 +978,7 @@ static void test_unit_when_the_client_goes_while_a_batch_is_waited_for_then_all_
     assert_false(is_held(&t->fx.version));
 }
 
-static void test_unit_when_the_client_goes_before_it_is_read_again_then_all_is_given_back(
-    void **state)
+static void test_unit_when_the_client_disconnects_before_the_reread_then_released(void **state)
 {
     struct service_test *t = *state;
 
@@ -1004,42 +1006,42 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SERVICE_TEST(test_times_when_a_store_is_slow_then_each_wait_has_its_name),
         SERVICE_TEST(test_times_when_the_loop_is_busy_then_that_is_named),
-        SERVICE_TEST(test_times_when_there_is_no_room_for_the_reply_then_admission_is_named),
+        SERVICE_TEST(test_times_when_the_reply_waits_for_memory_then_admission_is_named),
         SERVICE_TEST(test_times_when_another_fetches_the_row_then_the_wait_is_named),
         SERVICE_TEST(test_service_when_streamed_then_sent_as_it_drains),
-        SERVICE_TEST(test_service_when_a_stream_is_late_then_no_more_of_it_is_encoded),
+        SERVICE_TEST(test_service_when_a_stream_is_late_then_encoding_stops),
         SERVICE_TEST(test_encode_when_it_takes_long_then_a_worker_does_it_or_the_call_is_refused),
-        SERVICE_TEST(test_encode_when_the_client_goes_meanwhile_then_all_is_given_back),
-        SERVICE_TEST(test_unit_when_no_update_comes_then_answered_inline),
-        SERVICE_TEST(test_unit_when_a_batch_of_other_keys_is_under_way_then_answered_inline),
-        SERVICE_TEST(test_unit_when_a_batch_of_its_keys_is_under_way_then_answered_after_it),
-        SERVICE_TEST(test_unit_when_updates_come_again_and_again_then_they_are_held_at_last),
+        SERVICE_TEST(test_encode_when_the_client_disconnects_then_all_is_released),
+        SERVICE_TEST(test_unit_when_no_update_comes_then_replies_inline),
+        SERVICE_TEST(test_unit_when_a_batch_of_other_keys_is_in_flight_then_replies_inline),
+        SERVICE_TEST(test_unit_when_a_batch_of_its_keys_is_in_flight_then_replies_after_it),
+        SERVICE_TEST(test_unit_when_updates_keep_coming_then_it_holds_them),
         SERVICE_TEST(test_unit_when_updates_come_for_a_second_then_aborted_with_pushback),
         SERVICE_TEST(test_unit_when_a_batch_stays_in_some_tiers_only_then_aborted_with_pushback),
         SERVICE_TEST(test_unit_when_the_only_copy_is_ahead_then_it_waits_for_updates),
         SERVICE_TEST(test_unit_when_the_only_copy_stays_ahead_then_aborted_with_pushback),
         SERVICE_TEST(test_unit_when_no_io_thread_is_free_then_batches_begin),
-        SERVICE_TEST(test_unit_when_a_store_hangs_then_the_next_batch_begins_all_the_same),
+        SERVICE_TEST(test_unit_when_a_store_hangs_then_the_next_batch_still_begins),
         SERVICE_TEST(test_unit_when_it_finds_no_thread_then_refused_with_pushback),
         SERVICE_TEST(
-            test_unit_when_the_client_goes_while_a_batch_is_waited_for_then_all_is_given_back),
-        SERVICE_TEST(test_unit_when_the_client_goes_before_it_is_read_again_then_all_is_given_back),
-        SERVICE_TEST(test_unit_when_the_batch_is_whole_while_it_waits_then_answered),
-        SERVICE_TEST(test_gpu_when_it_is_first_then_named_in_the_answer),
+            test_unit_when_the_client_disconnects_while_it_waits_for_a_batch_then_released),
+        SERVICE_TEST(test_unit_when_the_client_disconnects_before_the_reread_then_released),
+        SERVICE_TEST(test_unit_when_the_batch_completes_while_it_waits_then_it_replies),
+        SERVICE_TEST(test_gpu_when_it_is_first_then_named_in_the_reply),
         SERVICE_TEST(test_gpu_when_the_host_is_first_then_it_gets_the_misses),
         SERVICE_TEST_ON(test_gpu_when_a_lookup_is_large_then_workers_take_the_steps, gpu_first),
         SERVICE_TEST_ON(test_gpu_when_a_lookup_is_large_then_workers_take_the_steps, host_first),
-        SERVICE_TEST_ON(test_gpu_when_the_client_goes_meanwhile_then_its_memory_stays_until_then,
-                        gpu_first),
-        SERVICE_TEST_ON(test_gpu_when_the_client_goes_meanwhile_then_its_memory_stays_until_then,
-                        host_first),
-        SERVICE_TEST_ON(test_gpu_when_the_wait_is_over_then_answered_and_its_memory_stays,
-                        gpu_first),
-        SERVICE_TEST_ON(test_gpu_when_the_wait_is_over_then_answered_and_its_memory_stays,
-                        host_first),
-        SERVICE_TEST(test_gpu_when_it_is_lost_meanwhile_then_answered_from_below),
-        SERVICE_TEST(test_many_when_the_call_began_long_ago_then_each_has_its_own_time),
-        SERVICE_TEST(test_many_when_the_gpu_is_left_with_one_then_the_next_waits_for_it),
+        SERVICE_TEST_ON(
+            test_gpu_when_the_client_disconnects_then_memory_stays_until_the_device_ends,
+            gpu_first),
+        SERVICE_TEST_ON(
+            test_gpu_when_the_client_disconnects_then_memory_stays_until_the_device_ends,
+            host_first),
+        SERVICE_TEST_ON(test_gpu_when_the_wait_ends_then_it_replies_and_memory_stays, gpu_first),
+        SERVICE_TEST_ON(test_gpu_when_the_wait_ends_then_it_replies_and_memory_stays, host_first),
+        SERVICE_TEST(test_gpu_when_it_is_lost_during_the_lookup_then_rows_from_below),
+        SERVICE_TEST(test_many_when_the_call_began_long_ago_then_each_message_has_its_own_time),
+        SERVICE_TEST(test_many_when_the_gpu_still_runs_one_then_the_next_waits_for_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lookup service: where work runs, who waits for a thread, for memory or for its connection,
- * and that a client that goes away leaves nothing behind.
+ * The lookup service: which threads do its work, calls that wait for a thread, for memory or for
+ * their connection, and clients that disconnect.
  */
 #include "tests/lib/service_rig.h"
 
-/* It is refused for now, and its client is told when to come again. */
+/* The call is refused for now, and the reply has a delay before the retry. */
 static void check_pushed_back(const struct hps_grpc_call *call)
 {
     assert_int_equal(call->code, 8);
     assert_string_equal(call->pushback, "100");
 }
 
-/* Its client may take its time to read of it: as long, nothing of its message is kept. */
+/* Memory that the call keeps of its message. It must be 0 while a slow client reads the reply. */
 static size_t kept_of(const struct hps_grpc_call *call)
 {
     const struct request *request = call->user;
@@ -20,7 +20,7 @@ static size_t kept_of(const struct hps_grpc_call *call)
     return request->arena != NULL ? hps_arena_used(request->arena) : 0;
 }
 
-static void test_service_when_memory_has_the_rows_then_answered_inline(void **state)
+static void test_service_when_memory_has_the_rows_then_replies_inline(void **state)
 {
     struct service_test *t = *state;
     struct hps_slow_request slow;
@@ -28,8 +28,8 @@ static void test_service_when_memory_has_the_rows_then_answered_inline(void **st
     open_with_key(t, FIXTURE_HOST);
     start(t, 0, LOOKUP, "m", "t0", 1);
     check_row(&t->calls[0], t, 5);
-    assert_true(hps_version_idle(&t->fx.version)); /* not held while the client reads */
-    assert_in_range(reply_bytes(t), 8192, 16384);  /* of the reply; the work is done */
+    assert_true(hps_version_idle(&t->fx.version)); /* not pinned while the client reads */
+    assert_in_range(reply_bytes(t), 8192, 16384);  /* of the reply only */
     assert_int_equal(charged(&t->calls[0]), reply_bytes(t));
     assert_int_equal(kept_of(&t->calls[0]), 0);
     assert_string_equal(t->calls[0].messages[0]->explain->stages[0]->name, "decode");
@@ -42,7 +42,7 @@ static void test_service_when_memory_has_the_rows_then_answered_inline(void **st
     assert_int_equal(slow.n_unique, 1);
 }
 
-static void test_usage_when_lookups_end_then_each_counts_where_its_time_went(void **state)
+static void test_usage_when_lookups_end_then_their_times_are_counted_by_stage(void **state)
 {
     struct service_test *t = *state;
     struct hps_usages *usages = hps_usages_new();
@@ -55,7 +55,7 @@ static void test_usage_when_lookups_end_then_each_counts_where_its_time_went(voi
     use_key(t, FIXTURE_HOST, 5);
     start(t, 0, LOOKUP, "m", "t0", 1);
     hps_usage_get(t->fx.version.usage, &sums);
-    assert_int_equal(sums.n_good, 0); /* its client has not taken the answer yet */
+    assert_int_equal(sums.n_good, 0); /* the client has not read the reply yet */
     close_call(t, 0);
     assert_int_equal(hps_slowlog_snapshot(t->slowlog, &slow, 1), 1);
     hps_usage_get(t->fx.version.usage, &sums);
@@ -73,9 +73,9 @@ static void test_usage_when_lookups_end_then_each_counts_where_its_time_went(voi
     assert_int_equal(named_us, slow.duration_us);
     assert_true(sums.last_ms > 0);
 
-    start(t, 1, LOOKUP, "m", "nope", 1);    /* a table that is not there, */
-    start(t, 2, LOOKUP, "m", "t0", 1000);   /* an answer that is too large, */
-    start(t, 3, LOOKUP, "absent", "t0", 1); /* and one that is of no version */
+    start(t, 1, LOOKUP, "m", "nope", 1);    /* an unknown table, */
+    start(t, 2, LOOKUP, "m", "t0", 1000);   /* a reply that is too large, */
+    start(t, 3, LOOKUP, "absent", "t0", 1); /* and an unknown model */
     for (unsigned i = 1; i < CALLS; i++) {
         close_call(t, i);
     }
@@ -86,7 +86,7 @@ static void test_usage_when_lookups_end_then_each_counts_where_its_time_went(voi
     hps_usages_free(usages);
 }
 
-static void test_service_when_the_answer_is_not_taken_then_it_counts_as_cancelled(void **state)
+static void test_service_when_the_client_does_not_read_the_reply_then_cancelled(void **state)
 {
     struct service_test *t = *state;
     struct hps_usages *usages = hps_usages_new();
@@ -109,7 +109,7 @@ static void test_service_when_the_answer_is_not_taken_then_it_counts_as_cancelle
     hps_usages_free(usages);
 }
 
-static void test_service_when_a_store_may_block_then_a_worker_asks_it(void **state)
+static void test_service_when_a_store_may_block_then_a_worker_reads_it(void **state)
 {
     struct service_test *t = *state;
 
@@ -120,7 +120,7 @@ static void test_service_when_a_store_may_block_then_a_worker_asks_it(void **sta
     check_row(&t->calls[0], t, 5);
 }
 
-static void test_service_when_requests_are_wrong_then_status_and_text_say_so(void **state)
+static void test_service_when_requests_are_wrong_then_status_and_text_name_the_cause(void **state)
 {
     struct service_test *t = *state;
 
@@ -138,8 +138,8 @@ static void test_service_when_requests_are_wrong_then_status_and_text_say_so(voi
     assert_true(hps_metric_value(t->series.rejected[HPS_REJECT_REPLY_BYTES]) == 1);
 }
 
-/* The answer is one row of 16 bytes, and what it is made of 1,000. */
-static void test_service_when_a_bag_is_asked_then_its_rows_count_as_the_reply_does(void **state)
+/* The reply is one row of 16 bytes, pooled from 1,000 rows. */
+static void test_service_when_a_bag_is_requested_then_its_rows_count_like_the_reply(void **state)
 {
     struct service_test *t = *state;
 
@@ -167,7 +167,7 @@ static void test_service_when_a_bag_is_asked_then_its_rows_count_as_the_reply_do
     assert_memory_equal(result->rows.data, &sum, sizeof(sum));
 }
 
-static void test_limits_when_set_then_requests_that_come_have_them(void **state)
+static void test_limits_when_set_then_they_apply_to_new_requests(void **state)
 {
     struct service_test *t = *state;
     struct hps_lookup_limits limits = HPS_LOOKUP_LIMITS_DEFAULT;
@@ -178,7 +178,7 @@ static void test_limits_when_set_then_requests_that_come_have_them(void **state)
     start(t, 0, LOOKUP, "m", "t0", 3);
     assert_int_equal(t->calls[0].code, 3);
     assert_non_null(strstr(t->calls[0].text, "limit is 2"));
-    start(t, 1, LOOKUP, "m", "t0", 2); /* its memory is used again below */
+    start(t, 1, LOOKUP, "m", "t0", 2); /* later calls reuse its memory */
     assert_int_equal(t->calls[1].code, -1);
     close_call(t, 0);
     run_until_finished(t, 1);
@@ -201,7 +201,7 @@ static void test_limits_when_set_then_requests_that_come_have_them(void **state)
     assert_non_null(strstr(t->calls[3].text, "queries: 1, limit is 0"));
 }
 
-/* The slow log is answered as strings, which must be UTF-8. */
+/* The slow log is returned as strings, which must be UTF-8. */
 static void test_service_when_a_name_is_not_text_then_the_slow_log_has_text(void **state)
 {
     struct service_test *t = *state;
@@ -216,7 +216,7 @@ static void test_service_when_a_name_is_not_text_then_the_slow_log_has_text(void
     close_call(t, 0);
     assert_int_equal(hps_slowlog_snapshot(t->slowlog, &slow, 1), 1);
     assert_string_equal(slow.model, "a?b?");
-    model[0] = 'm'; /* so that a character of two bytes comes to lie on the end of what is kept */
+    model[0] = 'm'; /* so that a two-byte character crosses the limit of the name */
     for (unsigned i = 1; i + 1 < sizeof(model); i += 2) {
         memcpy(model + i, "\xc3\xbc", 2);
     }
@@ -229,7 +229,7 @@ static void test_service_when_a_name_is_not_text_then_the_slow_log_has_text(void
     assert_memory_equal(slow.model, model, strlen(slow.model));
 }
 
-static void test_service_when_the_client_goes_then_work_is_dropped(void **state)
+static void test_service_when_the_client_disconnects_then_work_is_dropped(void **state)
 {
     struct service_test *t = *state;
 
@@ -259,8 +259,8 @@ static void test_service_when_workers_are_busy_then_refused_with_pushback(void *
     check_row(&t->calls[1], t, 5);
 }
 
-/* The only I/O thread hangs in a store, as all of them do on a disk that hangs. */
-static void test_wait_when_no_thread_is_free_in_time_then_answered_without_rows(void **state)
+/* The only I/O thread hangs in a store, like all threads on a disk that hangs. */
+static void test_wait_when_no_thread_is_free_in_time_then_default_rows(void **state)
 {
     struct service_test *t = *state;
 
@@ -268,7 +268,7 @@ static void test_wait_when_no_thread_is_free_in_time_then_answered_without_rows(
     t->max_wait_us = 1000;
     start(t, 1, LOOKUP, "m", "t0", 1);
     assert_int_equal(t->calls[1].code, -1);
-    run_until_finished(t, 1); /* behind the gate, for ever */
+    run_until_finished(t, 1); /* the gate stays shut */
     assert_int_equal(t->calls[1].code, 0);
     Hps__V1__TableResult *result = t->calls[1].messages[0]->results[0];
     assert_int_equal(result->defaulted_key_count, 1);
@@ -277,7 +277,7 @@ static void test_wait_when_no_thread_is_free_in_time_then_answered_without_rows(
     close_call(t, 1);
     assert_int_equal(t->calls[0].code, -1);
     start_in_queue(t, 2);
-    start(t, 3, LOOKUP, "m", "t0", 1); /* nor is there room to wait in */
+    start(t, 3, LOOKUP, "m", "t0", 1); /* the queue is full, too */
     assert_int_equal(t->calls[3].code, 0);
     assert_int_equal(t->calls[3].messages[0]->results[0]->defaulted_key_count, 1);
     open_gate(t);
@@ -290,8 +290,8 @@ static void test_wait_when_no_thread_is_free_in_time_then_answered_without_rows(
     assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 2);
 }
 
-/* The loop and the I/O thread both would have it. */
-static void test_wait_when_its_time_ends_as_a_thread_comes_then_answered_once(void **state)
+/* The loop and the I/O thread compete for the request. */
+static void test_wait_when_it_ends_as_a_thread_becomes_free_then_one_reply(void **state)
 {
     enum { N_ROUNDS = 400 };
     struct service_test *t = *state;
@@ -320,14 +320,14 @@ static void test_wait_when_its_time_ends_as_a_thread_comes_then_answered_once(vo
     }
 }
 
-/* What it held is free at once, not when a thread comes to it. */
-static void test_service_when_the_client_goes_before_its_turn_then_all_is_given_back(void **state)
+/* Its memory is released at once, before a thread takes the request. */
+static void test_service_when_the_client_disconnects_in_the_queue_then_all_is_released(void **state)
 {
     struct service_test *t = *state;
 
     open_blocked(t);
     uint64_t bytes = reply_bytes(t);
-    for (unsigned i = 1; i < CALLS; i++) { /* also the room in the queue, which is for one */
+    for (unsigned i = 1; i < CALLS; i++) { /* also its place in the queue, which has one */
         t->max_wait_us = i % 2 == 0 ? 0 : 100 * 1000 * 1000;
         start(t, i, LOOKUP, "m", "t0", 1);
         assert_int_equal(t->calls[i].code, -1);
@@ -342,7 +342,7 @@ static void test_service_when_the_client_goes_before_its_turn_then_all_is_given_
     assert_int_equal(hps_fake_calls(t->fx.stores[FIXTURE_DISK], HPS_FAKE_GET), 1);
 }
 
-/* A worker has asked memory for all of it; then there is no room in front of the I/O threads. */
+/* A worker has read all keys from memory; then the queue of the I/O threads is full. */
 static void test_service_when_a_large_lookup_finds_no_thread_then_refused_with_pushback(
     void **state)
 {
@@ -369,7 +369,7 @@ static void test_service_when_a_large_lookup_finds_no_thread_then_refused_with_p
     run_until_finished(t, 2);
 }
 
-static void test_service_when_replies_fill_memory_then_the_next_waits_for_room(void **state)
+static void test_service_when_replies_fill_memory_then_the_next_waits_for_memory(void **state)
 {
     struct service_test *t = *state;
 
@@ -392,8 +392,8 @@ static void pass(struct service_test *t, uint64_t us)
     hps_loop_turn(t->loop, 0);
 }
 
-/* A wait of 250 ms, in which readers are looked at; slow ones give way in its last half. */
-static void test_service_when_room_does_not_come_then_refused_with_pushback(void **state)
+/* The call waits 250 ms and checks readers. In the second half it closes slow readers. */
+static void test_service_when_no_memory_becomes_free_then_refused_with_pushback(void **state)
 {
     struct service_test *t = *state;
 
@@ -419,8 +419,7 @@ static void test_service_when_room_does_not_come_then_refused_with_pushback(void
 }
 
 /* While a lookup waits, its keys count as request memory. */
-static void test_service_when_its_keys_find_no_memory_to_wait_then_slow_readers_give_way(
-    void **state)
+static void test_service_when_its_keys_find_no_memory_then_slow_readers_are_closed(void **state)
 {
     struct service_test *t = *state;
 
@@ -438,8 +437,7 @@ static void test_service_when_its_keys_find_no_memory_to_wait_then_slow_readers_
     assert_int_equal(hps_limits_used(t->limits, HPS_LIMIT_REQUESTS), CALLS * HPS_CALL_BYTES);
 }
 
-static void test_service_when_its_connection_has_no_room_then_waits_and_is_not_admitted(
-    void **state)
+static void test_service_when_its_connection_is_at_the_limit_then_waits_unadmitted(void **state)
 {
     struct service_test *t = *state;
 
@@ -457,7 +455,8 @@ static void test_service_when_its_connection_has_no_room_then_waits_and_is_not_a
     check_row(&t->calls[2], t, 5);
 }
 
-static void test_service_when_its_connection_gets_no_room_then_refused_with_pushback(void **state)
+static void test_service_when_its_connection_stays_at_the_limit_then_refused_with_pushback(
+    void **state)
 {
     struct service_test *t = *state;
 
@@ -481,25 +480,26 @@ int main(void)
 {
 #define SERVICE_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
-        SERVICE_TEST(test_service_when_memory_has_the_rows_then_answered_inline),
-        SERVICE_TEST(test_usage_when_lookups_end_then_each_counts_where_its_time_went),
-        SERVICE_TEST(test_service_when_the_answer_is_not_taken_then_it_counts_as_cancelled),
-        SERVICE_TEST(test_service_when_a_store_may_block_then_a_worker_asks_it),
-        SERVICE_TEST(test_service_when_requests_are_wrong_then_status_and_text_say_so),
-        SERVICE_TEST(test_service_when_a_bag_is_asked_then_its_rows_count_as_the_reply_does),
-        SERVICE_TEST(test_limits_when_set_then_requests_that_come_have_them),
+        SERVICE_TEST(test_service_when_memory_has_the_rows_then_replies_inline),
+        SERVICE_TEST(test_usage_when_lookups_end_then_their_times_are_counted_by_stage),
+        SERVICE_TEST(test_service_when_the_client_does_not_read_the_reply_then_cancelled),
+        SERVICE_TEST(test_service_when_a_store_may_block_then_a_worker_reads_it),
+        SERVICE_TEST(test_service_when_requests_are_wrong_then_status_and_text_name_the_cause),
+        SERVICE_TEST(test_service_when_a_bag_is_requested_then_its_rows_count_like_the_reply),
+        SERVICE_TEST(test_limits_when_set_then_they_apply_to_new_requests),
         SERVICE_TEST(test_service_when_a_name_is_not_text_then_the_slow_log_has_text),
-        SERVICE_TEST(test_service_when_the_client_goes_then_work_is_dropped),
+        SERVICE_TEST(test_service_when_the_client_disconnects_then_work_is_dropped),
         SERVICE_TEST(test_service_when_workers_are_busy_then_refused_with_pushback),
-        SERVICE_TEST(test_wait_when_no_thread_is_free_in_time_then_answered_without_rows),
-        SERVICE_TEST(test_wait_when_its_time_ends_as_a_thread_comes_then_answered_once),
-        SERVICE_TEST(test_service_when_the_client_goes_before_its_turn_then_all_is_given_back),
+        SERVICE_TEST(test_wait_when_no_thread_is_free_in_time_then_default_rows),
+        SERVICE_TEST(test_wait_when_it_ends_as_a_thread_becomes_free_then_one_reply),
+        SERVICE_TEST(test_service_when_the_client_disconnects_in_the_queue_then_all_is_released),
         SERVICE_TEST(test_service_when_a_large_lookup_finds_no_thread_then_refused_with_pushback),
-        SERVICE_TEST(test_service_when_replies_fill_memory_then_the_next_waits_for_room),
-        SERVICE_TEST(test_service_when_room_does_not_come_then_refused_with_pushback),
-        SERVICE_TEST(test_service_when_its_keys_find_no_memory_to_wait_then_slow_readers_give_way),
-        SERVICE_TEST(test_service_when_its_connection_has_no_room_then_waits_and_is_not_admitted),
-        SERVICE_TEST(test_service_when_its_connection_gets_no_room_then_refused_with_pushback),
+        SERVICE_TEST(test_service_when_replies_fill_memory_then_the_next_waits_for_memory),
+        SERVICE_TEST(test_service_when_no_memory_becomes_free_then_refused_with_pushback),
+        SERVICE_TEST(test_service_when_its_keys_find_no_memory_then_slow_readers_are_closed),
+        SERVICE_TEST(test_service_when_its_connection_is_at_the_limit_then_waits_unadmitted),
+        SERVICE_TEST(
+            test_service_when_its_connection_stays_at_the_limit_then_refused_with_pushback),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Messages of lookups over a real server: which are unpacked on the loop, which by a worker, and
- * what is left of those whose client goes meanwhile. The one worker is held up as long as a test
- * wants, so what is answered meanwhile was done on the loop.
+ * Lookup messages on a real server: which are unpacked on the loop, which by a worker, and the
+ * cleanup after their client disconnects. Tests block the only worker; replies during that time
+ * come from the loop.
  */
 #include <semaphore.h>
 #include <setjmp.h>
@@ -23,14 +23,14 @@
 #include "tests/lib/lookup_fixture.h"
 
 enum {
-    SMALL_BYTES = 4096, /* that are decoded on the loop */
+    SMALL_BYTES = 4096, /* decoded on the loop */
     FEW_KEYS = 10,
     MANY_KEYS = 2000, /* 16 KB */
     VERY_MANY_KEYS = 65000 /* more than a quick task unpacks */,
     QUEUE_MAX = 2,
 };
 
-/* Holds up the worker. */
+/* Blocks the worker. */
 struct holdup {
     struct hps_task task;
     sem_t begun, over;
@@ -119,7 +119,7 @@ static int teardown(void **state)
 {
     struct unpack_test *t = *state;
 
-    sem_post(&t->holdup.over); /* of a test that failed */
+    sem_post(&t->holdup.over); /* a failed test may still block it */
     wire_close(&t->wire);
     RIG_UNTIL(&t->rig, t->rig.n_connections == 0);
     assert_int_equal(rig_request_bytes(&t->rig), 0);
@@ -142,7 +142,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* A request for n_keys keys of which FEW_KEYS are different. */
+/* Make a request for n_keys keys, FEW_KEYS of them distinct. */
 static void make_request(struct unpack_test *t, uint32_t n_keys)
 {
     Hps__V1__TableQuery query = HPS__V1__TABLE_QUERY__INIT;
@@ -174,7 +174,7 @@ static void compress(struct unpack_test *t)
     t->size = size;
 }
 
-/* Send what was made. extra: more headers, NULL-ended */
+/* Send the request. extra: more headers, ends with NULL */
 static uint32_t start_with(struct unpack_test *t, bool compressed, const char *const *extra)
 {
     const uint8_t prefix[5] = {compressed, 0, 0, (uint8_t)(t->size >> 8), (uint8_t)t->size};
@@ -207,7 +207,7 @@ static unsigned n_ended(const struct unpack_test *t)
     return n;
 }
 
-/* What it comes to; the worker goes on. */
+/* Unblock the worker, and wait until a call ends with this code. */
 static void finish(struct unpack_test *t, int code)
 {
     unsigned before = t->rig.n_ended[code];
@@ -236,7 +236,7 @@ static void check_worker(struct unpack_test *t, bool compressed)
     start(t, compressed);
     WIRE_UNTIL(&t->wire, hps_pool_depth(t->workers) == 1);
     assert_int_equal(n_ended(t), 0);
-    assert_true(hps_version_idle(&t->fx.version)); /* not looked at as yet */
+    assert_true(hps_version_idle(&t->fx.version)); /* not unpacked yet */
     assert_int_equal(rig_request_bytes(&t->rig), grpc_call_charged_bytes(t->size));
     finish(t, 0);
     assert_int_equal(rig_request_bytes(&t->rig), 0);
@@ -250,8 +250,7 @@ static void test_message_when_large_then_a_worker_unpacks_it_and_its_bytes_count
     check_worker(t, false);
 }
 
-static void test_message_when_it_says_that_it_inflates_to_much_then_a_worker_unpacks_it(
-    void **state)
+static void test_message_when_its_trailer_names_a_large_size_then_a_worker_unpacks_it(void **state)
 {
     struct unpack_test *t = *state;
 
@@ -261,8 +260,8 @@ static void test_message_when_it_says_that_it_inflates_to_much_then_a_worker_unp
     check_worker(t, true);
 }
 
-/* It is told apart when as much has come out, and found out at its end. */
-static void test_message_when_it_lies_about_its_size_then_a_worker_finds_out(void **state)
+/* The loop stops after SMALL_BYTES of output. A worker finds the wrong size at the end. */
+static void test_message_when_its_trailer_names_a_wrong_size_then_a_worker_refuses_it(void **state)
 {
     struct unpack_test *t = *state;
 
@@ -276,7 +275,7 @@ static void test_message_when_it_lies_about_its_size_then_a_worker_finds_out(voi
     finish(t, 13);
 }
 
-/* The thread for quick tasks runs an empty task of another client. */
+/* Let the thread for quick tasks run an empty task of another client. */
 static void run_quick_task(struct unpack_test *t)
 {
     struct holdup next = {.task.run = run_begun};
@@ -297,7 +296,7 @@ static bool is_queued(struct unpack_test *t)
 
 /* The thread for quick tasks stops unpacking after the bytes of a quick task, and queues the
  * message for the worker. */
-static void test_message_when_it_lies_about_its_size_then_it_is_not_quick(void **state)
+static void test_message_when_its_trailer_names_a_wrong_size_then_it_is_not_quick(void **state)
 {
     struct unpack_test *t = *state;
 
@@ -306,14 +305,14 @@ static void test_message_when_it_lies_about_its_size_then_it_is_not_quick(void *
     memset(t->body + t->size - 4, 0, 4);
     hold_up(t);
     start(t, true);
-    WIRE_UNTIL(&t->wire, is_queued(t)); /* for either thread */
-    assert_true(is_queued(t));          /* still, after the thread for quick tasks was idle */
+    WIRE_UNTIL(&t->wire, is_queued(t)); /* either thread may take it */
+    assert_true(is_queued(t));          /* still, although the quick thread was idle */
     rig_turn(&t->rig);
     assert_int_equal(n_ended(t), 0);
     finish(t, 13);
 }
 
-static void test_message_when_it_is_bad_then_refused_by_whoever_unpacks_it(void **state)
+static void test_message_when_it_is_bad_then_refused_by_the_loop_or_the_worker(void **state)
 {
     struct unpack_test *t = *state;
 
@@ -330,7 +329,7 @@ static void test_message_when_it_is_bad_then_refused_by_whoever_unpacks_it(void 
     finish(t, 3);
 }
 
-/* zlib with a false checksum of 0. */
+/* Change the body to zlib with a wrong checksum of 0. */
 static void make_zlib(struct unpack_test *t)
 {
     enum { GZIP_HEAD = 10, GZIP_TRAILER = 8 };
@@ -342,11 +341,11 @@ static void make_zlib(struct unpack_test *t)
     t->size += 2 + 4;
 }
 
-/* The inflated bytes count in full, also with a trailer that says less, or without one. */
-static void test_message_when_it_inflates_to_more_than_there_is_memory_then_refused(void **state)
+/* All inflated bytes count, also if the trailer names fewer or is missing. */
+static void test_message_when_it_inflates_beyond_the_memory_limit_then_refused(void **state)
 {
     static const char *const encodings[][3] = {{"grpc-encoding", "gzip"},
-                                               {"grpc-encoding", "gzip"}, /* with a false trailer */
+                                               {"grpc-encoding", "gzip"}, /* with a wrong trailer */
                                                {"grpc-encoding", "deflate"}};
     struct unpack_test *t = *state;
 
@@ -363,7 +362,7 @@ static void test_message_when_it_inflates_to_more_than_there_is_memory_then_refu
         }
         hold_up(t);
         start_with(t, true, encodings[i]);
-        start_with(t, true, encodings[i]); /* none is alone */
+        start_with(t, true, encodings[i]); /* so that no call is alone */
         WIRE_UNTIL(&t->wire, hps_pool_depth(t->workers) == 2);
         sem_post(&t->holdup.over);
         WIRE_UNTIL(&t->wire, t->rig.n_ended[8] > refused && n_ended(t) == before + 2);
@@ -396,8 +395,8 @@ static bool has_held(const struct unpack_test *t)
     return conn != NULL;
 }
 
-/* The first lookup waits for memory that another connection holds, and counts on its own
- * connection. So this one is full, and holds the second lookup until the first one gives up. */
+/* The first lookup waits for memory that another connection holds, and fills the quota of its
+ * connection. So the second lookup waits until the first one gives up. */
 static void test_message_when_the_reply_before_it_gets_no_memory_then_it_continues(void **state)
 {
     struct unpack_test *t = *state;
@@ -421,7 +420,7 @@ static void test_message_when_the_reply_before_it_gets_no_memory_then_it_continu
     hps_clock_real();
 }
 
-static void test_message_when_its_client_goes_before_a_worker_comes_then_withdrawn(void **state)
+static void test_message_when_its_client_disconnects_in_the_queue_then_withdrawn(void **state)
 {
     struct unpack_test *t = *state;
 
@@ -436,7 +435,7 @@ static void test_message_when_its_client_goes_before_a_worker_comes_then_withdra
     sem_post(&t->holdup.over);
 }
 
-/* A reply that is not read, so that what is sent behind it stays here. */
+/* Leave a reply unread, so that later output stays in the server. */
 static void block_socket(struct unpack_test *t)
 {
     static const uint8_t wide[] = {0, 4, 1, 0, 0, 0};
@@ -454,7 +453,8 @@ static void block_socket(struct unpack_test *t)
     assert_true(hps_grpc_loop_bytes_in_flight(t->rig.grpc_loop) > 0);
 }
 
-static void test_message_when_its_deadline_passes_meanwhile_then_no_room_is_asked_for(void **state)
+static void test_message_when_its_deadline_passes_in_the_queue_then_no_memory_is_requested(
+    void **state)
 {
     static const char *const timeout[] = {"grpc-timeout", "1S", NULL};
     struct unpack_test *t = *state;
@@ -466,7 +466,7 @@ static void test_message_when_its_deadline_passes_meanwhile_then_no_room_is_aske
     start_with(t, false, timeout);
     RIG_UNTIL(&t->rig, hps_pool_depth(t->workers) == 1);
     hps_clock_advance(2 * 1000 * 1000);
-    rig_turn(&t->rig); /* the call is ended, but its status cannot be sent */
+    rig_turn(&t->rig); /* ended, but its status cannot be sent */
     assert_int_equal(n_ended(t), 0);
     sem_post(&t->holdup.over);
     RIG_UNTIL(&t->rig, rig_request_bytes(&t->rig) == 0);
@@ -475,9 +475,9 @@ static void test_message_when_its_deadline_passes_meanwhile_then_no_room_is_aske
     hps_clock_real();
 }
 
-/* The store behind the version is asked after the message has been unpacked, by the same worker
- * pool: whichever of both has it when the client goes, all is given back. */
-static void test_message_when_its_connection_goes_meanwhile_then_nothing_is_left(void **state)
+/* A worker unpacks the message, and then the same pool reads the store. At either step, a
+ * disconnect releases everything. */
+static void test_message_when_its_connection_closes_then_all_is_released(void **state)
 {
     struct unpack_test *t = *state;
 
@@ -495,18 +495,18 @@ int main(void)
     const struct CMUnitTest tests[] = {
         UNPACK_TEST(test_message_when_small_then_unpacked_on_the_loop),
         UNPACK_TEST(test_message_when_large_then_a_worker_unpacks_it_and_its_bytes_count),
-        UNPACK_TEST(test_message_when_it_says_that_it_inflates_to_much_then_a_worker_unpacks_it),
-        UNPACK_TEST(test_message_when_it_lies_about_its_size_then_a_worker_finds_out),
+        UNPACK_TEST(test_message_when_its_trailer_names_a_large_size_then_a_worker_unpacks_it),
+        UNPACK_TEST(test_message_when_its_trailer_names_a_wrong_size_then_a_worker_refuses_it),
         cmocka_unit_test_prestate_setup_teardown(
-            test_message_when_it_lies_about_its_size_then_it_is_not_quick, setup, teardown,
+            test_message_when_its_trailer_names_a_wrong_size_then_it_is_not_quick, setup, teardown,
             &with_quick_thread),
-        UNPACK_TEST(test_message_when_it_is_bad_then_refused_by_whoever_unpacks_it),
-        UNPACK_TEST(test_message_when_it_inflates_to_more_than_there_is_memory_then_refused),
+        UNPACK_TEST(test_message_when_it_is_bad_then_refused_by_the_loop_or_the_worker),
+        UNPACK_TEST(test_message_when_it_inflates_beyond_the_memory_limit_then_refused),
         UNPACK_TEST(test_message_when_workers_are_busy_then_refused_and_dropped),
         UNPACK_TEST(test_message_when_the_reply_before_it_gets_no_memory_then_it_continues),
-        UNPACK_TEST(test_message_when_its_client_goes_before_a_worker_comes_then_withdrawn),
-        UNPACK_TEST(test_message_when_its_deadline_passes_meanwhile_then_no_room_is_asked_for),
-        UNPACK_TEST(test_message_when_its_connection_goes_meanwhile_then_nothing_is_left),
+        UNPACK_TEST(test_message_when_its_client_disconnects_in_the_queue_then_withdrawn),
+        UNPACK_TEST(test_message_when_its_deadline_passes_in_the_queue_then_no_memory_is_requested),
+        UNPACK_TEST(test_message_when_its_connection_closes_then_all_is_released),
     };
     return cmocka_run_group_tests_name("lookup_unpack", tests, NULL, NULL);
 }

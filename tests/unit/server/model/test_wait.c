@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What WaitForUpdates takes for visible, by views of a stream as it might show them.
+ * Which updates WaitForUpdates considers visible, for the views that a stream may have.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,7 @@
 
 enum { INSTANCE = 77 };
 
-/* One version with two partitions, all well: read up to offset 10 of 10, proved just now. */
+/* One version with two healthy partitions, both read up to offset 10 of 10 and confirmed now. */
 static struct {
     struct hps_stream_view view;
     struct hps_partition_view parts[2];
@@ -95,7 +95,7 @@ static void ready(void)
 static void reject(int64_t offset, int64_t age_ms)
 {
     uint32_t n = at.view.n_rejected_views;
-    if (n == HPS_REJECTED_VIEWS_MAX) { /* the oldest goes */
+    if (n == HPS_REJECTED_VIEWS_MAX) { /* drop the oldest one */
         memmove(at.rejected, at.rejected + 1, (n - 1) * sizeof(at.rejected[0]));
         n--;
     }
@@ -128,7 +128,7 @@ static void expect(int line, Hps__V1__WaitOutcome outcome, bool refresh, const c
     }
 }
 
-/* What is changed of what is well, and what becomes of it. */
+/* Change a healthy view, and check the outcome. */
 #define CASE(goal, change, outcome, words)          \
     do {                                            \
         goal();                                     \
@@ -145,26 +145,26 @@ static void expect(int line, Hps__V1__WaitOutcome outcome, bool refresh, const c
 #define P (at.parts[0])
 #define V (at.view)
 
-/* The first partition has not proved it. */
+/* The first partition is not confirmed up to now. */
 #define LATE V.as_of_ms = P.as_of_ms = at.now - 1
 
-static void test_now_when_judged_then_visible_only_when_all_partitions_have_proved_it(void **state)
+static void test_now_when_judged_then_visible_only_if_all_partitions_are_confirmed(void **state)
 {
     (void)state;
     CASE(now, (void)0, VISIBLE, "");
     CASE(now, LATE, NOT_YET, "partition 0 of " TOPIC "|version 1 of model \"m\"");
-    hps_clock_advance(50 * 1000); /* what is waited for is the time of the beginning */
+    hps_clock_advance(50 * 1000); /* the wait is for the time of its beginning */
     expect(__LINE__, O(NOT_YET), false, "");
     V.as_of_ms = P.as_of_ms = at.now;
     expect(__LINE__, O(VISIBLE), false, "");
     now();
     hps_clock_advance(1000 * 1000);
     hps_clock_wall_shift(-3600 * 1000);
-    hps_wait_init(&at.wait, &at.request); /* it begins after the last proof */
+    hps_wait_init(&at.wait, &at.request); /* begins after the last confirmation */
     expect(__LINE__, O(NOT_YET), true, "recreated");
     CASE(now, V.as_of_ms = at.now - 1, NOT_YET, "list of topics");
     CASE_REFRESH(now, P.same_ms = at.now - 5000, "partition 0|recreated");
-    now(); /* new topics may not be known */
+    now(); /* new topics may be unknown */
     assert_int_equal(hps_wait_look(&at.wait, &at.view, false), HPS_UPDATE_CHECK_REFRESH);
     assert_int_equal(at.wait.outcome, O(NOT_YET));
 
@@ -181,13 +181,13 @@ static void test_now_when_judged_then_visible_only_when_all_partitions_have_prov
     assert_int_equal(at.wait.partition, 0);
     CASE(now, LATE; P.state = HPS_PARTITION_GONE, FAILED, "is gone|created again");
     CASE(now, LATE; P.state = HPS_PARTITION_FAILED, FAILED, "has failed|updates resume");
-    CASE(now, P.state = HPS_PARTITION_PAUSED, VISIBLE, ""); /* behind what is waited for */
+    CASE(now, P.state = HPS_PARTITION_PAUSED, VISIBLE, ""); /* paused after the time of the wait */
     CASE(now, V.frozen = true, FROZEN, "version 1|frozen|updates seek --model m --version 1");
     CASE(now, V.n_partitions = 0; V.as_of_ms = 0, NO_TOPIC, "hps_et.m or hps_et.m.<table>");
     CASE(now, V.n_partitions = 0; V.as_of_ms = 0; V.listed = false, NOT_YET, "topics");
 }
 
-static void test_now_when_a_record_was_rejected_then_told_unless_allowed(void **state)
+static void test_now_when_a_record_was_rejected_then_rejected_unless_allowed(void **state)
 {
     (void)state;
     CASE(now, reject(3, 61000), VISIBLE, "");
@@ -195,12 +195,12 @@ static void test_now_when_a_record_was_rejected_then_told_unless_allowed(void **
          reject(5, 1000), REJECTED, TOPIC ":0:5 was rejected|rows of 20 bytes|--allow-refused");
     assert_int_equal(at.wait.offset, 5);
     CASE(now, LATE; at.request.rejected_within_ms = 500; reject(5, 1000), NOT_YET, "");
-    reject(6, -10); /* while it is waited for */
+    reject(6, -10); /* during the wait */
     expect(__LINE__, O(REJECTED), false, TOPIC ":0:6");
     CASE(now, at.request.rejected_allowed = true; reject(5, 0), VISIBLE, TOPIC ":0:5 was rejected");
 }
 
-static void test_records_when_judged_then_visible_when_read_and_their_leaders_have_them(
+static void test_records_when_judged_then_visible_if_read_and_confirmed_by_their_leaders(
     void **state)
 {
     (void)state;
@@ -208,7 +208,7 @@ static void test_records_when_judged_then_visible_when_read_and_their_leaders_ha
     P.next = 9;
     expect(__LINE__, O(VISIBLE), false, "");
     CASE(records, P.response_asked_ms = at.now - 1, NOT_YET, TOPIC ":0:8|not confirmed");
-    CASE(records, P.high = 8, NOT_YET, TOPIC ":0:8|not confirmed"); /* of another topic */
+    CASE(records, P.high = 8, NOT_YET, TOPIC ":0:8|not confirmed"); /* of a recreated topic */
     CASE(records, P.high = 9, VISIBLE, "");
     CASE_REFRESH(records, P.same_ms = at.now - 1, TOPIC ":0:8");
     CASE_REFRESH(records, V.n_partitions = 1, TOPIC " is not read|may not see it");
@@ -218,22 +218,22 @@ static void test_records_when_judged_then_visible_when_read_and_their_leaders_ha
     CASE(records, P.state = HPS_PARTITION_PAUSED, VISIBLE, "");
     CASE(records, P.state = HPS_PARTITION_PAUSED; P.same_ms = at.now - 1, PAUSED, "is paused");
     CASE(records, P.state = HPS_PARTITION_PAUSED; P.next = 8, PAUSED, "is paused|updates resume");
-    CASE(records, P.state = HPS_PARTITION_GAP, GAP, "is stopped at a gap"); /* another topic */
+    CASE(records, P.state = HPS_PARTITION_GAP, GAP, "is stopped at a gap"); /* a recreated topic */
     CASE(records, P.state = HPS_PARTITION_HELD; P.next = 8, NOT_YET, "held");
 }
 
-static void test_records_when_rejected_then_said_of_those_alone(void **state)
+static void test_records_when_rejected_then_reported_for_the_awaited_ones_only(void **state)
 {
     (void)state;
-    CASE(records, reject(2, 0); reject(5, 0); reject(9, 0), VISIBLE, ""); /* of others */
+    CASE(records, reject(2, 0); reject(5, 0); reject(9, 0), VISIBLE, ""); /* other records */
     CASE(records, reject(7, 0), REJECTED, TOPIC ":0:7 was rejected|rows of 20 bytes");
-    CASE(records, reject(7, 0); P.next = 3, REJECTED, ""); /* before the others are read */
-    /* Before they were written: of an older topic of that name. */
+    CASE(records, reject(7, 0); P.next = 3, REJECTED, ""); /* before the other records are read */
+    /* Rejected before the records were written, in an older topic of that name. */
     CASE(records, reject(7, 0); at.request.mark = &at.mark; at.mark.instance = INSTANCE;
          at.mark.rejected = 1, VISIBLE, "");
     CASE(records, at.request.mark = &at.mark;
          at.mark.instance = INSTANCE + 1, UNKNOWN, "restarted|publish again");
-    for (int marked = 0; marked < 2; marked++) { /* without a mark what is long ago is no matter */
+    for (int marked = 0; marked < 2; marked++) { /* without a mark, old rejections are ignored */
         records();
         at.mark.instance = INSTANCE;
         at.request.mark = marked ? &at.mark : NULL;
@@ -244,43 +244,46 @@ static void test_records_when_rejected_then_said_of_those_alone(void **state)
     }
 }
 
-static void test_records_when_passed_over_or_frozen_then_said(void **state)
+static void test_records_when_passed_over_or_frozen_then_reported(void **state)
 {
     (void)state;
     CASE(records, P.skipped = 5; P.skipped_end = 7, VISIBLE, "");
     CASE(records, P.skipped = 5; P.skipped_end = 8, PASSED_OVER, TOPIC ":0:7 was skipped|seek");
-    CASE(records, P.skipped = 5; P.skipped_end = 0, PASSED_OVER, TOPIC ":0:7"); /* how far? */
+    CASE(records, P.skipped = 5; P.skipped_end = 0, PASSED_OVER, TOPIC ":0:7"); /* end unknown */
     CASE(records, P.skipped = 9, VISIBLE, "");
     CASE(records, P.skipped = -2; P.skipped_end = 4, PASSED_OVER, TOPIC ":0:3 may not|gap");
     CASE(records, P.skipped = -2; P.skipped_end = 3, VISIBLE, "");
 
-    CASE(records, V.frozen = true; P.state = HPS_PARTITION_FROZEN, VISIBLE, ""); /* before that */
+    CASE(records, V.frozen = true;
+         P.state = HPS_PARTITION_FROZEN, VISIBLE, ""); /* frozen after these records */
     CASE(records, V.frozen = true; P.state = HPS_PARTITION_FROZEN; P.next = 8, FROZEN, "seek");
     CASE(records, V.frozen = true; V.n_partitions = 0, FROZEN, "frozen");
     CASE(records, V.frozen = true; P.skipped = 3, PASSED_OVER, TOPIC ":0:3");
     CASE(records, V.frozen = true; P.skipped = P.frozen = 3;
          at.request.names_version = true, VISIBLE, "");
     CASE(records, V.frozen = true; P.skipped = 3; P.frozen = 8; P.skipped_end = 9;
-         at.request.names_version = true, PASSED_OVER, TOPIC ":0:3"); /* by a seek before */
+         at.request.names_version = true, PASSED_OVER,
+         TOPIC ":0:3"); /* skipped by an earlier seek */
     CASE(records, V.frozen = true; P.skipped = -2; P.skipped_end = 9;
          at.request.names_version = true, PASSED_OVER, TOPIC ":0:3 may not|gap");
     CASE(records, V.frozen = true; P.skipped = 0; P.frozen = 2; P.skipped_end = 9;
-         at.request.names_version = true, VISIBLE, ""); /* begun at the end, frozen later */
+         at.request.names_version = true, VISIBLE, ""); /* started at the end, frozen later */
     CASE(records, V.frozen = true; P.state = HPS_PARTITION_FROZEN; P.next = 4;
          at.request.names_version = true, NOT_YET, TOPIC ":0:8");
 }
 
-static void test_ready_when_judged_then_says_what_would_never_be_visible(void **state)
+static void test_ready_when_judged_then_names_updates_that_never_become_visible(void **state)
 {
     (void)state;
     CASE(ready, (void)0, VISIBLE, "");
     assert_int_equal(at.wait.mark.instance, INSTANCE);
     assert_int_equal(at.wait.key_bytes, 8);
     CASE_REFRESH(ready, at.request.topic = "hps_et.m", "hps_et.m is not read");
-    CASE(ready, at.request.topic = "hps_et.m"; V.connected = false, VISIBLE, ""); /* not known */
+    CASE(ready, at.request.topic = "hps_et.m";
+         V.connected = false, VISIBLE, ""); /* topics unknown */
     CASE(ready, P.state = HPS_PARTITION_FAILED, FAILED, "has failed");
     CASE(ready, P.state = HPS_PARTITION_FAILED; at.request.topic = "", VISIBLE, "");
-    CASE(ready, P.state = HPS_PARTITION_GONE, VISIBLE, ""); /* it was made anew */
+    CASE(ready, P.state = HPS_PARTITION_GONE, VISIBLE, ""); /* it was recreated */
     CASE(ready, V.frozen = true, FROZEN, "frozen");
     CASE(ready, V.frozen = true; at.request.names_version = true, VISIBLE, "");
 }
@@ -324,13 +327,13 @@ static int real_clock(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_now_when_judged_then_visible_only_when_all_partitions_have_proved_it),
-        cmocka_unit_test(test_now_when_a_record_was_rejected_then_told_unless_allowed),
+        cmocka_unit_test(test_now_when_judged_then_visible_only_if_all_partitions_are_confirmed),
+        cmocka_unit_test(test_now_when_a_record_was_rejected_then_rejected_unless_allowed),
         cmocka_unit_test(
-            test_records_when_judged_then_visible_when_read_and_their_leaders_have_them),
-        cmocka_unit_test(test_records_when_rejected_then_said_of_those_alone),
-        cmocka_unit_test(test_records_when_passed_over_or_frozen_then_said),
-        cmocka_unit_test(test_ready_when_judged_then_says_what_would_never_be_visible),
+            test_records_when_judged_then_visible_if_read_and_confirmed_by_their_leaders),
+        cmocka_unit_test(test_records_when_rejected_then_reported_for_the_awaited_ones_only),
+        cmocka_unit_test(test_records_when_passed_over_or_frozen_then_reported),
+        cmocka_unit_test(test_ready_when_judged_then_names_updates_that_never_become_visible),
         cmocka_unit_test(test_request_when_wrong_then_refused_by_field),
     };
     return cmocka_run_group_tests_name("wait", tests, NULL, real_clock);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The audit log's own file: what a line has, what is held back, and how the file is changed.
+ * The file of the audit log: fields of a line, rate limits, and changes of the file.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -68,7 +68,7 @@ static int setup(void **state)
 static void pool_ends(void)
 {
     hps_audit_pool_set(t.audit, NULL);
-    hps_pool_free(t.pool); /* runs what was posted */
+    hps_pool_free(t.pool); /* runs the posted writes */
     t.pool = NULL;
 }
 
@@ -136,7 +136,7 @@ static unsigned count(const char *text)
     return n;
 }
 
-static void test_write_when_many_at_once_then_none_is_held_back(void **state)
+static void test_write_when_many_at_once_then_none_is_limited(void **state)
 {
     (void)state;
     for (unsigned i = 0; i < 100; i++) {
@@ -182,7 +182,8 @@ static void test_limited_when_many_at_once_then_ten_failures_and_ten_reads(void 
     assert_int_equal(count("suppressed=15\n"), 2);
 }
 
-static void test_limited_when_one_identity_floods_then_events_of_others_are_written(void **state)
+static void test_limited_when_one_identity_floods_then_events_of_other_ones_are_written(
+    void **state)
 {
     (void)state;
     enum { OTHERS = 16, OTHERS_SEEN = 8 /* a few may share a limit with the first one */ };
@@ -218,7 +219,7 @@ static void test_write_when_on_a_loop_then_a_thread_of_the_pool_writes_if_it_can
     assert_true(hps_metric_value(t.lost) == 0);
 }
 
-static void test_refused_when_nobody_may_wait_for_the_disk_then_counted_as_lost(void **state)
+static void test_refused_when_no_thread_may_wait_for_the_disk_then_counted_as_lost(void **state)
 {
     (void)state;
     pool_ends();
@@ -234,7 +235,7 @@ static void test_reopened_when_the_name_is_a_new_file_then_lines_go_there(void *
     change.method = "Drain";
     hps_audit_write(t.audit, &event);
     assert_int_equal(rename(t.path, t.other), 0);
-    hps_audit_write(t.audit, &change); /* nothing is lost before the reload */
+    hps_audit_write(t.audit, &change); /* no line is lost before the reload */
     hps_audit_reopened(t.audit, opened(t.path));
     hps_audit_write(t.audit, &event);
     assert_non_null(strstr(content(t.path), "LoadModel"));
@@ -262,7 +263,7 @@ static unsigned whole_lines(const char *text)
     return n;
 }
 
-static void test_reopened_when_lines_are_being_written_then_each_is_whole_and_none_is_lost(
+static void test_reopened_when_lines_are_being_written_then_each_is_complete_and_none_lost(
     void **state)
 {
     (void)state;
@@ -282,7 +283,7 @@ static void test_reopened_when_lines_are_being_written_then_each_is_whole_and_no
     assert_true(hps_metric_value(t.lost) == 0);
 }
 
-static void test_open_when_not_a_file_to_append_to_then_refused_naming_it(void **state)
+static void test_open_when_the_path_is_not_appendable_then_refused_naming_it(void **state)
 {
     (void)state;
     struct hps_error err = {0};
@@ -303,7 +304,7 @@ static void test_open_when_not_a_file_to_append_to_then_refused_naming_it(void *
     assert_int_equal(opened(""), -1);
 }
 
-static void test_write_when_the_disk_is_full_then_counted_and_later_lines_are_whole(void **state)
+static void test_write_when_the_disk_is_full_then_counted_and_later_lines_are_complete(void **state)
 {
     (void)state;
     struct hps_audit *full = hps_audit_new(open("/dev/full", O_WRONLY | O_CLOEXEC), t.lost);
@@ -316,7 +317,7 @@ static void test_write_when_the_disk_is_full_then_counted_and_later_lines_are_wh
     hps_audit_free(full);
 }
 
-static void test_write_when_there_is_no_file_then_only_the_log_has_it(void **state)
+static void test_write_when_there_is_no_file_then_only_the_log_has_the_line(void **state)
 {
     (void)state;
     struct hps_audit *none = hps_audit_new(-1, t.lost);
@@ -333,17 +334,17 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(test_write_when_called_then_one_line_with_who_what_and_result),
-        T(test_write_when_many_at_once_then_none_is_held_back),
+        T(test_write_when_many_at_once_then_none_is_limited),
         T(test_refused_when_many_at_once_then_ten_and_the_next_counts_the_rest),
         T(test_limited_when_many_at_once_then_ten_failures_and_ten_reads),
-        T(test_limited_when_one_identity_floods_then_events_of_others_are_written),
+        T(test_limited_when_one_identity_floods_then_events_of_other_ones_are_written),
         T(test_write_when_on_a_loop_then_a_thread_of_the_pool_writes_if_it_can),
-        T(test_refused_when_nobody_may_wait_for_the_disk_then_counted_as_lost),
+        T(test_refused_when_no_thread_may_wait_for_the_disk_then_counted_as_lost),
         T(test_reopened_when_the_name_is_a_new_file_then_lines_go_there),
-        T(test_reopened_when_lines_are_being_written_then_each_is_whole_and_none_is_lost),
-        T(test_open_when_not_a_file_to_append_to_then_refused_naming_it),
-        T(test_write_when_the_disk_is_full_then_counted_and_later_lines_are_whole),
-        T(test_write_when_there_is_no_file_then_only_the_log_has_it),
+        T(test_reopened_when_lines_are_being_written_then_each_is_complete_and_none_lost),
+        T(test_open_when_the_path_is_not_appendable_then_refused_naming_it),
+        T(test_write_when_the_disk_is_full_then_counted_and_later_lines_are_complete),
+        T(test_write_when_there_is_no_file_then_only_the_log_has_the_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
