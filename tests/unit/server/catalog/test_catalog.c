@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The catalog over real stores: loads, switches, roll-back, retirement, restart, updates, and what
- * a crash leaves.
+ * The catalog with real stores: loads, switches, rollback, removal of old versions, restarts,
+ * updates, and recovery after a crash.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,7 +42,7 @@ struct rig {
     struct hps_error err;             /* of the last call that failed */
 };
 
-/* The value of a row tells its key and the model directory it came from. */
+/* The value of a row contains its key and the number of its model directory. */
 static float value_of(int directory, uint64_t key)
 {
     return (float)directory * 1000.0f + (float)key;
@@ -102,7 +102,7 @@ static void reopen(struct rig *rig)
     open_catalog(rig);
 }
 
-/* `model`: what models[] says of "m" beyond its files; NULL: it is not there. `server`: options. */
+/* `model`: the entry of "m" in models[] after its files; NULL: no entry. `server`: more options. */
 static void configure_server(struct rig *rig, const char *model, const char *server)
 {
     char text[4096];
@@ -179,7 +179,7 @@ static void load_ok(struct rig *rig, const char *dir, bool activate)
     }
 }
 
-/* Returns the one that was active. */
+/* Activate a version. Returns the version that was active before. */
 static int64_t activate(struct rig *rig, int64_t number)
 {
     struct hps_switched switched;
@@ -201,7 +201,7 @@ static void load_two(struct rig *rig)
     load_ok(rig, "two", true);
 }
 
-/* Which directory the rows of a version come from; 0: not resident. */
+/* The directory of a version's rows; 0: not resident. */
 static int served(struct rig *rig, int64_t number)
 {
     struct hps_version *version;
@@ -227,7 +227,7 @@ static void wait_done(struct fixture_unload *wait)
     assert_int_equal(wait->error.status, HPS_OK);
 }
 
-/* Of a version that nobody uses. */
+/* Unload a version that is not in use. */
 static hps_status unload(struct rig *rig, int64_t version)
 {
     struct fixture_unload wait = fixture_unload_new();
@@ -236,7 +236,7 @@ static hps_status unload(struct rig *rig, int64_t version)
         assert_false(wait.done);
         return status;
     }
-    AWAIT(atomic_load(&wait.done)); /* the reaper, if it waits for another one, may be first */
+    AWAIT(atomic_load(&wait.done)); /* the reaper may end the unload */
     return wait.error.status;
 }
 
@@ -261,7 +261,7 @@ static void expect_states(struct rig *rig, const char *expected)
     assert_string_equal(text, expected);
 }
 
-/* The same, when the reaper has done what it has at hand. */
+/* Wait until the reaper has brought all versions to these states. */
 static void await_states(struct rig *rig, const char *expected)
 {
     char text[128];
@@ -294,7 +294,7 @@ static void test_rollback_when_twice_then_refused_also_after_a_restart(void **st
     load_ok(rig, "two", true);
     assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &rig->err), HPS_OK);
     assert_int_equal(switched.version, 1);
-    for (int i = 0; i < 2; i++) { /* version 2 was left because it is bad */
+    for (int i = 0; i < 2; i++) { /* version 2 is bad: no rollback to it */
         assert_int_equal(served(rig, 0), 1);
         assert_int_equal(rollback(rig), HPS_PRECONDITION);
         assert_non_null(strstr(rig->err.text, "activate"));
@@ -311,7 +311,7 @@ static void test_rollback_when_the_number_went_to_another_version_then_refused(v
     load_two(rig);
     assert_int_equal(rollback(rig), HPS_OK);
     assert_int_equal(unload(rig, 2), HPS_OK);
-    load_ok(rig, "three", false); /* is 2 now, and was never active */
+    load_ok(rig, "three", false); /* has number 2 now, was never active */
     for (int i = 0; i < 2; i++) {
         assert_int_equal(served(rig, 2), 3);
         assert_int_equal(rollback(rig), HPS_PRECONDITION);
@@ -319,7 +319,7 @@ static void test_rollback_when_the_number_went_to_another_version_then_refused(v
     }
 }
 
-static void test_load_when_beyond_keep_versions_then_oldest_goes(void **state)
+static void test_load_when_beyond_keep_versions_then_oldest_is_unloaded(void **state)
 {
     struct rig *rig = *state;
     load_two(rig);
@@ -329,7 +329,7 @@ static void test_load_when_beyond_keep_versions_then_oldest_goes(void **state)
     assert_int_equal(served(rig, 0), 3);
 }
 
-static void test_unload_when_active_then_refused_while_others_are_there(void **state)
+static void test_unload_when_active_then_refused_while_other_versions_exist(void **state)
 {
     struct rig *rig = *state;
     load_two(rig);
@@ -342,7 +342,7 @@ static void test_unload_when_active_then_refused_while_others_are_there(void **s
     assert_int_equal(served(rig, 0), 0);
 }
 
-static void test_unload_when_in_use_then_nothing_else_waits_for_it(void **state)
+static void test_unload_when_in_use_then_other_calls_do_not_wait(void **state)
 {
     struct rig *rig = *state;
     struct fixture_unload wait = fixture_unload_new();
@@ -352,13 +352,13 @@ static void test_unload_when_in_use_then_nothing_else_waits_for_it(void **state)
     assert_false(wait.done);
     assert_int_equal(served(rig, 1), 0);
     expect_states(rig, "1=unloading 2=active ");
-    /* The same one again, its number, and a way back to it. */
+    /* Unload the version again, load its number, and roll back to it. */
     assert_int_equal(unload(rig, 1), HPS_PRECONDITION);
     assert_non_null(strstr(rig->err.text, "version 1 of model \"m\" is unloading"));
     assert_int_equal(load(rig, "one", 1, false), HPS_EXISTS);
     assert_non_null(strstr(rig->err.text, "still unloading"));
     assert_int_equal(rollback(rig), HPS_PRECONDITION);
-    /* Others come, are switched to, and go. */
+    /* Other versions can be loaded, activated and unloaded. */
     load_ok(rig, "three", false);
     activate(rig, 3);
     assert_int_equal(unload(rig, 2), HPS_OK);
@@ -369,7 +369,7 @@ static void test_unload_when_in_use_then_nothing_else_waits_for_it(void **state)
     expect_states(rig, "3=active ");
 }
 
-static void test_unload_when_the_only_other_one_is_unloading_then_the_active_one_may_go(
+static void test_unload_when_the_only_other_one_is_unloading_then_the_active_one_is_unloaded(
     void **state)
 {
     struct rig *rig = *state;
@@ -388,7 +388,7 @@ static void test_unload_when_the_only_other_one_is_unloading_then_the_active_one
     expect_states(rig, "2=active ");
 }
 
-/* As one lookup would be. */
+/* Count one lookup. Returns the number of lookups of the version. */
 static uint64_t count_lookup(struct rig *rig, int64_t number)
 {
     const struct hps_usage_lookup lookup = {.good = true, .ended_ms = 1, .us = 1};
@@ -400,14 +400,14 @@ static uint64_t count_lookup(struct rig *rig, int64_t number)
     return sums.n_good;
 }
 
-static void test_unload_when_its_number_is_loaded_again_then_its_counts_go_on(void **state)
+static void test_unload_when_its_number_is_loaded_again_then_its_counts_continue(void **state)
 {
     struct rig *rig = *state;
     load_ok(rig, "one", true);
     assert_int_equal(count_lookup(rig, 1), 1);
     assert_int_equal(count_lookup(rig, 1), 2);
     load_ok(rig, "two", true);
-    assert_int_equal(count_lookup(rig, 2), 1); /* another version has its own */
+    assert_int_equal(count_lookup(rig, 2), 1); /* another version has its own count */
     assert_int_equal(unload(rig, 1), HPS_OK);
     assert_int_equal(unload(rig, 2), HPS_OK);
     load_ok(rig, "three", true);
@@ -415,7 +415,7 @@ static void test_unload_when_its_number_is_loaded_again_then_its_counts_go_on(vo
     assert_int_equal(count_lookup(rig, 1), 3);
 }
 
-static void test_unload_model_when_a_version_is_in_use_then_all_are_gone_but_its_rows(void **state)
+static void test_unload_model_when_a_version_is_in_use_then_only_its_rows_remain(void **state)
 {
     struct rig *rig = *state;
     struct hps_versions_gone gone;
@@ -424,7 +424,7 @@ static void test_unload_model_when_a_version_is_in_use_then_all_are_gone_but_its
     assert_int_equal(hps_catalog_unload_model(rig->catalog, "m", &gone, &rig->err), HPS_OK);
     assert_int_equal(gone.n, 2);
     assert_int_equal(gone.numbers[0], 1);
-    assert_int_equal(gone.numbers[1], 2); /* the active one is the last to go */
+    assert_int_equal(gone.numbers[1], 2); /* the active version is removed last */
     assert_int_equal(served(rig, 0), 0);
     await_states(rig, "1=unloading ");
     assert_int_equal(hps_catalog_unload_model(rig->catalog, "m", &gone, &rig->err), HPS_NOT_FOUND);
@@ -434,10 +434,10 @@ static void test_unload_model_when_a_version_is_in_use_then_all_are_gone_but_its
     assert_int_equal(hps_catalog_unload_model(rig->catalog, "m", &gone, &rig->err), HPS_NOT_FOUND);
     assert_non_null(strstr(rig->err.text, "\"m\""));
     reopen(rig);
-    expect_states(rig, ""); /* nor after a restart */
+    expect_states(rig, ""); /* also after a restart */
 }
 
-/* Whether a load began, which has ended well then. */
+/* Returns whether a load was necessary. The load must succeed. */
 static bool load_configured(struct rig *rig)
 {
     struct hps_load *load = NULL;
@@ -452,7 +452,7 @@ static bool load_configured(struct rig *rig)
     return load != NULL;
 }
 
-static void test_load_configured_when_a_version_has_the_files_then_that_one_serves(void **state)
+static void test_load_configured_when_a_version_has_the_files_then_it_is_activated(void **state)
 {
     struct rig *rig = *state;
     struct hps_load *load = NULL;
@@ -488,7 +488,7 @@ static void add_note(void *ctx, const char *note)
     snprintf(text + size, 1024 - size, "%s\n", note);
 }
 
-/* As an earlier build has written it. */
+/* Change the record of a version to the form of an earlier build. */
 static void make_older(struct rig *rig, int64_t number, const char *label)
 {
     struct hps_version *version = pin(rig, number);
@@ -501,7 +501,7 @@ static void make_older(struct rig *rig, int64_t number, const char *label)
     hps_version_unpin(version);
 }
 
-static void test_open_when_records_are_of_an_earlier_build_then_served_and_what_differs_is_told(
+static void test_open_when_records_are_of_an_earlier_build_then_served_and_differences_logged(
     void **state)
 {
     struct rig *rig = *state;
@@ -530,7 +530,7 @@ static void test_open_when_records_are_of_an_earlier_build_then_served_and_what_
     }
 }
 
-static void test_load_when_the_version_that_must_go_is_in_use_then_done_all_the_same(void **state)
+static void test_load_when_the_version_to_unload_is_in_use_then_it_still_succeeds(void **state)
 {
     struct rig *rig = *state;
     load_ok(rig, "one", true);
@@ -543,7 +543,7 @@ static void test_load_when_the_version_that_must_go_is_in_use_then_done_all_the_
     hps_version_unpin(used);
 }
 
-static void test_stop_when_an_unload_waits_then_it_is_told_and_nothing_is_left(void **state)
+static void test_stop_when_an_unload_waits_then_it_ends_and_all_is_released(void **state)
 {
     struct rig *rig = *state;
     struct fixture_unload wait = fixture_unload_new();
@@ -597,7 +597,7 @@ static uint64_t switches(struct rig *rig)
     return n;
 }
 
-static void test_switches_when_counted_then_over_restarts_and_never_anew(void **state)
+static void test_switches_when_counted_then_the_count_survives_restarts(void **state)
 {
     struct rig *rig = *state;
     load_ok(rig, "one", true);
@@ -609,11 +609,12 @@ static void test_switches_when_counted_then_over_restarts_and_never_anew(void **
     activate(rig, 3);
     assert_int_equal(switches(rig), 3);
     assert_int_equal(hps_records_delete_model(rig->durable, "m", NULL), HPS_OK);
-    reopen(rig); /* versions know of a third one */
+    reopen(rig); /* the versions' records name a third one */
     assert_true(switches(rig) > 3);
 }
 
-/* What a crash leaves between the two records of a first load, or of the unload of the last one. */
+/* A crash leaves this between the two records of a first load, or of the unload of the last
+ * version. */
 static void test_open_when_no_version_is_active_then_the_newest_one_is(void **state)
 {
     struct rig *rig = *state;
@@ -627,8 +628,9 @@ static void test_open_when_no_version_is_active_then_the_newest_one_is(void **st
     assert_int_equal(served(rig, 0), 1);
 }
 
-/* The newest that is there is the one that a rollback would have gone to. */
-static void test_open_when_the_active_version_is_gone_then_the_one_before_is_no_rollback(
+/* The newest remaining version becomes active. It was the target of a rollback, so another
+ * rollback must be refused. */
+static void test_open_when_the_active_version_is_lost_then_no_rollback_to_the_one_before(
     void **state)
 {
     struct rig *rig = *state;
@@ -676,7 +678,7 @@ static void test_policies_when_configured_then_loaded_and_recovered_versions_hav
     struct rig *rig = *state;
     load_ok(rig, "one", true);
     expect_policies(rig, 1, HPS_MISS_THRESHOLD, HPS_UNKNOWN_DEFAULT_ROW);
-    expect_threshold(rig, 1, 1.0, HPS_TIER_GPU); /* no entry of models[] names it: exact */
+    expect_threshold(rig, 1, 1.0, HPS_TIER_GPU); /* models[] does not name it: exact */
     close_catalog(rig);
     configure(rig, "\"miss_policy\": \"memory_only\", \"unknown_key_policy\": \"error\"");
     open_catalog(rig);
@@ -687,7 +689,7 @@ static void test_policies_when_configured_then_loaded_and_recovered_versions_hav
     expect_threshold(rig, 2, 0.9, HPS_TIER_GPU);
 }
 
-/* What the daemon does at a reload: the same models, other values. */
+/* Reload like the daemon: the same models, other values. */
 static void reconfigure(struct rig *rig, const char *model, const char *server)
 {
     struct hps_config *running = rig->config;
@@ -701,7 +703,7 @@ static void reconfigure(struct rig *rig, const char *model, const char *server)
     hps_catalog_reconfigure(rig->catalog, running, &roots);
 }
 
-static void test_reconfigure_when_called_then_versions_and_later_loads_obey(void **state)
+static void test_reconfigure_when_called_then_it_applies_to_versions_and_later_loads(void **state)
 {
     struct rig *rig = *state;
     char one[256];
@@ -726,7 +728,7 @@ static void test_reconfigure_when_called_then_versions_and_later_loads_obey(void
     assert_true(hps_catalog_env(rig->catalog)->nan_allowed);
     assert_int_equal(load(rig, "three", 0, true), HPS_PERMISSION);
     assert_non_null(strstr(rig->err.text, one));
-    load_ok(rig, "one", true); /* version 3, and only it is kept */
+    load_ok(rig, "one", true); /* version 3; only one version is kept */
     assert_int_equal(served(rig, 1), 0);
     assert_int_equal(served(rig, 2), 0);
     assert_int_equal(served(rig, 0), 1);
@@ -748,7 +750,8 @@ static void test_open_when_a_space_has_no_record_then_removed(void **state)
     assert_int_equal(n, 0);
 }
 
-static void test_open_when_such_a_space_cannot_be_removed_then_the_others_are_served(void **state)
+static void test_open_when_such_a_space_cannot_be_removed_then_other_versions_are_served(
+    void **state)
 {
     struct rig *rig = *state;
     struct hps_space *space;
@@ -810,7 +813,7 @@ static void test_load_when_the_highest_number_is_taken_then_it_has_no_next(void 
     assert_int_equal(served(rig, 0), 2);
 }
 
-static void test_plan_when_asked_then_nothing_is_loaded(void **state)
+static void test_plan_when_requested_then_no_version_is_loaded(void **state)
 {
     struct rig *rig = *state;
     struct hps_load_plan plan;
@@ -822,7 +825,7 @@ static void test_plan_when_asked_then_nothing_is_loaded(void **state)
     assert_int_equal(
         hps_catalog_load_plan(rig->catalog, &request, &plan, &version, &effect, &notes, &rig->err),
         HPS_OK);
-    assert_int_equal(notes.n, 0); /* one table, no updates, a store that keeps it */
+    assert_int_equal(notes.n, 0); /* one table, no updates, a durable store */
     hps_strings_fini(&notes);
     assert_int_equal(plan.n_rows, N_ROWS);
     assert_int_equal(plan.row_bytes, N_ROWS * DIM * sizeof(float));
@@ -834,7 +837,7 @@ static void test_plan_when_asked_then_nothing_is_loaded(void **state)
 
 /* ---- updates --------------------------------------------------------------------------------- */
 
-/* Key 7 gets a row of `directory`, or is deleted if that is 0; the position is its number. */
+/* Key 7 gets a row of `directory`, or is deleted if that is 0. The position is the same number. */
 static hps_status update(struct hps_version *version, int directory)
 {
     const hps_key key = 7;
@@ -855,9 +858,9 @@ static hps_status update(struct hps_version *version, int directory)
     return hps_update_apply(version, &batch, &err);
 }
 
-/* What is stored of the updates of a version. */
+/* Stored positions of the updates of a version. */
 struct positions {
-    bool begins; /* it says since when its files lack updates */
+    bool begins; /* has the time since which its files lack updates */
     char p[16];  /* the position of `update`; "": none */
 };
 
@@ -876,20 +879,19 @@ static hps_status take_position(void *ctx, const void *key, size_t key_size, con
     return HPS_OK;
 }
 
-/* Of version 1: so many updates behind what its load wrote. */
+/* Version 1 has this many updates after its load. */
 static void expect_updated(struct rig *rig, uint64_t n_updates, const char *position)
 {
     struct hps_version *version = pin(rig, 1);
     struct positions found = {0};
     assert_int_equal(hps_update_positions(version, take_position, &found), HPS_OK);
-    assert_true(found.begins); /* for a process that takes updates, later */
+    assert_true(found.begins); /* for a later process that reads updates */
     assert_string_equal(found.p, position);
     assert_int_equal(hps_update_sequence(version), 1 + n_updates);
     hps_version_unpin(version);
 }
 
-static void test_updates_when_restarted_then_rows_positions_and_sequence_are_as_they_were(
-    void **state)
+static void test_updates_when_restarted_then_rows_positions_and_sequence_are_unchanged(void **state)
 {
     struct rig *rig = *state;
     load_ok(rig, "one", true);
@@ -911,7 +913,7 @@ static void test_updates_when_restarted_then_rows_positions_and_sequence_are_as_
     assert_int_equal(served(rig, 1), -1);
 }
 
-static void test_updates_when_the_version_is_loaded_anew_then_there_are_none(void **state)
+static void test_updates_when_the_version_is_loaded_again_then_it_has_none(void **state)
 {
     struct rig *rig = *state;
     load_ok(rig, "one", true);
@@ -924,7 +926,7 @@ static void test_updates_when_the_version_is_loaded_anew_then_there_are_none(voi
     assert_int_equal(served(rig, 1), 1);
 }
 
-/* An updater whose batch waits in the persistent store until `go`. */
+/* An updater. Its batch waits in the persistent store until `go`. */
 struct slow_update {
     struct hps_store_ops ops;
     struct hps_store_durable_ops durable;
@@ -988,29 +990,29 @@ int main(void)
         TEST(test_load_when_first_then_active_and_later_only_when_asked),
         TEST(test_rollback_when_twice_then_refused_also_after_a_restart),
         TEST(test_rollback_when_the_number_went_to_another_version_then_refused),
-        TEST(test_load_when_beyond_keep_versions_then_oldest_goes),
-        TEST(test_unload_when_active_then_refused_while_others_are_there),
-        TEST(test_unload_when_in_use_then_nothing_else_waits_for_it),
-        TEST(test_unload_when_the_only_other_one_is_unloading_then_the_active_one_may_go),
-        TEST(test_unload_when_its_number_is_loaded_again_then_its_counts_go_on),
-        TEST(test_unload_model_when_a_version_is_in_use_then_all_are_gone_but_its_rows),
-        TEST(test_load_configured_when_a_version_has_the_files_then_that_one_serves),
-        TEST(test_open_when_records_are_of_an_earlier_build_then_served_and_what_differs_is_told),
-        TEST(test_load_when_the_version_that_must_go_is_in_use_then_done_all_the_same),
-        TEST(test_stop_when_an_unload_waits_then_it_is_told_and_nothing_is_left),
+        TEST(test_load_when_beyond_keep_versions_then_oldest_is_unloaded),
+        TEST(test_unload_when_active_then_refused_while_other_versions_exist),
+        TEST(test_unload_when_in_use_then_other_calls_do_not_wait),
+        TEST(test_unload_when_the_only_other_one_is_unloading_then_the_active_one_is_unloaded),
+        TEST(test_unload_when_its_number_is_loaded_again_then_its_counts_continue),
+        TEST(test_unload_model_when_a_version_is_in_use_then_only_its_rows_remain),
+        TEST(test_load_configured_when_a_version_has_the_files_then_it_is_activated),
+        TEST(test_open_when_records_are_of_an_earlier_build_then_served_and_differences_logged),
+        TEST(test_load_when_the_version_to_unload_is_in_use_then_it_still_succeeds),
+        TEST(test_stop_when_an_unload_waits_then_it_ends_and_all_is_released),
         TEST(test_open_when_restarted_then_serves_the_same),
         TEST(test_policies_when_configured_then_loaded_and_recovered_versions_have_them),
-        TEST(test_reconfigure_when_called_then_versions_and_later_loads_obey),
+        TEST(test_reconfigure_when_called_then_it_applies_to_versions_and_later_loads),
         TEST(test_open_when_a_space_has_no_record_then_removed),
-        TEST(test_open_when_such_a_space_cannot_be_removed_then_the_others_are_served),
-        TEST(test_switches_when_counted_then_over_restarts_and_never_anew),
+        TEST(test_open_when_such_a_space_cannot_be_removed_then_other_versions_are_served),
+        TEST(test_switches_when_counted_then_the_count_survives_restarts),
         TEST(test_open_when_no_version_is_active_then_the_newest_one_is),
-        TEST(test_open_when_the_active_version_is_gone_then_the_one_before_is_no_rollback),
+        TEST(test_open_when_the_active_version_is_lost_then_no_rollback_to_the_one_before),
         TEST(test_load_when_bad_then_nothing_changes),
         TEST(test_load_when_the_highest_number_is_taken_then_it_has_no_next),
-        TEST(test_plan_when_asked_then_nothing_is_loaded),
-        TEST(test_updates_when_restarted_then_rows_positions_and_sequence_are_as_they_were),
-        TEST(test_updates_when_the_version_is_loaded_anew_then_there_are_none),
+        TEST(test_plan_when_requested_then_no_version_is_loaded),
+        TEST(test_updates_when_restarted_then_rows_positions_and_sequence_are_unchanged),
+        TEST(test_updates_when_the_version_is_loaded_again_then_it_has_none),
         TEST(test_unload_when_a_batch_is_being_applied_then_waits_for_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

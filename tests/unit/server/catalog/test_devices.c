@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which devices are opened, and what is said where one cannot be.
+ * Which devices are opened, and the errors for devices that cannot be opened.
  */
 #include "server/catalog/devices.h"
 
@@ -71,7 +71,7 @@ static void test_open_when_models_name_devices_then_one_tier_for_each(void **sta
                          hps_devices_of(devices, &models[0], 1));
     assert_ptr_equal(hps_devices_of(devices, &models[0], 0),
                      hps_devices_of(devices, &models[1], 1));
-    assert_null(hps_devices_of(devices, &models[2], 1)); /* it names the same twice */
+    assert_null(hps_devices_of(devices, &models[2], 1)); /* it names one device twice */
     assert_null(hps_devices_of(devices, &models[0], 2));
     assert_int_equal(hps_devices_of_count(&models[3]), 0); /* no gpucache */
     assert_null(hps_devices_of(devices, &models[3], 0));
@@ -85,7 +85,7 @@ static void test_open_when_models_name_devices_then_one_tier_for_each(void **sta
     hps_devices_close(devices);
 }
 
-static void test_open_when_no_model_wants_one_then_none(void **state)
+static void test_open_when_no_model_names_a_device_then_none(void **state)
 {
     (void)state;
     struct hps_devices *devices = NULL;
@@ -102,14 +102,14 @@ static void test_open_when_no_model_wants_one_then_none(void **state)
     hps_devices_close(devices);
 }
 
-static void test_open_when_a_device_cannot_be_then_without_it_unless_exit(void **state)
+static void test_open_when_a_device_cannot_be_opened_then_without_it_unless_exit(void **state)
 {
     (void)state;
     struct hps_devices *devices = NULL;
     struct hps_device_view view;
     struct hps_error err;
     models[3].gpucache = true;
-    lists[3][0] = 1000; /* there are not so many simulated ones */
+    lists[3][0] = 1000; /* there are fewer simulated devices */
     assert_int_equal(hps_devices_open(&config, &sim.driver, blocks, &devices, &err), HPS_OK);
     assert_int_equal(hps_devices_count(devices), 3);
     hps_devices_view(devices, 2, &view);
@@ -159,7 +159,7 @@ static void test_open_when_results_have_no_memory_then_without_any_unless_exit(v
         strstr(err.text, "server.gpu_result_bytes: no memory for 18446744073709551615"));
 }
 
-static void test_shares_when_the_model_says_then_of_each_table(void **state)
+static void test_shares_when_the_model_configures_them_then_for_each_table(void **state)
 {
     (void)state;
     const struct hps_table tables[2] = {{.n_rows = 1000}, {.n_rows = 3}};
@@ -189,16 +189,16 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_open_when_models_name_devices_then_one_tier_for_each,
                                         setup, teardown),
-        cmocka_unit_test_setup_teardown(test_open_when_no_model_wants_one_then_none, setup,
+        cmocka_unit_test_setup_teardown(test_open_when_no_model_names_a_device_then_none, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(
-            test_open_when_a_device_cannot_be_then_without_it_unless_exit, setup, teardown),
+            test_open_when_a_device_cannot_be_opened_then_without_it_unless_exit, setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_open_when_a_device_has_too_little_memory_then_both_sizes_are_named, setup,
             teardown),
         cmocka_unit_test_setup_teardown(
             test_open_when_results_have_no_memory_then_without_any_unless_exit, setup, teardown),
-        cmocka_unit_test(test_shares_when_the_model_says_then_of_each_table),
+        cmocka_unit_test(test_shares_when_the_model_configures_them_then_for_each_table),
     };
     return cmocka_run_group_tests_name("devices", tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Readiness over a catalog whose one configured model has no files, until it has: state, reasons,
- * health and gauge change at once, and the first time is told once.
+ * Readiness of a catalog with one configured model, which has no files at first. State, reasons,
+ * health and gauge change together, and the first time is logged once.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,7 +34,7 @@ struct rig {
     unsigned n_first;
 };
 
-/* Whoever reads the line may ask anything at once. */
+/* A reader of the log line may query all interfaces at once. */
 static void on_first(void *ctx)
 {
     struct rig *rig = ctx;
@@ -120,7 +120,7 @@ static void add_reason(void *ctx, const char *reason)
     snprintf(text + size, 1024 - size, "%s|", reason);
 }
 
-/* All that tells of the state, in one look: reasons, or "ready". */
+/* Check that all interfaces agree. Returns the reasons, or "ready". */
 static const char *state_of(struct rig *rig)
 {
     static char text[1024];
@@ -158,13 +158,14 @@ static double n_failures(struct rig *rig)
         hps_server_metric(rig->metrics, HPS_M_MODEL_LOAD_FAILURES, "m", NULL, NULL, NULL));
 }
 
-static void test_ready_when_a_load_fails_and_is_tried_again_then_all_change_at_once(void **state)
+static void test_ready_when_a_load_fails_and_is_retried_then_all_interfaces_change_together(
+    void **state)
 {
     struct rig *rig = *state;
     assert_string_equal(state_of(rig), "starting|");
     expect_pin(rig, HPS_NOT_FOUND, "not loaded");
     hps_catalog_ensure_models(rig->catalog);
-    expect_pin(rig, HPS_UNAVAILABLE, "model \"m\" "); /* it loads, or has failed already */
+    expect_pin(rig, HPS_UNAVAILABLE, "model \"m\" "); /* it is loading, or has failed */
     await(rig, "model \"m\" failed to load: ");
     expect_pin(rig, HPS_UNAVAILABLE, "model \"m\" failed to load: ");
     assert_true(n_failures(rig) == 1);
@@ -178,7 +179,7 @@ static void test_ready_when_a_load_fails_and_is_tried_again_then_all_change_at_o
     expect_pin(rig, HPS_OK, NULL);
     assert_int_equal(rig->n_first, 1);
     assert_true(n_failures(rig) == 2);
-    hps_catalog_retry_models(rig->catalog); /* nothing has failed */
+    hps_catalog_retry_models(rig->catalog); /* no load has failed */
     hps_readiness_refresh(rig->readiness);
     assert_string_equal(state_of(rig), "ready");
     hps_readiness_drain(rig->readiness);
@@ -188,7 +189,7 @@ static void test_ready_when_a_load_fails_and_is_tried_again_then_all_change_at_o
     assert_int_equal(rig->n_first, 1);
 }
 
-static void test_ready_when_it_is_lost_and_comes_back_then_first_is_told_once(void **state)
+static void test_ready_when_it_is_lost_and_regained_then_the_first_time_is_logged_once(void **state)
 {
     struct rig *rig = *state;
     struct fixture_unload gone = fixture_unload_new();
@@ -200,7 +201,7 @@ static void test_ready_when_it_is_lost_and_comes_back_then_first_is_told_once(vo
     AWAIT(atomic_load(&gone.done));
     await(rig, "model \"m\" has no active version; use hpsctl load");
     expect_pin(rig, HPS_NOT_FOUND, "not loaded");
-    hps_catalog_retry_models(rig->catalog); /* it did not fail */
+    hps_catalog_retry_models(rig->catalog); /* no load has failed */
     hps_readiness_refresh(rig->readiness);
     assert_string_equal(state_of(rig), "model \"m\" has no active version; use hpsctl load|");
     hps_catalog_ensure_models(rig->catalog);
@@ -208,14 +209,14 @@ static void test_ready_when_it_is_lost_and_comes_back_then_first_is_told_once(vo
     assert_int_equal(rig->n_first, 1);
 }
 
-static void test_ensure_when_asked_twice_then_one_version_is_loaded(void **state)
+static void test_ensure_when_called_twice_then_one_version_is_loaded(void **state)
 {
     struct rig *rig = *state;
     write_files(rig);
     hps_catalog_ensure_models(rig->catalog);
     hps_catalog_ensure_models(rig->catalog);
     await(rig, "ready");
-    hps_catalog_stop(rig->catalog); /* runs what is posted */
+    hps_catalog_stop(rig->catalog); /* runs posted tasks */
     struct hps_version *version = NULL;
     struct hps_error err = {0};
     assert_int_equal(hps_models_pin(rig->models, "m", 1, 2, &version, &err), HPS_NOT_FOUND);
@@ -226,11 +227,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(
-            test_ready_when_a_load_fails_and_is_tried_again_then_all_change_at_once, setup,
+            test_ready_when_a_load_fails_and_is_retried_then_all_interfaces_change_together, setup,
             teardown),
         cmocka_unit_test_setup_teardown(
-            test_ready_when_it_is_lost_and_comes_back_then_first_is_told_once, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_ensure_when_asked_twice_then_one_version_is_loaded,
+            test_ready_when_it_is_lost_and_regained_then_the_first_time_is_logged_once, setup,
+            teardown),
+        cmocka_unit_test_setup_teardown(test_ensure_when_called_twice_then_one_version_is_loaded,
                                         setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

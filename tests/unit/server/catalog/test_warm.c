@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * When the catalog warms up host maps: after a restart, before a switch and behind it, and who does
- * not wait for that. The map has no room for all rows of a version.
+ * When the catalog warms up host maps: after a restart, before a switch and behind it, and which
+ * calls do not wait for it. The map is too small for all rows of a version.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -109,7 +109,7 @@ static uint64_t host_rows(struct rig *rig, int64_t number)
     return usage.n_rows;
 }
 
-/* Keys 0 .. N_HOT of the model are asked for; how many of them are known as hot. */
+/* Make keys 0 .. N_HOT of the active version hot. Returns how many keys are counted as hot. */
 static uint32_t heat(struct rig *rig)
 {
     struct hps_version *version = pin(rig, 0);
@@ -118,7 +118,7 @@ static uint32_t heat(struct rig *rig)
     for (hps_key key = 0; key < N_HOT; key++) {
         hps_hot_add(version->hot[0], key, 100 + (uint32_t)key);
     }
-    for (unsigned i = 0; i < 100; i++) { /* it is used */
+    for (unsigned i = 0; i < 100; i++) { /* marks the counts as used */
         const hps_key key = N_HOT - 1;
         hps_hot_note(version->hot[0], &key, 1);
     }
@@ -139,7 +139,7 @@ static void reach(struct hps_task *task)
     atomic_store(&((struct mark *)(void *)task)->reached, true);
 }
 
-/* Whatever was to be warmed up behind what is served is by now, or had nothing hot. */
+/* Wait until warm-ups behind switches have ended. */
 static void drain_warmer(struct rig *rig)
 {
     struct mark mark = {.task = {.run = reach}};
@@ -147,8 +147,8 @@ static void drain_warmer(struct rig *rig)
     AWAIT(atomic_load(&mark.reached));
 }
 
-/* Time stands still, and never goes back: the catalog saved for the last time when it was opened,
- * by the kernel's clock, and what has begun in the future is not due. */
+/* Stop the clock at the current time. Opening the catalog saved hot keys at a time of the
+ * kernel's clock. With an earlier fake time, nothing would be due. */
 static void stop_clock(void)
 {
     hps_clock_fake(hps_clock_us());
@@ -190,7 +190,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* A switch whose end is awaited. */
+/* A switch and its result. */
 struct wait {
     struct hps_switch waiter;
     atomic_bool done;
@@ -215,19 +215,21 @@ static void wait_rows(struct rig *rig, int64_t number, uint64_t n)
     AWAIT(host_rows(rig, number) >= n);
 }
 
-static void test_open_when_restarted_then_the_hot_rows_of_the_active_version_come_back(void **state)
+static void test_open_when_restarted_then_the_hot_rows_of_the_active_version_are_in_the_map(
+    void **state)
 {
     struct rig *rig = *state;
     load(rig, "two", false);
     uint32_t n = heat(rig);
     close_catalog(rig);
     open_catalog(rig);
-    wait_rows(rig, 1, n - n / 8); /* other places in another process: a few find none */
+    wait_rows(rig, 1, n - n / 8); /* hash places differ per process: a few rows do not fit */
     assert_true(host_rows(rig, 1) <= n);
     assert_int_equal(host_rows(rig, 2), 0);
 }
 
-static void test_switch_when_the_version_is_cold_then_warm_first_and_nobody_else_waits(void **state)
+static void test_switch_when_the_version_is_cold_then_warm_first_and_other_calls_continue(
+    void **state)
 {
     struct rig *rig = *state;
     struct wait wait = {.waiter = {.done = on_switched}};
@@ -240,7 +242,7 @@ static void test_switch_when_the_version_is_cold_then_warm_first_and_nobody_else
     hps_fake_gate_wait(rig->durable, HPS_FAKE_GET, 1);
     assert_false(wait.done);
     assert_int_equal(active(rig), 1);
-    /* Other switches and loads go on meanwhile. */
+    /* Other switches and loads continue. */
     assert_int_equal(hps_catalog_activate(rig->catalog, "m", 1, false, &switched, &err), HPS_OK);
     load(rig, "one", false);
     hps_fake_gate_open(rig->durable, HPS_FAKE_GET);
@@ -269,7 +271,7 @@ static void test_switch_when_it_takes_too_long_then_switched_and_the_rest_follow
     wait_rows(rig, 2, n);
 }
 
-static void test_switch_when_the_active_version_fills_the_map_then_its_rows_stay_until_then(
+static void test_switch_when_the_active_version_fills_the_map_then_its_rows_stay_before_it(
     void **state)
 {
     struct rig *rig = *state;
@@ -287,7 +289,7 @@ static void test_switch_when_the_active_version_fills_the_map_then_its_rows_stay
     hps_version_unpin(version);
     hps_fake_gate_shut(rig->durable, HPS_FAKE_GET);
     hps_catalog_switch(rig->catalog, "m", 2, &wait.waiter);
-    wait_done(&wait); /* nothing was read for it */
+    wait_done(&wait); /* no row was read for it */
     assert_int_equal(active(rig), 2);
     assert_int_equal(host_rows(rig, 1), BUDGET / ROW_BYTES);
     hps_fake_gate_open(rig->durable, HPS_FAKE_GET);
@@ -315,8 +317,8 @@ static struct progress progress_of(struct rig *rig, int64_t number)
     return progress;
 }
 
-/* One behind a switch takes as long as it takes. */
-static void test_switch_when_a_warm_up_runs_behind_another_then_nothing_waits_for_that(void **state)
+/* A warm-up behind a switch has no time limit. */
+static void test_switch_when_a_warm_up_runs_behind_another_then_it_does_not_wait(void **state)
 {
     struct rig *rig = *state;
     struct wait wait = {.waiter = {.done = on_switched}};
@@ -328,7 +330,7 @@ static void test_switch_when_a_warm_up_runs_behind_another_then_nothing_waits_fo
     uint64_t n_saved = hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT);
     hps_fake_gate_shut(rig->durable, HPS_FAKE_GET);
     assert_int_equal(hps_catalog_activate(rig->catalog, "m", 2, false, &switched, &err), HPS_OK);
-    n_saved++; /* which version is active */
+    n_saved++; /* the record of the active version */
     hps_fake_gate_wait(rig->durable, HPS_FAKE_GET, 1);
     hps_clock_advance(301 * UINT64_C(1000000));
     hps_catalog_tick(rig->catalog);
@@ -357,11 +359,11 @@ static void test_warm_up_behind_when_another_version_takes_over_then_it_stops(vo
     assert_int_equal(hps_catalog_rollback(rig->catalog, "m", &switched, &err), HPS_OK);
     hps_fake_gate_open(rig->durable, HPS_FAKE_GET);
     wait_rows(rig, 1, n);
-    assert_int_equal(host_rows(rig, 2), 1024); /* the batch that was under way */
+    assert_int_equal(host_rows(rig, 2), 1024); /* the batch in flight */
     assert_int_equal(progress_of(rig, 2).n_keys_hot, 0);
 }
 
-static void test_unload_when_the_version_is_being_warmed_up_then_that_stops_and_no_switch(
+static void test_unload_when_the_version_is_being_warmed_up_then_it_stops_without_a_switch(
     void **state)
 {
     struct rig *rig = *state;
@@ -384,7 +386,7 @@ static void test_unload_when_the_version_is_being_warmed_up_then_that_stops_and_
     assert_int_equal(active(rig), 1);
 }
 
-static void test_switch_when_the_version_is_not_there_then_told_at_once(void **state)
+static void test_switch_when_the_version_does_not_exist_then_it_fails_at_once(void **state)
 {
     struct rig *rig = *state;
     struct wait wait = {.waiter = {.done = on_switched}};
@@ -393,7 +395,7 @@ static void test_switch_when_the_version_is_not_there_then_told_at_once(void **s
     assert_int_equal(wait.error.status, HPS_NOT_FOUND);
 }
 
-static void test_load_when_it_is_activated_then_warm_before_that(void **state)
+static void test_load_when_it_is_activated_then_warm_before_the_switch(void **state)
 {
     struct rig *rig = *state;
     uint32_t n = heat(rig);
@@ -402,7 +404,7 @@ static void test_load_when_it_is_activated_then_warm_before_that(void **state)
     assert_int_equal(host_rows(rig, 2), n);
 }
 
-static void test_tick_when_the_time_has_come_then_hot_keys_are_written_once(void **state)
+static void test_tick_when_it_is_due_then_hot_keys_are_written_once(void **state)
 {
     struct rig *rig = *state;
     uint64_t n_before = hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT);
@@ -416,7 +418,7 @@ static void test_tick_when_the_time_has_come_then_hot_keys_are_written_once(void
     hps_catalog_tick(rig->catalog);
     hps_catalog_tick(rig->catalog);
     AWAIT(hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT) > n_before);
-    hps_catalog_stop(rig->catalog); /* nothing new was asked for */
+    hps_catalog_stop(rig->catalog); /* there were no new lookups */
     assert_int_equal(hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT), n_before + 1);
 }
 
@@ -424,16 +426,16 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_open_when_restarted_then_the_hot_rows_of_the_active_version_come_back),
-        TEST(test_switch_when_the_version_is_cold_then_warm_first_and_nobody_else_waits),
+        TEST(test_open_when_restarted_then_the_hot_rows_of_the_active_version_are_in_the_map),
+        TEST(test_switch_when_the_version_is_cold_then_warm_first_and_other_calls_continue),
         TEST(test_switch_when_it_takes_too_long_then_switched_and_the_rest_follows),
-        TEST(test_switch_when_the_active_version_fills_the_map_then_its_rows_stay_until_then),
-        TEST(test_switch_when_a_warm_up_runs_behind_another_then_nothing_waits_for_that),
+        TEST(test_switch_when_the_active_version_fills_the_map_then_its_rows_stay_before_it),
+        TEST(test_switch_when_a_warm_up_runs_behind_another_then_it_does_not_wait),
         TEST(test_warm_up_behind_when_another_version_takes_over_then_it_stops),
-        TEST(test_unload_when_the_version_is_being_warmed_up_then_that_stops_and_no_switch),
-        TEST(test_switch_when_the_version_is_not_there_then_told_at_once),
-        TEST(test_load_when_it_is_activated_then_warm_before_that),
-        TEST(test_tick_when_the_time_has_come_then_hot_keys_are_written_once),
+        TEST(test_unload_when_the_version_is_being_warmed_up_then_it_stops_without_a_switch),
+        TEST(test_switch_when_the_version_does_not_exist_then_it_fails_at_once),
+        TEST(test_load_when_it_is_activated_then_warm_before_the_switch),
+        TEST(test_tick_when_it_is_due_then_hot_keys_are_written_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bodies of infer requests: what stock clients send is read; sizes that lie, names that are there
- * twice and what is not offered are refused by name. One thread.
+ * Bodies of infer requests. Bodies of stock clients are accepted; wrong sizes, duplicate names
+ * and unsupported features are refused by name. One thread.
  */
 #include "tests/lib/fault_heap.h"
 #include "tests/unit/server/kserve/kserve_test.h"
@@ -25,7 +25,7 @@ static hps_status read_json(const char *json)
     return read_body(json, strlen(json), SIZE_MAX);
 }
 
-/* JSON with raw bytes behind it. */
+/* JSON followed by raw bytes. */
 static hps_status read_mixed(const char *json, const void *raw, size_t raw_size)
 {
     char text[4096];
@@ -41,15 +41,14 @@ static void assert_refused(const char *json, const char *says)
 {
     assert_int_equal(read_json(json), HPS_INVALID);
     assert_says(says);
-    assert_int_equal(got.n_inputs, 0); /* nothing is set */
+    assert_int_equal(got.n_inputs, 0); /* the result is empty */
 }
 
 static const uint8_t RAW[40] = {1, 0, 0,   0,   0,   0,   0,   0,   2,   0,   0, 0, 0, 0,
                                 0, 0, 255, 255, 255, 255, 255, 255, 255, 255, 4, 0, 0, 0,
                                 0, 0, 0,   0,   1,   0,   0,   0,   3,   0,   0, 0};
 
-static void test_body_when_a_stock_client_sends_raw_tensors_then_they_are_where_they_lie(
-    void **state)
+static void test_body_when_a_stock_client_sends_raw_tensors_then_they_are_not_copied(void **state)
 {
     static const char json[] =
         "{\"id\":\"r-1\",\"inputs\":[{\"name\":\"KEYS\",\"shape\":[1,4],\"datatype\":\"INT64\","
@@ -107,7 +106,7 @@ static void test_body_when_json_and_raw_are_mixed_then_raw_ones_follow_in_their_
     assert_int_equal(got.n_outputs, 0);
 }
 
-static void test_body_when_it_has_parameters_then_they_are_taken(void **state)
+static void test_body_when_it_has_parameters_then_they_are_used(void **state)
 {
     (void)state;
     assert_int_equal(
@@ -130,7 +129,7 @@ static void test_body_when_it_has_parameters_then_they_are_taken(void **state)
     assert_refused("{\"inputs\":[],\"parameters\":[]}", "parameters: expected an object");
 }
 
-static void test_body_when_what_may_be_missing_is_null_then_as_if_it_were(void **state)
+static void test_body_when_optional_members_are_null_then_like_missing_ones(void **state)
 {
     (void)state;
     assert_int_equal(read_json("{\"id\":null,\"parameters\":null,\"outputs\":null,\"inputs\":[{"
@@ -146,7 +145,7 @@ static void test_body_when_what_may_be_missing_is_null_then_as_if_it_were(void *
     assert_int_equal(got.n_outputs, 1);
 }
 
-static void test_body_when_outputs_say_nothing_then_the_request_says_it(void **state)
+static void test_body_when_outputs_have_no_parameters_then_the_requests_apply(void **state)
 {
     (void)state;
     assert_int_equal(
@@ -159,7 +158,7 @@ static void test_body_when_outputs_say_nothing_then_the_request_says_it(void **s
     assert_false(got.outputs[0].binary);
 }
 
-/* ---- sizes that lie -------------------------------------------------------------------------- */
+/* ---- wrong sizes ----------------------------------------------------------------------------- */
 
 #define KEYS(shape, size)                                                         \
     "{\"inputs\":[{\"name\":\"KEYS\",\"shape\":" shape ",\"datatype\":\"INT64\"," \
@@ -197,7 +196,7 @@ static void test_body_when_sizes_do_not_add_up_then_refused_by_name(void **state
                                       "Inference-Header-Content-Length the whole body");
 }
 
-static void test_body_when_the_header_lies_then_refused(void **state)
+static void test_body_when_the_header_has_a_wrong_size_then_refused(void **state)
 {
     static const char json[] = "{\"inputs\":[]}";
 
@@ -214,7 +213,7 @@ static void test_body_when_the_header_lies_then_refused(void **state)
     assert_says("the body is empty");
 }
 
-/* ---- what is no request ---------------------------------------------------------------------- */
+/* ---- malformed requests ---------------------------------------------------------------------- */
 
 #define INPUT(rest) "{\"inputs\":[{\"name\":\"a\"," rest "}]}"
 
@@ -259,7 +258,7 @@ static void test_body_when_a_member_is_missing_or_wrong_then_it_is_named(void **
     assert_refused("{\"inputs\":[],\"id\":\"\\u0000\"}", "the JSON of the request: \\u0000");
 }
 
-static void test_body_when_something_is_there_twice_then_refused(void **state)
+static void test_body_when_a_member_is_duplicate_then_refused(void **state)
 {
     (void)state;
     assert_refused("{\"inputs\":[],\"inputs\":[]}", "duplicate object key");
@@ -274,7 +273,7 @@ static void test_body_when_something_is_there_twice_then_refused(void **state)
                    "got output 'x' twice");
 }
 
-static void test_body_when_it_wants_what_is_not_offered_then_unimplemented(void **state)
+static void test_body_when_it_requests_an_unsupported_feature_then_unimplemented(void **state)
 {
     (void)state;
     assert_int_equal(read_json("{\"inputs\":[{\"name\":\"a\",\"parameters\":"
@@ -290,7 +289,7 @@ static void test_body_when_it_wants_what_is_not_offered_then_unimplemented(void 
     assert_says("classification");
 }
 
-static void test_body_when_limits_are_passed_then_refused(void **state)
+static void test_body_when_limits_are_exceeded_then_refused(void **state)
 {
     char text[8192] = "{\"inputs\":[],\"parameters\":{";
     size_t size = strlen(text);
@@ -333,7 +332,7 @@ static void read_and_forget(void *ctx)
     hps_arena_free(own);
 }
 
-static void test_body_when_memory_fails_then_nothing_is_left_or_missing(void **state)
+static void test_body_when_memory_fails_then_no_leak_and_no_partial_result(void **state)
 {
     char text[4096] = "{\"id\":\"x\",\"parameters\":{\"hps_pooling\":\"sum\"},\"inputs\":["
                       "{\"name\":\"a\",\"shape\":[1],\"datatype\":\"INT64\",\"data\":[1]},"
@@ -352,18 +351,18 @@ int main(void)
 {
 #define BODY_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
-        BODY_TEST(test_body_when_a_stock_client_sends_raw_tensors_then_they_are_where_they_lie),
+        BODY_TEST(test_body_when_a_stock_client_sends_raw_tensors_then_they_are_not_copied),
         BODY_TEST(test_body_when_json_and_raw_are_mixed_then_raw_ones_follow_in_their_order),
-        BODY_TEST(test_body_when_it_has_parameters_then_they_are_taken),
-        BODY_TEST(test_body_when_what_may_be_missing_is_null_then_as_if_it_were),
-        BODY_TEST(test_body_when_outputs_say_nothing_then_the_request_says_it),
+        BODY_TEST(test_body_when_it_has_parameters_then_they_are_used),
+        BODY_TEST(test_body_when_optional_members_are_null_then_like_missing_ones),
+        BODY_TEST(test_body_when_outputs_have_no_parameters_then_the_requests_apply),
         BODY_TEST(test_body_when_sizes_do_not_add_up_then_refused_by_name),
-        BODY_TEST(test_body_when_the_header_lies_then_refused),
+        BODY_TEST(test_body_when_the_header_has_a_wrong_size_then_refused),
         BODY_TEST(test_body_when_a_member_is_missing_or_wrong_then_it_is_named),
-        BODY_TEST(test_body_when_something_is_there_twice_then_refused),
-        BODY_TEST(test_body_when_it_wants_what_is_not_offered_then_unimplemented),
-        BODY_TEST(test_body_when_limits_are_passed_then_refused),
-        BODY_TEST(test_body_when_memory_fails_then_nothing_is_left_or_missing),
+        BODY_TEST(test_body_when_a_member_is_duplicate_then_refused),
+        BODY_TEST(test_body_when_it_requests_an_unsupported_feature_then_unimplemented),
+        BODY_TEST(test_body_when_limits_are_exceeded_then_refused),
+        BODY_TEST(test_body_when_memory_fails_then_no_leak_and_no_partial_result),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

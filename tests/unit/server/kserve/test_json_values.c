@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Values of tensors that were sent as JSON. One thread.
+ * Values of tensors in JSON. One thread.
  */
 #include <math.h>
 
@@ -42,7 +42,7 @@ static void test_values_when_integers_then_all_of_them_are_read(void **state)
     assert_null(tensor.data);
 }
 
-static void test_values_when_keys_are_any_bits_then_they_come_back(void **state)
+static void test_values_when_keys_have_any_bits_then_they_are_unchanged(void **state)
 {
     (void)state;
     for (uint64_t i = 0; i < 2000; i++) {
@@ -98,7 +98,7 @@ static void test_values_when_one_is_no_integer_then_it_is_named(void **state)
     assert_says("data[1]: '1e3', expected an integer of -9223372036854775808 to");
 }
 
-static void test_values_when_floats_then_the_nearest_ones(void **state)
+static void test_values_when_floats_then_rounded_to_nearest(void **state)
 {
     static const float expected[] = {1, -0.5F, 1e10F, 0x1p-149F, 0, 0.1F, -0.0F, 16777216};
     float got[8];
@@ -130,7 +130,7 @@ static void test_values_when_one_is_no_float_then_it_is_named(void **state)
     }
 }
 
-static void test_values_when_they_are_nested_as_the_shape_then_row_major(void **state)
+static void test_values_when_nested_like_the_shape_then_row_major(void **state)
 {
     static const int64_t expected[] = {1, 2, 3, 4, 5, 6};
     static const int64_t shape[] = {2, 3};
@@ -149,7 +149,7 @@ static void test_values_when_they_are_nested_as_the_shape_then_row_major(void **
     assert_int_equal(tensor.size, 8);
 }
 
-static void test_values_when_they_are_nested_otherwise_then_refused(void **state)
+static void test_values_when_nested_differently_then_refused(void **state)
 {
     static const char *const texts[] = {
         "[[1,2],[3,4],[5,6]]", "[[1,2,3],4,5,6]", "[1,2,3,[4,5,6]]",     "[[1,2,3],[4,5]]",
@@ -175,7 +175,7 @@ static void test_values_when_the_array_is_no_json_then_refused(void **state)
     }
 }
 
-static void test_values_when_they_are_not_as_many_as_the_shape_has_then_both_are_named(void **state)
+static void test_values_when_their_number_differs_from_the_shape_then_both_are_named(void **state)
 {
     (void)state;
     assert_int_equal(read_flat(KSERVE_INT64, 3, "[1,2]"), HPS_INVALID);
@@ -184,14 +184,14 @@ static void test_values_when_they_are_not_as_many_as_the_shape_has_then_both_are
     assert_says("data has 2 values, its shape has 1");
     assert_int_equal(read_flat(KSERVE_INT64, 0, "[1]"), HPS_INVALID);
     assert_int_equal(read_flat(KSERVE_INT64, 1, "[]"), HPS_INVALID);
-    /* 16 GB that nobody sent are not asked for */
+    /* does not allocate 16 GB for two values */
     assert_int_equal(read_flat(KSERVE_INT64, INT32_MAX, "[1,2]"), HPS_INVALID);
     assert_says("data has 2 values, its shape has 2147483647");
     assert_int_equal(read_flat(KSERVE_INT64, -1, "[1,2]"), HPS_INVALID);
     assert_says("shape[0] is -1");
 }
 
-static void test_values_when_there_is_no_room_then_exhausted(void **state)
+static void test_values_when_memory_is_short_then_exhausted(void **state)
 {
     struct hps_buf text;
 
@@ -221,15 +221,15 @@ int main(void)
 #define VALUES_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
         VALUES_TEST(test_values_when_integers_then_all_of_them_are_read),
-        VALUES_TEST(test_values_when_keys_are_any_bits_then_they_come_back),
+        VALUES_TEST(test_values_when_keys_have_any_bits_then_they_are_unchanged),
         VALUES_TEST(test_values_when_one_is_no_integer_then_it_is_named),
-        VALUES_TEST(test_values_when_floats_then_the_nearest_ones),
+        VALUES_TEST(test_values_when_floats_then_rounded_to_nearest),
         VALUES_TEST(test_values_when_one_is_no_float_then_it_is_named),
-        VALUES_TEST(test_values_when_they_are_nested_as_the_shape_then_row_major),
-        VALUES_TEST(test_values_when_they_are_nested_otherwise_then_refused),
+        VALUES_TEST(test_values_when_nested_like_the_shape_then_row_major),
+        VALUES_TEST(test_values_when_nested_differently_then_refused),
         VALUES_TEST(test_values_when_the_array_is_no_json_then_refused),
-        VALUES_TEST(test_values_when_they_are_not_as_many_as_the_shape_has_then_both_are_named),
-        VALUES_TEST(test_values_when_there_is_no_room_then_exhausted),
+        VALUES_TEST(test_values_when_their_number_differs_from_the_shape_then_both_are_named),
+        VALUES_TEST(test_values_when_memory_is_short_then_exhausted),
         VALUES_TEST(test_values_when_the_datatype_has_none_in_json_then_refused),
     };
 

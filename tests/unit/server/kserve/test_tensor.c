@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tensors and parameters of KServe: what goes together, and what is refused by name. One thread.
+ * Tensors and parameters of KServe: valid combinations, and refusals by name. One thread.
  */
 #include "tests/unit/server/kserve/kserve_test.h"
 
@@ -19,7 +19,7 @@ static struct kserve_text text(const char *text)
 
 /* ---- datatypes ------------------------------------------------------------------------------- */
 
-static void test_datatype_when_named_then_its_name_and_bytes_come_back(void **state)
+static void test_datatype_when_named_then_its_name_and_size_are_right(void **state)
 {
     static const size_t bytes[KSERVE_DATATYPES] = {0, 1, 4, 8, 2, 2, 4};
 
@@ -33,7 +33,7 @@ static void test_datatype_when_named_then_its_name_and_bytes_come_back(void **st
     assert_int_equal(kserve_datatype_bytes(KSERVE_UNKNOWN), 0);
 }
 
-static void test_datatype_when_it_is_none_then_unknown(void **state)
+static void test_datatype_when_the_name_is_unknown_then_unknown(void **state)
 {
     static const struct kserve_text texts[] = {
         {"?", 1}, {"", 0}, {NULL, 0}, {"INT6", 4}, {"INT64\0", 6}, {"int64", 5}, {"BYTES", 5}};
@@ -62,7 +62,7 @@ static hps_status take_text(const char *name, const char *value)
     return kserve_take_parameter(&infer, &parameter, &err);
 }
 
-static void test_parameter_when_it_is_ours_then_it_is_taken(void **state)
+static void test_parameter_when_it_is_hpsds_then_it_is_used(void **state)
 {
     (void)state;
     assert_int_equal(take_number("timeout", INT64_MAX), HPS_OK);
@@ -78,14 +78,13 @@ static void test_parameter_when_it_is_ours_then_it_is_taken(void **state)
     assert_int_equal(infer.pooling.size, 3);
 }
 
-static void test_parameter_when_it_is_wrong_or_of_nobody_then_refused_by_name_or_ignored(
-    void **state)
+static void test_parameter_when_it_is_wrong_or_unknown_then_refused_by_name_or_ignored(void **state)
 {
     static const struct {
         const char *name;
         const char *value; /* NULL: the number */
         int64_t number;
-        const char *says; /* NULL: it is legal */
+        const char *says; /* NULL: accepted */
     } cases[] = {
         {"timeout", "5", 0, "'timeout' is not an integer"},
         {"hps_pooling", NULL, 1, "'hps_pooling' is not a string"},
@@ -115,7 +114,7 @@ static void test_parameter_when_it_is_wrong_or_of_nobody_then_refused_by_name_or
     assert_int_equal(kserve_take_parameter(&infer, &other, &err), HPS_OK);
 }
 
-static void test_parameter_of_a_tensor_when_it_is_not_offered_then_refused(void **state)
+static void test_parameter_of_a_tensor_when_it_is_unsupported_then_refused(void **state)
 {
     static const struct {
         enum kserve_side side;
@@ -158,7 +157,7 @@ static hps_status check(struct kserve_tensor *inputs, uint32_t n_inputs)
     return kserve_check_tensors(&infer, arena, &err);
 }
 
-static void test_tensors_when_bytes_go_with_the_shape_then_ok(void **state)
+static void test_tensors_when_bytes_match_the_shape_then_ok(void **state)
 {
     static const uint8_t bytes[48];
     struct kserve_tensor inputs[3] = {tensor("c", 2, 3, 2), tensor("a", 0, 0, 0),
@@ -177,7 +176,7 @@ static void test_tensors_when_bytes_go_with_the_shape_then_ok(void **state)
     assert_int_equal(check(NULL, 0), HPS_OK);
 }
 
-static void test_tensors_when_sizes_do_not_go_together_then_both_are_named(void **state)
+static void test_tensors_when_sizes_differ_then_both_are_named(void **state)
 {
     struct kserve_tensor input = tensor("KEYS", 2, 1, 3);
 
@@ -187,7 +186,7 @@ static void test_tensors_when_sizes_do_not_go_together_then_both_are_named(void 
     assert_says("input 'KEYS': got 23 bytes, but 3 values of INT64 have 24");
 }
 
-static void test_tensors_when_a_shape_is_beyond_reason_then_refused(void **state)
+static void test_tensors_when_a_shape_is_too_large_then_refused(void **state)
 {
     static const struct {
         int64_t a, b;
@@ -211,7 +210,7 @@ static void test_tensors_when_a_shape_is_beyond_reason_then_refused(void **state
     for (unsigned i = 2; i < KSERVE_DIMS_MAX; i++) {
         deep.shape[i] = INT32_MAX;
     }
-    assert_int_equal(check(&deep, 1), HPS_OK); /* no value at all */
+    assert_int_equal(check(&deep, 1), HPS_OK); /* no values */
     deep.shape[1] = 1;
     assert_int_equal(check(&deep, 1), HPS_INVALID);
 }
@@ -226,7 +225,7 @@ static void test_tensors_when_a_datatype_is_missing_then_refused(void **state)
     assert_says("input 'KEYS': got no datatype");
 }
 
-static void test_tensors_when_a_name_is_there_twice_then_refused(void **state)
+static void test_tensors_when_a_name_is_duplicate_then_refused(void **state)
 {
     struct kserve_tensor inputs[3] = {tensor("a", 1, 0, 0), tensor("bb", 1, 0, 0),
                                       tensor("a", 1, 0, 0)};
@@ -263,7 +262,7 @@ static void test_tensors_when_the_arena_is_full_then_exhausted(void **state)
     hps_arena_free(full);
 }
 
-static void test_tensors_max_when_tables_are_at_their_limit_then_nothing_overflows(void **state)
+static void test_tensors_max_when_tables_are_at_their_limit_then_no_overflow(void **state)
 {
     (void)state;
     assert_true(kserve_tensors_max(&(struct hps_decode_limits){.tables_max = UINT32_MAX}) ==
@@ -274,18 +273,18 @@ int main(void)
 {
 #define TENSOR_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup_infer, teardown)
     const struct CMUnitTest tests[] = {
-        TENSOR_TEST(test_datatype_when_named_then_its_name_and_bytes_come_back),
-        TENSOR_TEST(test_datatype_when_it_is_none_then_unknown),
-        TENSOR_TEST(test_parameter_when_it_is_ours_then_it_is_taken),
-        TENSOR_TEST(test_parameter_when_it_is_wrong_or_of_nobody_then_refused_by_name_or_ignored),
-        TENSOR_TEST(test_parameter_of_a_tensor_when_it_is_not_offered_then_refused),
-        TENSOR_TEST(test_tensors_when_bytes_go_with_the_shape_then_ok),
-        TENSOR_TEST(test_tensors_when_sizes_do_not_go_together_then_both_are_named),
-        TENSOR_TEST(test_tensors_when_a_shape_is_beyond_reason_then_refused),
+        TENSOR_TEST(test_datatype_when_named_then_its_name_and_size_are_right),
+        TENSOR_TEST(test_datatype_when_the_name_is_unknown_then_unknown),
+        TENSOR_TEST(test_parameter_when_it_is_hpsds_then_it_is_used),
+        TENSOR_TEST(test_parameter_when_it_is_wrong_or_unknown_then_refused_by_name_or_ignored),
+        TENSOR_TEST(test_parameter_of_a_tensor_when_it_is_unsupported_then_refused),
+        TENSOR_TEST(test_tensors_when_bytes_match_the_shape_then_ok),
+        TENSOR_TEST(test_tensors_when_sizes_differ_then_both_are_named),
+        TENSOR_TEST(test_tensors_when_a_shape_is_too_large_then_refused),
         TENSOR_TEST(test_tensors_when_a_datatype_is_missing_then_refused),
-        TENSOR_TEST(test_tensors_when_a_name_is_there_twice_then_refused),
+        TENSOR_TEST(test_tensors_when_a_name_is_duplicate_then_refused),
         TENSOR_TEST(test_tensors_when_the_arena_is_full_then_exhausted),
-        TENSOR_TEST(test_tensors_max_when_tables_are_at_their_limit_then_nothing_overflows),
+        TENSOR_TEST(test_tensors_max_when_tables_are_at_their_limit_then_no_overflow),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Filling the host map of a version that serves already: when it may be called complete. Files
- * that change under a load.
+ * Filling the host map of a version that is in use: when it may be marked complete. Files that
+ * change during a load.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +26,8 @@
 
 enum { N_ROWS = 200, ROW_BYTES = 8, SCAN_ROWS = 100 };
 
-/* A persistent store that can only be scanned. After the first batch the host map loses a row. */
+/* A persistent store that can only be scanned. If `loses`, the host map loses a row after the
+ * first batch. */
 struct below {
     struct hps_store store;
     struct hps_space space;
@@ -87,7 +88,7 @@ static hps_status fill(uint32_t n_rows, bool loses, bool *out_complete, struct h
     return status;
 }
 
-static void test_fill_when_every_row_is_there_then_the_map_is_complete(void **state)
+static void test_fill_when_every_row_is_inserted_then_the_map_is_complete(void **state)
 {
     (void)state;
     struct hps_error err;
@@ -106,8 +107,8 @@ static void test_fill_when_the_map_loses_a_row_then_a_miss_proves_nothing(void *
     assert_non_null(strstr(err.text, "filled the memory"));
 }
 
-/* Otherwise a version that a load had put into the map would not be there after a restart. */
-static void test_fill_when_the_budget_is_just_what_a_load_asks_for_then_it_suffices(void **state)
+/* Otherwise a version that a load had put into the map would be missing there after a restart. */
+static void test_fill_when_the_budget_equals_the_needs_of_a_load_then_it_suffices(void **state)
 {
     (void)state;
     for (uint32_t n_rows = 20000; n_rows < 600000; n_rows = n_rows * 23 / 20 / 100 * 100) {
@@ -118,14 +119,14 @@ static void test_fill_when_the_budget_is_just_what_a_load_asks_for_then_it_suffi
     }
 }
 
-/* ---- a fill beside updates ------------------------------------------------------------------- */
+/* ---- fills during updates -------------------------------------------------------------------- */
 
-/* A store that is scanned while updates come: what the scan reads is older than they are. */
+/* A store that is updated during its scan, so that the scan returns older rows. */
 struct updated {
     struct hps_store *durable;
     struct hps_store_ops ops; /* its own, with another scan */
     struct hps_version *version;
-    hps_key first; /* updated in the middle of the scan: this and the next N_UPDATED - 1 */
+    hps_key first; /* keys [first, first + N_UPDATED) are updated during the scan */
     bool deletes;
 };
 
@@ -170,7 +171,7 @@ static hps_status take_rows(void *ctx, const hps_key *keys, const uint8_t *rows,
     return HPS_OK;
 }
 
-/* All rows as they are now; then an update; then they are handed on, out of date. */
+/* Read all rows, then update some of them, then pass on the outdated rows. */
 static hps_status scan_updated(struct hps_space *space, const struct hps_table *table,
                                hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
                                                 uint32_t n),
@@ -237,7 +238,7 @@ static void fill_updated(bool deletes)
     for (updated.first = 0; updated.first < N_ROWS; updated.first += N_UPDATED) {
         update_rows(1);
     }
-    for (hps_key key = 0; key < N_ROWS; key++) { /* the host map is empty, as after a start */
+    for (hps_key key = 0; key < N_ROWS; key++) { /* the host map is empty, like after a start */
         const struct hps_call call = {0};
         hps_key evicted = key;
         assert_int_equal(version->tiers[0]->store->ops->erase(version->tiers[0], &call,
@@ -261,22 +262,21 @@ static void fill_updated(bool deletes)
     hps_stores_close(&env.stores);
 }
 
-static void test_fill_when_rows_are_changed_meanwhile_then_the_map_has_them_as_they_are(
-    void **state)
+static void test_fill_when_rows_are_changed_during_it_then_the_map_has_the_new_ones(void **state)
 {
     (void)state;
     fill_updated(false);
-    fill_updated(true); /* they do not come back */
+    fill_updated(true); /* deleted rows must stay deleted */
 }
 
-/* ---- files that change under a load ---------------------------------------------------------- */
+/* ---- files that change during a load --------------------------------------------------------- */
 
 static void write_table(struct hps_tmpdir *dir, float value)
 {
     fixture_write_rows(hps_tmpdir_join(dir, "model/t.npy"), 2, N_ROWS, value);
 }
 
-/* A load of the one table, planned. The stores are the caller's. */
+/* A planned load of one table. The caller owns the stores. */
 struct loading {
     struct hps_tmpdir dir;
     struct hps_load_env env;
@@ -322,7 +322,8 @@ static void loading_close(struct loading *load)
 static void test_load_when_a_file_was_replaced_by_one_of_the_same_shape_then_refused(void **state)
 {
     (void)state;
-    const struct timespec times[2] = {{.tv_sec = 1}, {.tv_sec = 1}}; /* whatever the clock's step */
+    const struct timespec times[2] = {{.tv_sec = 1},
+                                      {.tv_sec = 1}}; /* independent of the clock's resolution */
     struct loading load = {.version = NULL};
     struct hps_load_progress progress = {0};
     struct hps_error err;
@@ -336,7 +337,7 @@ static void test_load_when_a_file_was_replaced_by_one_of_the_same_shape_then_ref
     assert_non_null(strstr(err.text, "t.npy"));
     assert_int_equal(load.version->n_tiers, 0);
     loading_close(&load);
-    hps_stores_close(&load.env.stores); /* asserts that nothing is left in it */
+    hps_stores_close(&load.env.stores); /* asserts that all spaces are closed */
 }
 
 static uint64_t rows_of(const struct hps_version *version, const struct hps_store *store)
@@ -351,9 +352,8 @@ static uint64_t rows_of(const struct hps_version *version, const struct hps_stor
     return 0;
 }
 
-/* An active version may need the host map's memory as late as that. */
-static void test_load_when_the_host_map_gives_way_at_its_end_then_the_store_below_has_it(
-    void **state)
+/* An active version may need the host map's memory as late as the commit. */
+static void test_load_when_the_host_map_refuses_the_commit_then_the_store_below_has_it(void **state)
 {
     (void)state;
     const struct hps_fake_options disk = {.tier = HPS_TIER_ROCKSDB, .caps = HPS_STORE_DURABLE};
@@ -375,11 +375,11 @@ static void test_load_when_the_host_map_gives_way_at_its_end_then_the_store_belo
     hps_stores_close(stores);
 }
 
-/* ---- a store that others share --------------------------------------------------------------- */
+/* ---- a shared store -------------------------------------------------------------------------- */
 
 struct shared_load {
     struct hps_store *redis;
-    struct hps_store *durable; /* NULL: there is none */
+    struct hps_store *durable; /* NULL: no durable store */
     struct hps_load_progress progress;
     uint64_t start_hash;
     char load_id[17];
@@ -387,7 +387,7 @@ struct shared_load {
     uint64_t n_rows_durable;
 };
 
-/* `redis` fails as it was told. The rows of the version that was loaded, if it was. */
+/* Load a version; `redis` may have been set to fail. Counts the rows of the loaded version. */
 static hps_status load_shared(struct shared_load *load, double ratio, struct hps_error *err)
 {
     struct loading one = {.env = {.shared_seed_ratio = ratio}};
@@ -446,18 +446,17 @@ static void test_load_when_redis_is_above_a_store_then_it_gets_its_share_of_the_
 }
 
 struct failure {
-    bool above; /* a store, which has all rows; else redis is the only copy */
+    bool above; /* redis is above a store with all rows; else it is the only copy */
     enum hps_fake_op op;
     hps_status says;
     hps_status status;
     uint64_t n_rows_redis;
-    uint32_t n_begun, n_dropped; /* calls of redis: loads, spaces */
+    uint32_t n_begun, n_dropped; /* calls of redis: begun loads, dropped spaces */
 };
 
-/* Above a store redis may begin empty, and is filled if it comes back; what it has as the only copy
- * may be of an earlier load, and have updates: that is used, and never deleted. */
-static void test_load_when_redis_fails_or_what_is_below_it_then_by_who_has_the_only_copy(
-    void **state)
+/* Above a store, redis may start empty and is filled when it is available again. As the only
+ * copy, its rows may be of an earlier load and have updates: they are used, never deleted. */
+static void test_load_when_redis_or_the_store_below_fails_then_the_only_copy_decides(void **state)
 {
     (void)state;
     static const struct failure failures[] = {
@@ -496,7 +495,8 @@ static void test_load_when_redis_fails_or_what_is_below_it_then_by_who_has_the_o
     }
 }
 
-static void test_load_when_redis_is_alone_then_it_has_all_rows_under_the_same_load_id(void **state)
+static void test_load_when_redis_is_the_only_store_then_it_has_all_rows_and_the_same_load_id(
+    void **state)
 {
     (void)state;
     struct shared_load load;
@@ -513,9 +513,10 @@ static void test_load_when_redis_is_alone_then_it_has_all_rows_under_the_same_lo
     shared_close(&load);
 }
 
-/* Daemons whose updates begin elsewhere must not take each other's rows; where redis is the only
- * copy it says where they go on. */
-static void test_load_when_updates_begin_elsewhere_then_another_load_id_above_a_store(void **state)
+/* Daemons with different starts of updates must not share rows. As the only copy, redis itself
+ * has the positions to continue from. */
+static void test_load_when_updates_begin_at_another_offset_then_another_load_id_above_a_store(
+    void **state)
 {
     (void)state;
     char ids[2][3][17];
@@ -536,7 +537,7 @@ static void test_load_when_updates_begin_elsewhere_then_another_load_id_above_a_
     assert_string_not_equal(ids[1][1], ids[1][2]);
 }
 
-/* started_us is when the load began; a line is due every 10 s from then on. */
+/* started_us: the begin of the load. A line is due every 10 s after it. */
 static void test_progress_when_ten_seconds_have_passed_then_one_line_with_rate_and_time_left(
     void **state)
 {
@@ -553,7 +554,7 @@ static void test_progress_when_ten_seconds_have_passed_then_one_line_with_rate_a
     for (size_t i = 0; i < sizeof(at_us) / sizeof(at_us[0]); i++) {
         hps_load_progress_log(&progress, "m", 3, "items", at_us[i]);
     }
-    atomic_store(&progress.rows_done, 0); /* another line, without left_s */
+    atomic_store(&progress.rows_done, 0); /* the next line, without left_s */
     hps_load_progress_log(&progress, "m", 3, "items", 25000000);
     hps_log_setup(HPS_LOG_INFO, HPS_LOG_LOGFMT, STDERR_FILENO);
     close(fds[1]);
@@ -573,19 +574,19 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(
             test_progress_when_ten_seconds_have_passed_then_one_line_with_rate_and_time_left),
-        cmocka_unit_test(test_fill_when_every_row_is_there_then_the_map_is_complete),
+        cmocka_unit_test(test_fill_when_every_row_is_inserted_then_the_map_is_complete),
         cmocka_unit_test(test_fill_when_the_map_loses_a_row_then_a_miss_proves_nothing),
+        cmocka_unit_test(test_fill_when_rows_are_changed_during_it_then_the_map_has_the_new_ones),
+        cmocka_unit_test(test_fill_when_the_budget_equals_the_needs_of_a_load_then_it_suffices),
         cmocka_unit_test(
-            test_fill_when_rows_are_changed_meanwhile_then_the_map_has_them_as_they_are),
-        cmocka_unit_test(test_fill_when_the_budget_is_just_what_a_load_asks_for_then_it_suffices),
-        cmocka_unit_test(
-            test_load_when_the_host_map_gives_way_at_its_end_then_the_store_below_has_it),
+            test_load_when_the_host_map_refuses_the_commit_then_the_store_below_has_it),
         cmocka_unit_test(test_load_when_a_file_was_replaced_by_one_of_the_same_shape_then_refused),
         cmocka_unit_test(test_load_when_redis_is_above_a_store_then_it_gets_its_share_of_the_rows),
+        cmocka_unit_test(test_load_when_redis_or_the_store_below_fails_then_the_only_copy_decides),
         cmocka_unit_test(
-            test_load_when_redis_fails_or_what_is_below_it_then_by_who_has_the_only_copy),
-        cmocka_unit_test(test_load_when_redis_is_alone_then_it_has_all_rows_under_the_same_load_id),
-        cmocka_unit_test(test_load_when_updates_begin_elsewhere_then_another_load_id_above_a_store),
+            test_load_when_redis_is_the_only_store_then_it_has_all_rows_and_the_same_load_id),
+        cmocka_unit_test(
+            test_load_when_updates_begin_at_another_offset_then_another_load_id_above_a_store),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

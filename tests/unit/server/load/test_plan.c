@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a load makes of the rows of its files: planned and loaded as they are or as another type,
- * from the word of whoever asks for it, with the load id and the default row that go with that.
+ * How a load stores the rows of its files: unchanged or converted, as the request wishes, with
+ * the matching load id and default row.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -25,7 +25,7 @@ static const enum hps_dtype dtypes[] = {HPS_DTYPE_FP32, HPS_DTYPE_FP16, HPS_DTYP
 
 enum { N_DTYPES = sizeof(dtypes) / sizeof(dtypes[0]) };
 
-/* Rows of the formula, times `scale`, with keys in no order: model/t.{keys,rows}.npy. */
+/* Write rows of the formula times `scale`, with unsorted keys: model/t.{keys,rows}.npy. */
 static void write_model(enum hps_dtype dtype, float scale)
 {
     const struct hps_row_writer_options options = {HPS_ROW_FORM_NPY_PAIR, DIM, dtype};
@@ -51,14 +51,14 @@ static void write_model(enum hps_dtype dtype, float scale)
     assert_int_equal(hps_row_writer_close(writer, NULL), HPS_OK);
 }
 
-/* What models[] says of the table. */
+/* The entry of the table in models[]. */
 static float default_values[DIM] = {-1, 0, 0.25f, 0.5f, 1, 3};
 static struct hps_config_table configured = {
     .name = (char[]){"t"}, .dim = DIM, .default_values = default_values, .n_default_values = DIM};
 static const struct hps_config_model model = {.tables = &configured, .n_tables = 1};
 
 struct loaded {
-    struct hps_table table; /* but its name and its default row */
+    struct hps_table table; /* without its name and its default row */
     uint8_t default_row[ROW_BYTES_MAX];
     uint8_t rows[N_ROWS][ROW_BYTES_MAX];
     uint32_t n_rows;
@@ -79,8 +79,8 @@ static hps_status take_rows(void *ctx, const hps_key *keys, const uint8_t *rows,
     return HPS_OK;
 }
 
-/* Load what is in `model` into a store, and take it out again. `wish`: of whoever asks, as `said`,
- * the dtype by its manifest. */
+/* Load the directory `model` into a store, and read the rows back. `wish`: the type that the
+ * request names. `said`: the dtype in the manifest. */
 static hps_status load(struct hps_load_env env, struct hps_row_wish wish, enum hps_dtype said,
                        struct loaded *out_loaded, struct hps_error *err)
 {
@@ -128,7 +128,7 @@ static void load_good(struct hps_row_wish wish, enum hps_dtype said, struct load
     }
 }
 
-/* What is stored of the formula's rows as `from` in the files and as `to` in the store. */
+/* The stored rows equal the formula's rows with type `from` in the files and `to` in the store. */
 static void expect_rows(const struct loaded *loaded, enum hps_dtype from, enum hps_dtype to)
 {
     size_t row_bytes = (size_t)hps_dtype_row_bytes(to, DIM);
@@ -156,7 +156,7 @@ static void expect_rows(const struct loaded *loaded, enum hps_dtype from, enum h
 
 static const struct hps_row_wish no_wish = {0};
 
-static void test_load_when_rows_are_of_any_type_then_stored_as_they_are(void **state)
+static void test_load_when_rows_are_of_any_type_then_stored_unchanged(void **state)
 {
     (void)state;
     struct loaded loaded;
@@ -170,7 +170,8 @@ static void test_load_when_rows_are_of_any_type_then_stored_as_they_are(void **s
     }
 }
 
-static void test_load_when_another_type_is_wanted_then_converted_and_the_error_is_told(void **state)
+static void test_load_when_another_type_is_requested_then_converted_and_the_loss_reported(
+    void **state)
 {
     (void)state;
     struct loaded loaded;
@@ -181,7 +182,7 @@ static void test_load_when_another_type_is_wanted_then_converted_and_the_error_i
         assert_int_equal(loaded.conversion.from, HPS_DTYPE_FP32);
         assert_int_equal(loaded.conversion.to, dtypes[i]);
         assert_int_equal(loaded.conversion.loss.n, N_ROWS * DIM);
-        /* Values below 1: half a step of 1/127, and what a scale of fp16 adds. */
+        /* Values are below 1: half a step of 1/127, and the error of an fp16 scale. */
         assert_true(loaded.conversion.loss.max > 0 && loaded.conversion.loss.max < 0.008);
         assert_true(loaded.conversion.loss.sum / (N_ROWS * DIM) < loaded.conversion.loss.max);
     }
@@ -191,7 +192,8 @@ static void test_load_when_another_type_is_wanted_then_converted_and_the_error_i
     expect_rows(&loaded, HPS_DTYPE_BF16, HPS_DTYPE_INT8_ROWWISE_F16);
 }
 
-static void test_load_when_models_names_a_type_then_that_unless_the_request_does(void **state)
+static void test_load_when_models_names_a_type_then_it_applies_unless_the_request_names_one(
+    void **state)
 {
     (void)state;
     struct loaded loaded;
@@ -201,18 +203,18 @@ static void test_load_when_models_names_a_type_then_that_unless_the_request_does
     assert_int_equal(loaded.table.dtype, HPS_DTYPE_FP16);
     load_good((struct hps_row_wish){.given = true, .dtype = HPS_DTYPE_BF16}, 0, &loaded);
     assert_int_equal(loaded.table.dtype, HPS_DTYPE_BF16);
-    load_good((struct hps_row_wish){.given = true}, 0, &loaded); /* as the files have them */
+    load_good((struct hps_row_wish){.given = true}, 0, &loaded); /* the type of the files */
     assert_int_equal(loaded.table.dtype, HPS_DTYPE_FP32);
     configured.row_dtype = 0;
 }
 
-/* Stores that others share name their rows by it. */
+/* Shared stores name their rows by the load id. */
 static void test_load_id_when_type_or_bytes_differ_then_another(void **state)
 {
     (void)state;
     static struct loaded loaded[N_DTYPES];
     struct loaded again;
-    write_model(HPS_DTYPE_FP32, 0); /* halves of both kinds have the same bytes */
+    write_model(HPS_DTYPE_FP32, 0); /* zeros: both half types have the same bytes */
     for (size_t i = 0; i < N_DTYPES; i++) {
         const struct hps_row_wish wish = {.given = true, .dtype = dtypes[i]};
         load_good(wish, 0, &loaded[i]);
@@ -225,7 +227,7 @@ static void test_load_id_when_type_or_bytes_differ_then_another(void **state)
     assert_memory_equal(loaded[1].rows, loaded[2].rows, sizeof(loaded[1].rows));
 }
 
-static void test_load_when_only_fp32_was_known_then_the_id_is_still_that_of_its_rows(void **state)
+static void test_load_when_rows_are_fp32_then_the_id_is_the_hash_of_earlier_builds(void **state)
 {
     (void)state;
     struct loaded loaded;
@@ -256,7 +258,7 @@ static void expect_refused(struct hps_load_env env, struct hps_row_wish wish, en
     assert_non_null(strstr(err.text, "table \"t\""));
 }
 
-static void test_load_when_rows_cannot_be_so_then_refused_with_the_table(void **state)
+static void test_load_when_rows_cannot_be_converted_then_refused_with_the_table(void **state)
 {
     (void)state;
     const struct hps_load_env strict = {0}, loose = {.nan_allowed = true};
@@ -285,12 +287,12 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_load_when_rows_are_of_any_type_then_stored_as_they_are),
-        T(test_load_when_another_type_is_wanted_then_converted_and_the_error_is_told),
-        T(test_load_when_models_names_a_type_then_that_unless_the_request_does),
+        T(test_load_when_rows_are_of_any_type_then_stored_unchanged),
+        T(test_load_when_another_type_is_requested_then_converted_and_the_loss_reported),
+        T(test_load_when_models_names_a_type_then_it_applies_unless_the_request_names_one),
         T(test_load_id_when_type_or_bytes_differ_then_another),
-        T(test_load_when_only_fp32_was_known_then_the_id_is_still_that_of_its_rows),
-        T(test_load_when_rows_cannot_be_so_then_refused_with_the_table),
+        T(test_load_when_rows_are_fp32_then_the_id_is_the_hash_of_earlier_builds),
+        T(test_load_when_rows_cannot_be_converted_then_refused_with_the_table),
     };
 #undef T
     return cmocka_run_group_tests(tests, NULL, NULL);

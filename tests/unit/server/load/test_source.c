@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which files a load reads: paths that lead to the same files by several ways, and tables that are
- * named one by one.
+ * Which files a load reads: several paths to the same files, and tables that are named one by
+ * one.
  */
 #include "server/load/source.h"
 
@@ -29,7 +29,7 @@ static void write_hugectr(struct hps_tmpdir *dir, const char *name)
     hps_tmpdir_write(dir, file, rows, sizeof(rows));
 }
 
-static void test_canonical_when_ways_differ_then_the_path_is_one(void **state)
+static void test_canonical_when_paths_differ_then_one_canonical_path(void **state)
 {
     (void)state;
     static const char *const ways[] = {"models/one", "models/one/", "models//one", "link/one",
@@ -57,7 +57,7 @@ static void test_canonical_when_ways_differ_then_the_path_is_one(void **state)
     hps_tmpdir_close(&dir);
 }
 
-static void test_tables_when_named_then_they_have_names_order_and_a_print_of_any_way(void **state)
+static void test_tables_when_named_then_they_have_names_order_and_a_print_for_any_path(void **state)
 {
     (void)state;
     struct hps_tmpdir dir;
@@ -115,7 +115,7 @@ static void test_tables_when_none_or_a_name_twice_then_refused(void **state)
     assert_non_null(strstr(err.text, "table \"a\""));
 }
 
-/* Of a model directory that somebody else has written. */
+/* A model directory that another user writes. */
 static void test_config_when_a_file_of_it_is_a_link_out_then_refused(void **state)
 {
     (void)state;
@@ -137,16 +137,16 @@ static void test_config_when_a_file_of_it_is_a_link_out_then_refused(void **stat
     struct hps_config_model model = {.tables = &table, .n_tables = 1};
     char *items[] = {roots_path};
     const struct hps_strings roots = {.items = items, .n = 1};
-    /* The path itself is the operator's, wherever it leads. */
+    /* The operator chose this path, so its links are followed. */
     assert_int_equal(hps_source_open_config(&roots, &model, &source, &err), HPS_OK);
-    /* What it meets there is not, at the open or later. */
+    /* Links inside the directory must stay in it, at the open and later. */
     assert_int_equal(unlink(rows), 0);
     assert_int_equal(symlink("../../../secret", rows), 0);
     assert_int_equal(hps_source_check_unchanged(&source.tables[0], &err), HPS_PERMISSION);
     hps_source_close(&source);
     assert_int_equal(hps_source_open_config(&roots, &model, &source, &err), HPS_PERMISSION);
     assert_non_null(strstr(err.text, "server.model_roots"));
-    /* Blobs that versions share lie beside them, or in another root. */
+    /* Blobs that versions share may be next to them or in another root. */
     assert_int_equal(unlink(rows), 0);
     hps_tmpdir_write(&dir, "disk/2/blob", "0123456789abcdef", 16);
     assert_int_equal(symlink("../blob", rows), 0);
@@ -163,8 +163,9 @@ static void test_config_when_a_file_of_it_is_a_link_out_then_refused(void **stat
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_canonical_when_ways_differ_then_the_path_is_one),
-        cmocka_unit_test(test_tables_when_named_then_they_have_names_order_and_a_print_of_any_way),
+        cmocka_unit_test(test_canonical_when_paths_differ_then_one_canonical_path),
+        cmocka_unit_test(
+            test_tables_when_named_then_they_have_names_order_and_a_print_for_any_path),
         cmocka_unit_test(test_config_when_a_file_of_it_is_a_link_out_then_refused),
         cmocka_unit_test(test_tables_when_none_or_a_name_twice_then_refused),
     };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Hot keys kept over a restart and put into a host map: which, in which order, how far, and what
- * becomes of records that are damaged, left over or of no model.
+ * Hot keys that are kept over a restart and put into a host map: which keys, in which order and
+ * how many. Also records that are damaged, left over or of no model.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -35,10 +35,10 @@ struct rig {
     struct hps_version *version;
     uint64_t free_bytes;
     uint32_t n_asked;                /* calls of go_on */
-    uint32_t stop_at;                /* of those; 0: never */
-    struct hps_warmup_report so_far; /* at the last one */
-    struct hps_device *held;         /* until the third one */
-    struct hps_block_pool *blocks;   /* of a test with a device, as the next */
+    uint32_t stop_at;                /* the call that stops; 0: none */
+    struct hps_warmup_report so_far; /* at the last call */
+    struct hps_device *held;         /* until the third call */
+    struct hps_block_pool *blocks;   /* in tests with a device, like tier */
     struct hps_gpu_tier *tier;
 };
 
@@ -49,7 +49,8 @@ static void row_of(uint32_t table, hps_key key, float row[DIM])
     }
 }
 
-/* Version `number` with two tables, "a" before "b" or behind it, whose rows are in the store. */
+/* Open version `number` with two tables, "a" before "b" or after it. Their rows are in the
+ * store. */
 static struct hps_version *version_open(struct rig *rig, int64_t number, const char *names[2])
 {
     struct hps_version *version = hps_version_new("m", number, 2);
@@ -90,7 +91,7 @@ static void version_close(struct hps_version *version)
     hps_version_free(version);
 }
 
-/* Is the row of the key in the host map, and right? */
+/* Returns whether the host map has the right row of the key. */
 static bool warm(struct hps_version *version, uint32_t table, hps_key key)
 {
     float row[DIM];
@@ -157,7 +158,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* With other options. */
+/* Restart the warm-up with other options. */
 static void renew(struct rig *rig)
 {
     hps_warmup_free(rig->warmup);
@@ -172,7 +173,7 @@ static void open_host(struct rig *rig)
                      HPS_OK);
 }
 
-/* Another process: everything in memory is gone. */
+/* Like a new process: everything in memory is lost. */
 static void restart(struct rig *rig)
 {
     rig->version->tiers[0]->store->ops->space_close(rig->version->tiers[0]);
@@ -202,7 +203,7 @@ static struct hps_warmup_report fill(struct rig *rig, struct hps_version *versio
     return report;
 }
 
-/* Keys from .. to of a table are hot, each less than the one before. */
+/* Make keys from .. to of a table hot, with decreasing counts. */
 static void heat(struct rig *rig, uint32_t table, hps_key from, hps_key to, uint32_t count)
 {
     for (hps_key key = from; key < to; key++) {
@@ -210,7 +211,7 @@ static void heat(struct rig *rig, uint32_t table, hps_key from, hps_key to, uint
     }
 }
 
-/* As lookups do. */
+/* Note lookups of a key. */
 static void ask(struct rig *rig, uint32_t table, hps_key key)
 {
     for (uint32_t i = 0; i < 200; i++) {
@@ -218,7 +219,7 @@ static void ask(struct rig *rig, uint32_t table, hps_key key)
     }
 }
 
-/* The n hottest keys that are counted are in the map, and no others. */
+/* The map has the n hottest counted keys and no other keys. */
 static void expect_warm(struct rig *rig, uint32_t table, uint32_t n)
 {
     struct hps_hot_key *top;
@@ -235,7 +236,7 @@ static void expect_warm(struct rig *rig, uint32_t table, uint32_t n)
 struct records {
     uint32_t n;
     uint32_t n_foreign;
-    char key[64]; /* of the last one */
+    char key[64]; /* of the last record */
     size_t key_size;
     uint8_t value[4096];
     size_t value_size;
@@ -267,7 +268,7 @@ static struct records records_of(struct rig *rig)
     return records;
 }
 
-/* What was asked for is written; then there are n records. */
+/* Save the hot keys. Then there must be n records. */
 static void expect_saved(struct rig *rig, uint32_t n)
 {
     hps_warmup_save(rig->warmup, true, false);
@@ -276,7 +277,7 @@ static void expect_saved(struct rig *rig, uint32_t n)
 
 /* ---- filling --------------------------------------------------------------------------------- */
 
-static void test_fill_when_there_is_room_then_every_hot_row_is_in_the_map(void **state)
+static void test_fill_when_memory_suffices_then_every_hot_row_is_in_the_map(void **state)
 {
     struct rig *rig = *state;
     heat(rig, 0, 100, 300, 5000);
@@ -291,10 +292,10 @@ static void test_fill_when_there_is_room_then_every_hot_row_is_in_the_map(void *
     const struct hps_metric *rows =
         hps_server_metric(rig->metrics, HPS_M_INSERTION_ROWS, "host", "warmup", NULL, NULL);
     assert_int_equal((int)hps_metric_value(rows), 203);
-    assert_int_equal(fill(rig, rig->version, 0).n_rows, 0); /* they are there */
+    assert_int_equal(fill(rig, rig->version, 0).n_rows, 0); /* the map has them */
 }
 
-static void test_fill_when_room_is_short_then_the_hottest_of_all_tables_have_it(void **state)
+static void test_fill_when_memory_is_short_then_the_hottest_rows_of_all_tables(void **state)
 {
     struct rig *rig = *state;
     heat(rig, 0, 0, 100, 1000);
@@ -332,7 +333,7 @@ static void test_fill_when_the_map_takes_no_more_then_it_ends(void **state)
     assert_true(hps_fake_calls(rig->durable, HPS_FAKE_GET) <= 2);
 }
 
-static void test_fill_when_its_time_is_up_then_it_ends_after_the_batch(void **state)
+static void test_fill_when_its_deadline_passes_then_it_ends_after_the_batch(void **state)
 {
     struct rig *rig = *state;
     heat(rig, 0, 0, 3000, 100000);
@@ -355,7 +356,7 @@ static void test_fill_when_told_to_stop_then_before_the_next_batch(void **state)
     assert_true(rig->so_far.n_keys_all > 2000);
 }
 
-static void test_fill_when_rows_are_damaged_then_the_others_are_warm_and_else_it_ends(void **state)
+static void test_fill_when_rows_are_damaged_then_other_rows_are_warm_else_it_ends(void **state)
 {
     struct rig *rig = *state;
     heat(rig, 0, 0, 3000, 100000);
@@ -373,9 +374,9 @@ static void test_fill_when_rows_are_damaged_then_the_others_are_warm_and_else_it
     assert_int_equal(report.n_keys, 1024);
 }
 
-/* Of a tier that others share nothing is kept that is from ahead of the version; and it may be
- * away. */
-static void test_fill_when_a_shared_tier_is_ahead_or_away_then_rows_come_from_below(void **state)
+/* Rows of a shared tier that are ahead of the version must not be kept. The tier may also be
+ * down. */
+static void test_fill_when_a_shared_tier_is_ahead_or_down_then_rows_come_from_below(void **state)
 {
     struct rig *rig = *state;
     const struct hps_fake_options options = {
@@ -447,12 +448,12 @@ static void test_fill_when_the_next_version_has_its_tables_in_another_order_then
     assert_ptr_equal(next->hot[1], rig->version->hot[0]);
     atomic_store(&next->host_complete, true);
     assert_false(hps_warmup_useful(rig->warmup, next));
-    atomic_store(&next->tiers[0]->incomplete, true); /* it has given way to others since */
+    atomic_store(&next->tiers[0]->incomplete, true); /* it has lost rows to other versions */
     assert_true(hps_warmup_useful(rig->warmup, next));
     version_close(next);
 }
 
-/* ---- keeping --------------------------------------------------------------------------------- */
+/* ---- saving ---------------------------------------------------------------------------------- */
 
 static void test_read_when_saved_then_the_same_keys_are_hot(void **state)
 {
@@ -464,25 +465,25 @@ static void test_read_when_saved_then_the_same_keys_are_hot(void **state)
     assert_int_equal(fill(rig, rig->version, 0).n_rows, 201);
     assert_int_equal(n_warm(rig->version, 0, 0, 200), 200);
     assert_true(warm(rig->version, 1, 77));
-    restart(rig); /* nothing was asked for: nothing is written, and it is still known */
+    restart(rig); /* without lookups nothing is written, and keys are still known */
     uint64_t n_puts = hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT);
     hps_warmup_save(rig->warmup, true, true);
     assert_int_equal(hps_fake_calls(rig->durable, HPS_FAKE_RECORD_PUT), n_puts);
     assert_int_equal(fill(rig, rig->version, 0).n_rows, 201);
 }
 
-static void test_save_when_there_are_many_keys_then_records_are_bounded_and_old_ones_go(
+static void test_save_when_there_are_many_keys_then_records_are_bounded_and_old_ones_deleted(
     void **state)
 {
     struct rig *rig = *state;
     rig->options.host_bytes_max = UINT64_C(1) << 32;
     rig->version->tables[0].n_rows = 100000;
     restart(rig);
-    assert_int_equal(hps_hot_keys_max(rig->version->hot[0]) / 1000, 84); /* its share of 1 MiB */
+    assert_int_equal(hps_hot_keys_max(rig->version->hot[0]) / 1000, 84); /* its part of 1 MiB */
     heat(rig, 0, 0, 80000, 1000000);
     ask(rig, 0, 5);
     expect_saved(rig, 3);
-    rig->options.hot_bytes_max = 12 * 2000; /* the next process may count less, and does */
+    rig->options.hot_bytes_max = 12 * 2000; /* the next process counts fewer keys */
     renew(rig);
     hps_warmup_read(rig->warmup);
     assert_true(hps_hot_keys_max(rig->version->hot[0]) <= 2000 + 8);
@@ -490,7 +491,7 @@ static void test_save_when_there_are_many_keys_then_records_are_bounded_and_old_
     expect_saved(rig, 1);
 }
 
-static void test_read_when_a_record_is_damaged_then_the_others_count_and_a_save_replaces_it(
+static void test_read_when_a_record_is_damaged_then_other_records_count_and_it_is_replaced(
     void **state)
 {
     struct rig *rig = *state;
@@ -512,12 +513,12 @@ static void test_read_when_a_record_is_damaged_then_the_others_count_and_a_save_
                      HPS_OK);
     restart(rig);
     assert_int_equal(fill(rig, rig->version, 0).n_rows, 100);
-    expect_saved(rig, 2); /* one of ours, and one that is nobody's */
+    expect_saved(rig, 2); /* one valid record and one foreign record */
     restart(rig);
     assert_int_equal(fill(rig, rig->version, 0).n_rows, 100);
 }
 
-static void test_save_when_the_store_fails_then_the_next_one_writes_it_all(void **state)
+static void test_save_when_the_store_fails_then_the_next_save_writes_all(void **state)
 {
     struct rig *rig = *state;
     ask(rig, 0, 1);
@@ -526,13 +527,12 @@ static void test_save_when_the_store_fails_then_the_next_one_writes_it_all(void 
     expect_saved(rig, 1);
     expect_saved(rig, 2);
     hps_fake_fail(rig->durable, HPS_FAKE_RECORD_SCAN, HPS_IO, 0, 1, 0);
-    restart(rig); /* nothing can be read: cold, not broken */
+    restart(rig); /* unreadable records: cold, no failure */
     assert_int_equal(fill(rig, rig->version, 0).n_rows, 0);
 }
 
-/* Other records of the store may use what is held back, the catalog's: hints must not. */
-static void test_save_when_the_disk_is_nearly_full_then_nothing_is_written_until_there_is_room(
-    void **state)
+/* The reserve of free space is for other records, such as the catalog's, not for hints. */
+static void test_save_when_the_disk_is_nearly_full_then_no_write_until_space_is_free(void **state)
 {
     struct rig *rig = *state;
     heat(rig, 0, 0, 100, 1000);
@@ -545,7 +545,7 @@ static void test_save_when_the_disk_is_nearly_full_then_nothing_is_written_until
     assert_true(records_of(rig).n > 0);
 }
 
-static void test_save_when_the_model_is_gone_then_its_records_are_too(void **state)
+static void test_save_when_the_model_is_removed_then_its_records_are_deleted(void **state)
 {
     struct rig *rig = *state;
     ask(rig, 0, 1);
@@ -555,7 +555,7 @@ static void test_save_when_the_model_is_gone_then_its_records_are_too(void **sta
     expect_saved(rig, 1);
     hps_warmup_detach(rig->warmup, "m");
     expect_saved(rig, 0);
-    /* Left by a process that ended before it came to that. */
+    /* A process may end before it deletes the records. */
     hps_warmup_attach(rig->warmup, rig->version);
     ask(rig, 0, 1);
     hps_warmup_save(rig->warmup, true, false);
@@ -569,7 +569,7 @@ static void test_save_when_the_model_is_gone_then_its_records_are_too(void **sta
     expect_saved(rig, 0);
 }
 
-static void test_save_when_not_allowed_then_the_store_is_left_alone(void **state)
+static void test_save_when_not_allowed_then_the_store_is_not_called(void **state)
 {
     struct rig *rig = *state;
     ask(rig, 0, 1);
@@ -584,7 +584,7 @@ static void test_save_when_not_allowed_then_the_store_is_left_alone(void **state
     assert_int_equal(hps_fake_calls(rig->durable, HPS_FAKE_RECORD_DELETE), 0);
 }
 
-static void test_attach_when_nothing_may_be_counted_then_nothing_is(void **state)
+static void test_attach_when_no_memory_is_configured_then_no_counting(void **state)
 {
     struct rig *rig = *state;
     rig->options.hot_bytes_max = 0;
@@ -606,7 +606,8 @@ static struct hps_gpu_space *space_open(struct rig *rig, const struct hps_gpu_sh
     return space;
 }
 
-/* A device with so many caches of these shares, less some bytes; the version has one of them. */
+/* Open a device with memory for n sets of caches of these shares, less some bytes. The version
+ * has one set. */
 static void device_open(struct rig *rig, const struct hps_gpu_share *shares, uint64_t n,
                         uint64_t less)
 {
@@ -633,7 +634,8 @@ static void device_close(struct rig *rig)
     hps_block_pool_free(rig->blocks);
 }
 
-/* Its cache has room for two versions less one byte, and the one that gave way is still used. */
+/* The device has memory for caches of two versions less 256 bytes, and the caches of the evicted
+ * version are still in use. */
 static void test_fill_when_the_caches_come_late_then_it_waits_for_them(void **state)
 {
     struct rig *rig = *state;
@@ -655,7 +657,7 @@ static void test_fill_when_the_caches_come_late_then_it_waits_for_them(void **st
     hps_device_sim_hold(rig->held, true);
     hps_gpu_insert(last, &one, &inserted);
     assert_int_equal(inserted.n_inserted, 1);
-    hps_gpu_tier_sync(rig->tier); /* then it is under way */
+    hps_gpu_tier_sync(rig->tier); /* now the insertion is in flight */
     hps_gpu_space_active(rig->version->gpu, true);
     assert_true(hps_gpu_space_coming(rig->version->gpu));
 
@@ -667,16 +669,16 @@ static void test_fill_when_the_caches_come_late_then_it_waits_for_them(void **st
     hps_gpu_space_active(rig->version->gpu, false);
     hps_gpu_space_active(last, true);
     AWAIT(!hps_gpu_space_coming(last));
-    report = fill(rig, rig->version, 0); /* which has none now, and is to have none */
+    report = fill(rig, rig->version, 0); /* has no cache and gets none */
     assert_int_equal(report.end, HPS_WARMUP_DONE);
     assert_int_equal(report.n_gpu_rows, 0);
     hps_gpu_space_close(last);
     device_close(rig);
 }
 
-/* ---- whole tables ---------------------------------------------------------------------------- */
+/* ---- fully cached tables --------------------------------------------------------------------- */
 
-/* Both tables are cached whole, on a device of its own. */
+/* Cache both tables completely, on a new device. */
 static void whole_open(struct rig *rig)
 {
     const struct hps_gpu_share shares[2] = {{N_ROWS, N_ROWS}, {N_ROWS, N_ROWS}};
@@ -693,7 +695,7 @@ static void on_whole_answer(struct hps_gpu_lookup *lookup)
     atomic_store(&((struct whole_question *)lookup)->done, true);
 }
 
-/* Is the key's row on the device, and which? */
+/* Returns whether the device has a row of the key, and the row. */
 static bool on_device(struct rig *rig, uint32_t table, hps_key key, float out_row[DIM])
 {
     uint32_t hits = 0;
@@ -729,7 +731,7 @@ static void expect_row(struct rig *rig, uint32_t table, hps_key key)
     assert_memory_equal(row, expected, ROW_BYTES);
 }
 
-static void test_whole_when_filled_then_every_row_is_there_and_it_is_done_once(void **state)
+static void test_whole_when_filled_then_every_row_is_cached_and_no_second_fill(void **state)
 {
     struct rig *rig = *state;
     whole_open(rig);
@@ -755,7 +757,7 @@ static void test_whole_when_filled_then_every_row_is_there_and_it_is_done_once(v
         do {
             hps_gpu_space_usage(rig->version->gpu, t, &usage);
             brief_pause();
-        } while (usage.n_inserted < N_ROWS); /* as soon as all has been applied */
+        } while (usage.n_inserted < N_ROWS); /* until all insertions are applied */
         assert_int_equal(usage.n_rows, N_ROWS);
         assert_true(usage.resident_share >= 1);
     }
@@ -767,7 +769,7 @@ static struct {
     uint32_t n_asked;
 } overtaker;
 
-/* Before a batch goes in, rows of it and of later ones are updated. */
+/* Before a batch is inserted, update some rows of it and of later batches. */
 static bool overtake(void *ctx, const struct hps_warmup_report *so_far, uint64_t *out_free_bytes)
 {
     struct rig *rig = ctx;
@@ -794,7 +796,7 @@ static bool overtake(void *ctx, const struct hps_warmup_report *so_far, uint64_t
     return true;
 }
 
-static void test_whole_when_updates_overtake_rows_then_they_are_read_again(void **state)
+static void test_whole_when_updates_overtake_rows_then_rows_are_read_again(void **state)
 {
     struct rig *rig = *state;
     whole_open(rig);
@@ -813,7 +815,7 @@ static void test_whole_when_updates_overtake_rows_then_they_are_read_again(void 
     device_close(rig);
 }
 
-static void test_whole_when_a_table_cannot_be_read_then_the_other_is_filled(void **state)
+static void test_whole_when_one_table_cannot_be_read_then_the_other_is_filled(void **state)
 {
     struct rig *rig = *state;
     whole_open(rig);
@@ -833,27 +835,27 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_fill_when_there_is_room_then_every_hot_row_is_in_the_map),
-        TEST(test_fill_when_room_is_short_then_the_hottest_of_all_tables_have_it),
+        TEST(test_fill_when_memory_suffices_then_every_hot_row_is_in_the_map),
+        TEST(test_fill_when_memory_is_short_then_the_hottest_rows_of_all_tables),
         TEST(test_fill_when_the_map_takes_no_more_then_it_ends),
-        TEST(test_fill_when_its_time_is_up_then_it_ends_after_the_batch),
+        TEST(test_fill_when_its_deadline_passes_then_it_ends_after_the_batch),
         TEST(test_fill_when_told_to_stop_then_before_the_next_batch),
-        TEST(test_fill_when_rows_are_damaged_then_the_others_are_warm_and_else_it_ends),
-        TEST(test_fill_when_a_shared_tier_is_ahead_or_away_then_rows_come_from_below),
+        TEST(test_fill_when_rows_are_damaged_then_other_rows_are_warm_else_it_ends),
+        TEST(test_fill_when_a_shared_tier_is_ahead_or_down_then_rows_come_from_below),
         TEST(test_fill_when_an_update_overtakes_a_row_then_it_is_not_inserted),
         TEST(test_fill_when_the_next_version_has_its_tables_in_another_order_then_by_name),
         TEST(test_read_when_saved_then_the_same_keys_are_hot),
-        TEST(test_save_when_there_are_many_keys_then_records_are_bounded_and_old_ones_go),
-        TEST(test_read_when_a_record_is_damaged_then_the_others_count_and_a_save_replaces_it),
-        TEST(test_save_when_the_store_fails_then_the_next_one_writes_it_all),
-        TEST(test_save_when_the_disk_is_nearly_full_then_nothing_is_written_until_there_is_room),
-        TEST(test_save_when_the_model_is_gone_then_its_records_are_too),
-        TEST(test_save_when_not_allowed_then_the_store_is_left_alone),
-        TEST(test_attach_when_nothing_may_be_counted_then_nothing_is),
+        TEST(test_save_when_there_are_many_keys_then_records_are_bounded_and_old_ones_deleted),
+        TEST(test_read_when_a_record_is_damaged_then_other_records_count_and_it_is_replaced),
+        TEST(test_save_when_the_store_fails_then_the_next_save_writes_all),
+        TEST(test_save_when_the_disk_is_nearly_full_then_no_write_until_space_is_free),
+        TEST(test_save_when_the_model_is_removed_then_its_records_are_deleted),
+        TEST(test_save_when_not_allowed_then_the_store_is_not_called),
+        TEST(test_attach_when_no_memory_is_configured_then_no_counting),
         TEST(test_fill_when_the_caches_come_late_then_it_waits_for_them),
-        TEST(test_whole_when_filled_then_every_row_is_there_and_it_is_done_once),
-        TEST(test_whole_when_updates_overtake_rows_then_they_are_read_again),
-        TEST(test_whole_when_a_table_cannot_be_read_then_the_other_is_filled),
+        TEST(test_whole_when_filled_then_every_row_is_cached_and_no_second_fill),
+        TEST(test_whole_when_updates_overtake_rows_then_rows_are_read_again),
+        TEST(test_whole_when_one_table_cannot_be_read_then_the_other_is_filled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
