@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pooled blocks, alone and shared between threads.
+ * Pooled blocks, on one thread and shared between threads.
  */
 #include "base/block.h"
 
@@ -56,7 +56,8 @@ static void test_new_when_absurd_size_then_null(void **state)
     hps_block_pool_free(pool);
 }
 
-static void test_new_when_slab_then_those_who_ask_for_it_lie_in_it_while_they_fit(void **state)
+static void test_new_when_the_pool_has_a_slab_then_slab_blocks_lie_in_it_while_they_fit(
+    void **state)
 {
     (void)state;
     struct hps_block_pool *pool = hps_block_pool_new(64 << 20);
@@ -70,10 +71,10 @@ static void test_new_when_slab_then_those_who_ask_for_it_lie_in_it_while_they_fi
     assert_int_equal(size, 4 << 20);
     assert_null(hps_block_new_slab(pool, SIZE_MAX));
     assert_null(hps_block_new_slab(pool, (size_t)8 << 20));
-    struct hps_block *other = hps_block_new(pool, 1); /* which is left to those who need it */
+    struct hps_block *other = hps_block_new(pool, 1); /* does not use the slab without need */
     assert_false(other->in_slab);
     hps_block_unref(other);
-    for (int round = 0; round < 3; round++) { /* what comes back is there again, in any size */
+    for (int round = 0; round < 3; round++) { /* released memory can be used again, in any size */
         size_t each = (size_t)(1 << 20) << (round % 2);
         unsigned n = round % 2 == 0 ? 4 : 2;
         for (unsigned i = 0; i < n; i++) {
@@ -88,7 +89,7 @@ static void test_new_when_slab_then_those_who_ask_for_it_lie_in_it_while_they_fi
         assert_true(beyond->data < slab || beyond->data >= slab + size);
         hps_block_unref(beyond);
         for (unsigned i = 0; i < n; i++) {
-            assert_int_equal(blocks[i]->data[each - 1], i); /* nobody else wrote there */
+            assert_int_equal(blocks[i]->data[each - 1], i); /* no other block was written there */
             hps_block_unref(blocks[i]);
         }
     }
@@ -103,7 +104,7 @@ static void test_unref_when_last_then_block_is_reused(void **state)
     struct hps_block *block = hps_block_new(pool, 10000);
     hps_block_ref(block);
     hps_block_unref(block);
-    block->data[9999] = 1; /* still ours */
+    block->data[9999] = 1; /* one reference is left */
     assert_int_equal(hps_block_pool_bytes(pool), 16384);
     hps_block_unref(block);
     struct hps_block *again = hps_block_new(pool, 9000);
@@ -171,7 +172,7 @@ struct shared {
     struct hps_block *block;
 };
 
-/* Each thread takes and gives blocks of its own and holds the common one a while. */
+/* Each thread allocates and releases blocks, and holds the shared block for a while. */
 static void *take_and_give(void *arg)
 {
     struct shared *shared = arg;
@@ -218,7 +219,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_new_when_any_size_then_aligned_power_of_two),
         cmocka_unit_test(test_new_when_absurd_size_then_null),
-        cmocka_unit_test(test_new_when_slab_then_those_who_ask_for_it_lie_in_it_while_they_fit),
+        cmocka_unit_test(
+            test_new_when_the_pool_has_a_slab_then_slab_blocks_lie_in_it_while_they_fit),
         cmocka_unit_test(test_unref_when_last_then_block_is_reused),
         cmocka_unit_test(test_unref_when_idle_bound_reached_then_freed),
         cmocka_unit_test(test_pool_free_when_block_in_use_then_assert),

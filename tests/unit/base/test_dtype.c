@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Types of rows: names, bytes, what fits, what is lost. What conversion gives, bit by bit, is
- * test_row_kernel.c's.
+ * Types of rows: names, sizes, values that fit, and losses. test_row_kernel.c tests conversions
+ * bit by bit.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -63,7 +63,7 @@ static void test_dtype_when_a_row_is_measured_then_scale_and_bias_count(void **s
     assert_int_equal(hps_dtype_value_offset(HPS_DTYPE_INT8_ROWWISE_F16, 7, 8), 9);
 }
 
-static void test_dtype_when_it_stays_then_the_row_is_copied(void **state)
+static void test_dtype_when_equal_then_the_row_is_copied(void **state)
 {
     (void)state;
     for (unsigned t = 0; t < N_STORED; t++) {
@@ -81,7 +81,7 @@ static void test_dtype_when_it_stays_then_the_row_is_copied(void **state)
     }
 }
 
-static void test_dtype_when_converted_then_by_the_converter_that_many_rows_take(void **state)
+static void test_dtype_when_converted_then_by_the_converter_for_many_rows(void **state)
 {
     (void)state;
     static const float row[3] = {-1, 0.25F, 1};
@@ -99,13 +99,13 @@ static void test_dtype_when_converted_then_by_the_converter_that_many_rows_take(
     }
 }
 
-/* ---- what fits ------------------------------------------------------------------------------- */
+/* ---- values that fit ------------------------------------------------------------------------- */
 
 enum { DIM = 600, AT = 413 };
 
 static void check_fits(enum hps_dtype type, float value, float other, bool fits)
 {
-    uint8_t row[DIM * sizeof(float) + 1]; /* from an odd address on */
+    uint8_t row[DIM * sizeof(float) + 1]; /* starts at an odd address */
     uint32_t at = 9999;
 
     for (uint32_t i = 0; i < DIM; i++) {
@@ -124,7 +124,7 @@ static void test_row_when_a_half_would_be_infinite_then_it_does_not_fit(void **s
     check_fits(HPS_DTYPE_FP16, -65519.996F, 0, true);
     check_fits(HPS_DTYPE_FP16, 65520, 0, false);
     check_fits(HPS_DTYPE_FP16, -3e38F, 0, false);
-    check_fits(HPS_DTYPE_FP16, INFINITY, 0, true); /* asked elsewhere */
+    check_fits(HPS_DTYPE_FP16, INFINITY, 0, true); /* checked elsewhere */
     check_fits(HPS_DTYPE_FP16, NAN, 0, true);
     check_fits(HPS_DTYPE_BF16, nextafterf(bf16_beyond, 0), 0, true);
     check_fits(HPS_DTYPE_BF16, bf16_beyond, 0, false);
@@ -149,7 +149,7 @@ static void test_row_when_int8_cannot_hold_it_then_it_does_not_fit(void **state)
     check_fits(HPS_DTYPE_INT8_ROWWISE_F16, 65504 * 255.0F, 0, true);
 }
 
-static void test_row_when_the_scale_would_be_infinite_then_its_largest_value_is_at_fault(
+static void test_row_when_the_scale_would_be_infinite_then_its_largest_value_is_reported(
     void **state)
 {
     (void)state;
@@ -160,7 +160,7 @@ static void test_row_when_the_scale_would_be_infinite_then_its_largest_value_is_
     assert_true(hps_row_fits(row, HPS_DTYPE_INT8_ROWWISE_F32, 4, &at));
 }
 
-/* Whatever fits is finite when it is stored and read back. */
+/* Values that fit stay finite when they are stored and read back. */
 static void test_row_when_it_fits_then_no_value_becomes_infinite(void **state)
 {
     (void)state;
@@ -193,7 +193,7 @@ static void test_row_when_it_fits_then_no_value_becomes_infinite(void **state)
     }
 }
 
-/* ---- what is lost ---------------------------------------------------------------------------- */
+/* ---- losses ---------------------------------------------------------------------------------- */
 
 static void test_loss_when_rows_are_added_then_largest_and_mean_are_known(void **state)
 {
@@ -212,7 +212,7 @@ static void test_loss_when_rows_are_added_then_largest_and_mean_are_known(void *
             hps_row_convert(bytes, stored[t], given, HPS_DTYPE_FP32, N);
             if (stored[t] == HPS_DTYPE_FP16 || stored[t] == HPS_DTYPE_INT8_ROWWISE_F16) {
                 for (unsigned i = 0; i < N; i++) {
-                    given[i] /= 1e6F; /* what fits */
+                    given[i] /= 1e6F; /* values that fit */
                 }
                 hps_row_convert(bytes, stored[t], given, HPS_DTYPE_FP32, N);
             }
@@ -247,12 +247,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dtype_when_named_then_the_name_is_read_back),
         cmocka_unit_test(test_dtype_when_a_row_is_measured_then_scale_and_bias_count),
-        cmocka_unit_test(test_dtype_when_it_stays_then_the_row_is_copied),
-        cmocka_unit_test(test_dtype_when_converted_then_by_the_converter_that_many_rows_take),
+        cmocka_unit_test(test_dtype_when_equal_then_the_row_is_copied),
+        cmocka_unit_test(test_dtype_when_converted_then_by_the_converter_for_many_rows),
         cmocka_unit_test(test_row_when_a_half_would_be_infinite_then_it_does_not_fit),
         cmocka_unit_test(test_row_when_int8_cannot_hold_it_then_it_does_not_fit),
         cmocka_unit_test(
-            test_row_when_the_scale_would_be_infinite_then_its_largest_value_is_at_fault),
+            test_row_when_the_scale_would_be_infinite_then_its_largest_value_is_reported),
         cmocka_unit_test(test_row_when_it_fits_then_no_value_becomes_infinite),
         cmocka_unit_test(test_loss_when_rows_are_added_then_largest_and_mean_are_known),
         cmocka_unit_test(test_loss_when_values_are_not_finite_then_they_are_left_out),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reclamation: rules on one thread, then readers and retirers racing.
+ * Reclamation: rules on one thread, then a race of readers and writers.
  */
 #include "base/epoch.h"
 
@@ -41,10 +41,10 @@ static void test_passed_when_reader_inside_then_after_it_left(void **state)
     struct hps_epoch_slot *early = hps_epoch_enter(epoch);
     uint64_t stamp = hps_epoch_retire(epoch);
     struct hps_epoch_slot *late = hps_epoch_enter(epoch);
-    assert_true(hps_epoch_passed(epoch, before)); /* retired before anybody entered */
+    assert_true(hps_epoch_passed(epoch, before)); /* retired before any reader entered */
     assert_false(hps_epoch_passed(epoch, stamp));
     hps_epoch_leave(epoch, early);
-    assert_true(hps_epoch_passed(epoch, stamp)); /* the late one cannot have seen it */
+    assert_true(hps_epoch_passed(epoch, stamp)); /* the late reader cannot have seen it */
     uint64_t next = hps_epoch_retire(epoch);
     assert_false(hps_epoch_passed(epoch, next));
     hps_epoch_leave(epoch, late);
@@ -102,9 +102,9 @@ static void test_epoch_when_allocation_fails_then_null(void **state)
     assert_int_equal(hps_fault_heap_run(epoch_scenario, NULL), 1);
 }
 
-/* The torture: two writers publish rows filled with one number in a shared place, retire the old
- * row, and overwrite it once it has passed. Readers copy the published row with plain memcpy and
- * must never see two numbers in it, nor ThreadSanitizer a race. */
+/* Stress test: two writers publish rows filled with one number in a shared place, retire the old
+ * row, and overwrite it once it has passed. Readers copy the published row with plain memcpy.
+ * They must never see two numbers in it, nor ThreadSanitizer a race. */
 enum { ROW_WORDS = 64, N_ROWS = 8, N_READERS = 3, N_WRITERS = 2, N_SWAPS = 4000 };
 
 struct row {
@@ -160,7 +160,7 @@ static void *torture_write(void *arg)
         oldest = (oldest + 1) % N_ROWS;
     }
     atomic_fetch_add(&torture->n_writers_done, 1);
-    /* Its rows live in this thread: stay until nobody can be reading them. */
+    /* The rows are in this thread's memory: stay until no reader can use them. */
     while (atomic_load(&torture->n_writers_done) <= N_WRITERS) {
         sched_yield();
     }
@@ -184,7 +184,7 @@ static void test_epoch_when_readers_and_writers_race_then_no_torn_row(void **sta
     for (unsigned i = 0; i < N_READERS; i++) {
         pthread_join(readers[i], NULL);
     }
-    atomic_fetch_add(&torture.n_writers_done, 1); /* lets the writers go */
+    atomic_fetch_add(&torture.n_writers_done, 1); /* lets the writers end */
     for (unsigned i = 0; i < N_WRITERS; i++) {
         pthread_join(writers[i], NULL);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Locks and conditions, and what debug builds assert of them: compiled here with these assertions
- * in every build. Two threads where noted.
+ * Locks and conditions, with the assertions of debug builds. This file enables the assertions in
+ * every build. Two threads where noted.
  */
 #ifndef HPS_DEBUG
 #define HPS_DEBUG
@@ -19,8 +19,8 @@ static void hook(const char *expr, const char *file, int line)
     mock_assert(0, expr, file, line);
 }
 
-static struct hps_lock outer, inner, beside; /* inner and beside are of one rank */
-static struct hps_lock patient;              /* may be held while its holder waits */
+static struct hps_lock outer, inner, beside; /* `inner` and `beside` have one rank */
+static struct hps_lock patient;              /* may be held during a wait */
 static struct hps_rwlock shared;
 static struct hps_cond cond;
 
@@ -77,7 +77,7 @@ static void test_lock_when_rank_is_below_a_held_one_then_assertion(void **state)
     expect_assert_failure(hps_rwlock_read(&shared));
     expect_assert_failure(hps_rwlock_write(&shared));
     hps_lock_release(&inner);
-    hps_lock_acquire(&outer); /* nothing of it has stuck */
+    hps_lock_acquire(&outer); /* the failed calls changed nothing */
     hps_lock_release(&outer);
 }
 
@@ -86,7 +86,7 @@ static void test_lock_when_any_held_one_is_above_then_assertion(void **state)
     (void)state;
     assert_true(hps_lock_try(&inner));
     assert_true(hps_lock_try(&outer));
-    expect_assert_failure(hps_rwlock_read(&shared)); /* above the last one, below the first */
+    expect_assert_failure(hps_rwlock_read(&shared)); /* above the last one held, below the first */
     hps_lock_release(&outer);
     hps_lock_release(&inner);
 }
@@ -103,14 +103,14 @@ static void test_lock_when_of_one_rank_or_twice_then_assertion(void **state)
     hps_rwlock_release(&shared);
 }
 
-static void test_lock_when_released_by_who_does_not_hold_it_then_assertion(void **state)
+static void test_lock_when_released_by_a_thread_that_does_not_hold_it_then_assertion(void **state)
 {
     (void)state;
     expect_assert_failure(hps_lock_release(&inner));
     expect_assert_failure(hps_rwlock_release(&shared));
 }
 
-static void test_lock_when_not_initialised_or_gone_then_assertion(void **state)
+static void test_lock_when_not_initialised_or_destroyed_then_assertion(void **state)
 {
     (void)state;
     struct hps_lock lock = {0};
@@ -154,13 +154,13 @@ static void test_try_when_another_thread_holds_it_then_false(void **state)
     hps_lock_acquire(&inner);
     assert_int_equal(pthread_create(&thread, NULL, on_other_thread, taken), 0);
     pthread_join(thread, NULL);
-    assert_false(taken[0]); /* what this thread holds is not that one's */
+    assert_false(taken[0]); /* locks of this thread do not count for the other */
     assert_false(taken[1]);
     hps_lock_release(&inner);
     hps_rwlock_release(&shared);
 }
 
-static void test_try_when_free_then_taken_whatever_is_held(void **state)
+static void test_try_when_free_then_taken_in_any_order(void **state)
 {
     (void)state;
     hps_lock_acquire(&inner);
@@ -189,7 +189,7 @@ static void test_wait_when_signalled_then_true_and_the_lock_is_held(void **state
     for (unsigned round = 0; round < 2; round++) {
         bool in_time = true;
         ready = false;
-        hps_lock_acquire(&outer); /* before it begins: the signal comes while this waits */
+        hps_lock_acquire(&outer); /* before the thread begins: the signal comes during the wait */
         assert_int_equal(pthread_create(&thread, NULL, signal_ready, NULL), 0);
         while (!ready && round == 0) {
             hps_cond_wait(&cond, &outer);
@@ -212,21 +212,21 @@ static void test_wait_until_when_deadline_passes_then_false(void **state)
     (void)state;
     uint64_t deadline_us = hps_clock_us() + 1000;
     hps_lock_acquire(&outer);
-    while (hps_cond_wait_until(&cond, &outer, deadline_us)) { /* woken for no reason */
+    while (hps_cond_wait_until(&cond, &outer, deadline_us)) { /* spurious wake-ups */
     }
     hps_lock_assert_held(&outer);
     hps_lock_release(&outer);
     assert_true(hps_clock_us() >= deadline_us);
 }
 
-static void test_wait_until_when_clock_is_frozen_then_what_is_left_passes(void **state)
+static void test_wait_until_when_clock_is_frozen_then_the_remaining_time_passes(void **state)
 {
     (void)state;
     hps_clock_fake(5000000);
     hps_lock_acquire(&outer);
     while (hps_cond_wait_until(&cond, &outer, 5001000)) {
     }
-    while (hps_cond_wait_until(&cond, &outer, 4000000)) { /* has passed before */
+    while (hps_cond_wait_until(&cond, &outer, 4000000)) { /* in the past */
     }
     hps_clock_advance(1000000);
     while (hps_cond_wait_until(&cond, &outer, 6000000)) {
@@ -277,14 +277,14 @@ int main(void)
         TEST(test_lock_when_rank_is_below_a_held_one_then_assertion),
         TEST(test_lock_when_any_held_one_is_above_then_assertion),
         TEST(test_lock_when_of_one_rank_or_twice_then_assertion),
-        TEST(test_lock_when_released_by_who_does_not_hold_it_then_assertion),
-        TEST(test_lock_when_not_initialised_or_gone_then_assertion),
+        TEST(test_lock_when_released_by_a_thread_that_does_not_hold_it_then_assertion),
+        TEST(test_lock_when_not_initialised_or_destroyed_then_assertion),
         TEST(test_lock_when_static_then_it_works),
         TEST(test_try_when_another_thread_holds_it_then_false),
-        TEST(test_try_when_free_then_taken_whatever_is_held),
+        TEST(test_try_when_free_then_taken_in_any_order),
         TEST(test_wait_when_signalled_then_true_and_the_lock_is_held),
         TEST(test_wait_until_when_deadline_passes_then_false),
-        TEST(test_wait_until_when_clock_is_frozen_then_what_is_left_passes),
+        TEST(test_wait_until_when_clock_is_frozen_then_the_remaining_time_passes),
         TEST(test_wait_when_another_lock_is_held_then_assertion),
         TEST(test_wait_when_the_lock_is_not_held_then_assertion),
         TEST(test_wait_when_the_other_lock_may_be_held_then_it_waits),

@@ -17,7 +17,7 @@
 #include "tests/lib/fault_heap.h"
 
 struct item {
-    struct hps_task task; /* first */
+    struct hps_task task; /* must be first */
     unsigned sender;
     unsigned number;
 };
@@ -39,7 +39,7 @@ static void test_fd_when_tasks_then_readable_until_empty(void **state)
     struct hps_mailbox *mailbox = hps_mailbox_new();
     struct hps_task tasks[3] = {{0}};
     hps_mailbox_post(mailbox, &tasks[0]);
-    assert_true(readable(mailbox)); /* posted before anybody asked for the descriptor */
+    assert_true(readable(mailbox)); /* posted before the descriptor was requested */
     hps_mailbox_post(mailbox, &tasks[1]);
     assert_non_null(hps_mailbox_wait(mailbox));
     assert_true(readable(mailbox));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every kernel that runs here against a slow model, bit by bit: odd widths, rows at any address,
- * NaN, infinities, denormals, ties. The model makes each operation in double precision and rounds
- * once: of two fp32 that is the fp32 result, and no compiler can contract it. Of a NaN that comes
- * of arithmetic only that it is one.
+ * Compares every kernel that this CPU supports with a slow model, bit by bit: odd widths,
+ * unaligned rows, NaN, infinities, denormals, ties. The model computes each operation in double
+ * precision and rounds once. For two fp32 values this is the fp32 result, and no compiler can
+ * contract it. If arithmetic gives a NaN, its bits are not compared.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -73,7 +73,7 @@ static uint16_t model_fp16(float value)
     _Float16 half = (_Float16)value;
     uint16_t bits;
 
-    if (isnan(value)) { /* quiet, the fraction shortened */
+    if (isnan(value)) { /* a quiet NaN with a shortened fraction */
         return (uint16_t)(bits_of(value) >> 16 & 0x8000u) |
                (uint16_t)(0x7e00u | (bits_of(value) >> 13 & 0x3ffu));
     }
@@ -81,7 +81,7 @@ static uint16_t model_fp16(float value)
     return bits;
 }
 
-/* The nearer of two neighbours of 8 significant bits, the even one in a tie. */
+/* The nearest value with 8 significant bits; in a tie, the even one. */
 static uint16_t model_bf16(float value)
 {
     uint32_t below = bits_of(value) & 0xffff0000u;
@@ -161,7 +161,7 @@ static uint64_t next(void)
     return hps_mix64(++seed);
 }
 
-/* Values as they are in tables; or of all bits there are, NaN and infinities among them. */
+/* Typical values of tables; or any bits, including NaN and infinities. */
 static float some_value(bool wild)
 {
     if (wild) {
@@ -192,7 +192,7 @@ static void some_row(enum hps_dtype type, uint8_t *row, uint32_t dim, bool wild)
     }
 }
 
-/* ---- what is the same ------------------------------------------------------------------------ */
+/* ---- comparison ------------------------------------------------------------------------------ */
 
 static bool is_nan_of(enum hps_dtype type, const uint8_t *at)
 {
@@ -221,7 +221,7 @@ struct guarded {
     _Alignas(64) uint8_t bytes[GUARD + ROW_BYTES_MAX + GUARD];
 };
 
-/* Only the row is written: as it is expected, and nothing before or behind it. */
+/* The row has the expected bytes, and no byte before or after it was written. */
 static void check_conversion(const struct hps_row_kernel *kernel, hps_row_convert_fn convert,
                              enum hps_dtype to_type, enum hps_dtype from_type, const uint8_t *from,
                              uint32_t dim, size_t shift)
@@ -263,7 +263,7 @@ static void check_conversions(const struct hps_row_kernel *kernel, enum hps_dtyp
     }
 }
 
-static void test_kernels_when_rows_are_converted_then_bits_are_those_of_the_model(void **state)
+static void test_kernels_when_rows_are_converted_then_same_bits_as_the_model(void **state)
 {
     (void)state;
     unsigned n_kernels;
@@ -321,7 +321,7 @@ static void test_kernels_when_every_half_is_converted_then_exactly(void **state)
 }
 
 /* Half-way cases and their neighbours, of every exponent. */
-static void test_kernels_when_fp32_narrows_then_to_the_nearest_and_even(void **state)
+static void test_kernels_when_fp32_narrows_then_rounded_to_nearest_even(void **state)
 {
     (void)state;
     static const uint32_t fractions[] = {0,        1,        0xfff,    0x1000,   0x1001,  0x1fff,
@@ -340,7 +340,7 @@ static void test_kernels_when_fp32_narrows_then_to_the_nearest_and_even(void **s
 
 /* ---- quantisation ---------------------------------------------------------------------------- */
 
-/* FBGEMM's FloatToFused8BitRowwiseQuantizedSBFloat, written out. */
+/* FBGEMM's FloatToFused8BitRowwiseQuantizedSBFloat, step by step. */
 static void model_int8_f32(uint8_t *to, const float *x, uint32_t dim)
 {
     float least = x[0], largest = x[0];
@@ -360,7 +360,7 @@ static void model_int8_f32(uint8_t *to, const float *x, uint32_t dim)
     memcpy(to + dim + 4, &least, sizeof(least));
 }
 
-/* The offset is rounded first, and the range taken from it as it was rounded. */
+/* The offset is rounded first, and the range is computed from the rounded offset. */
 static void model_int8_f16(uint8_t *to, const float *x, uint32_t dim)
 {
     float least = x[0], largest = x[0];
@@ -389,7 +389,7 @@ static void check_quantised(const float *values, uint32_t dim)
 
     for (unsigned type = 0; type < N_OUTPUTS; type++) {
         uint8_t from[ROW_BYTES_MAX + 1];
-        float given[DIM_MAX]; /* as that type has them */
+        float given[DIM_MAX]; /* values of that type */
         for (uint32_t i = 0; i < dim; i++) {
             model_store(stored[type], from + 1, i, values[i]);
             given[i] = model_value(stored[type], from + 1, dim, i);
@@ -413,7 +413,7 @@ static void check_quantised(const float *values, uint32_t dim)
     }
 }
 
-static void test_kernels_when_rows_are_quantised_then_by_the_rules_written_out(void **state)
+static void test_kernels_when_rows_are_quantised_then_same_bits_as_the_model(void **state)
 {
     (void)state;
     float values[DIM_MAX];
@@ -422,7 +422,7 @@ static void test_kernels_when_rows_are_quantised_then_by_the_rules_written_out(v
             for (uint32_t i = 0; i < dims[d]; i++) {
                 values[i] = some_value(false);
             }
-            if (turn == 1) { /* nothing below zero, zeros of both signs */
+            if (turn == 1) { /* no negative values, zeros of both signs */
                 for (uint32_t i = 0; i < dims[d]; i++) {
                     values[i] = i % 3 == 0 ? -0.0F : i % 3 == 1 ? 0.0F : fabsf(values[i]);
                 }
@@ -434,12 +434,12 @@ static void test_kernels_when_rows_are_quantised_then_by_the_rules_written_out(v
                 for (uint32_t i = 0; i < dims[d]; i++) {
                     values[i] = 0.3F;
                 }
-            } else if (turn == 4) { /* denormals: scales that are none, or denormals themselves */
+            } else if (turn == 4) { /* denormals: the scale is 0 or denormal */
                 for (uint32_t i = 0; i < dims[d]; i++) {
                     values[i] = float_of(i * 1021);
                 }
-            } else if (turn == 5) { /* nearly as wide as its scale and bias may be */
-                values[0] = 65280;  /* a bf16, too */
+            } else if (turn == 5) { /* near the limits of scale and bias */
+                values[0] = 65280;  /* also a bf16 value */
                 values[dims[d] - 1] = -65280;
             }
             check_quantised(values, dims[d]);
@@ -494,7 +494,7 @@ static void bag_fill(struct bag *bag, enum hps_dtype type, uint32_t dim, bool wi
     }
 }
 
-/* In fp32, step by step; and in double precision, which it must be near. */
+/* The sum in fp32, step by step, and in double precision as a reference. */
 static void model_sum(const struct bag *bag, enum hps_dtype type, uint32_t dim, bool weighted,
                       float *sum, double *exact, double *magnitude)
 {
@@ -535,8 +535,7 @@ static void check_sum(const struct hps_row_kernel *kernel, const struct bag *bag
     }
 }
 
-static void test_kernels_when_rows_are_summed_then_bits_are_those_of_one_after_the_other(
-    void **state)
+static void test_kernels_when_rows_are_summed_then_same_bits_as_one_after_the_other(void **state)
 {
     (void)state;
     static const uint32_t counts[] = {0, 1, 2, 31, N_ROWS};
@@ -586,7 +585,7 @@ static void test_kernels_when_a_sum_is_divided_then_by_division(void **state)
     }
 }
 
-static void test_kernels_when_asked_for_then_the_first_that_runs_is_used(void **state)
+static void test_kernels_when_selected_then_the_first_supported_one_is_used(void **state)
 {
     (void)state;
     unsigned n_kernels;
@@ -607,15 +606,14 @@ static void test_kernels_when_asked_for_then_the_first_that_runs_is_used(void **
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kernels_when_asked_for_then_the_first_that_runs_is_used),
-        cmocka_unit_test(test_kernels_when_rows_are_converted_then_bits_are_those_of_the_model),
+        cmocka_unit_test(test_kernels_when_selected_then_the_first_supported_one_is_used),
+        cmocka_unit_test(test_kernels_when_rows_are_converted_then_same_bits_as_the_model),
         cmocka_unit_test(test_kernels_when_every_half_is_converted_then_exactly),
-        cmocka_unit_test(test_kernels_when_fp32_narrows_then_to_the_nearest_and_even),
-        cmocka_unit_test(test_kernels_when_rows_are_quantised_then_by_the_rules_written_out),
+        cmocka_unit_test(test_kernels_when_fp32_narrows_then_rounded_to_nearest_even),
+        cmocka_unit_test(test_kernels_when_rows_are_quantised_then_same_bits_as_the_model),
         cmocka_unit_test(
             test_kernels_when_a_row_is_quantised_then_no_value_moves_by_more_than_a_step),
-        cmocka_unit_test(
-            test_kernels_when_rows_are_summed_then_bits_are_those_of_one_after_the_other),
+        cmocka_unit_test(test_kernels_when_rows_are_summed_then_same_bits_as_one_after_the_other),
         cmocka_unit_test(test_kernels_when_a_sum_is_divided_then_by_division),
     };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What bags come to. What sums give, bit by bit, is test_row_kernel.c's.
+ * Pooled bags. test_row_kernel.c tests sums bit by bit.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -61,7 +61,7 @@ static void pool(enum hps_pooling pooling, bool weighted, uint32_t n, enum hps_d
     hps_row_sum_end(to, to_type, sum, DIM, pooling, &bag);
 }
 
-/* In double precision, and by how much fp32 may be beside it. */
+/* The result in double precision, and a bound for the error of fp32. */
 static double exact(enum hps_pooling pooling, bool weighted, uint32_t n, uint32_t d,
                     double *out_bound)
 {
@@ -82,7 +82,7 @@ static double exact(enum hps_pooling pooling, bool weighted, uint32_t n, uint32_
     return by == 0 ? 0 : sum / by;
 }
 
-static void test_bag_when_pooled_then_as_its_definition_says(void **state)
+static void test_bag_when_pooled_then_equal_to_its_definition(void **state)
 {
     (void)state;
     static const uint32_t counts[] = {1, 2, 33, N_ROWS};
@@ -98,7 +98,7 @@ static void test_bag_when_pooled_then_as_its_definition_says(void **state)
             double wanted = exact(pooling, weighted, n, d, &bound);
             assert_true(fabs((double)got[d] - wanted) <= bound);
         }
-        for (unsigned h = HPS_DTYPE_FP16; h <= HPS_DTYPE_BF16; h++) { /* the fp32 answer, rounded */
+        for (unsigned h = HPS_DTYPE_FP16; h <= HPS_DTYPE_BF16; h++) { /* the fp32 result, rounded */
             uint16_t rounded[DIM];
             pool(pooling, weighted, n, (enum hps_dtype)h, halves);
             hps_row_convert(rounded, (enum hps_dtype)h, got, HPS_DTYPE_FP32, DIM);
@@ -123,7 +123,7 @@ static void check_zero(enum hps_pooling pooling, bool weighted, uint32_t n)
     }
 }
 
-static void test_bag_when_empty_or_of_no_weight_then_zero(void **state)
+static void test_bag_when_empty_or_without_weight_then_zero(void **state)
 {
     (void)state;
     for (unsigned pooling = HPS_POOLING_SUM; pooling <= HPS_POOLING_MEAN_BY_COUNT; pooling++) {
@@ -139,7 +139,7 @@ static void test_bag_when_empty_or_of_no_weight_then_zero(void **state)
     (void)fill(NULL);
 }
 
-static void test_bag_when_all_weights_are_one_then_as_without(void **state)
+static void test_bag_when_all_weights_are_one_then_equal_to_no_weights(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < N_ROWS; i++) {
@@ -202,9 +202,9 @@ static void test_pooling_when_named_then_the_name_is_read_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bag_when_pooled_then_as_its_definition_says),
-        cmocka_unit_test(test_bag_when_empty_or_of_no_weight_then_zero),
-        cmocka_unit_test(test_bag_when_all_weights_are_one_then_as_without),
+        cmocka_unit_test(test_bag_when_pooled_then_equal_to_its_definition),
+        cmocka_unit_test(test_bag_when_empty_or_without_weight_then_zero),
+        cmocka_unit_test(test_bag_when_all_weights_are_one_then_equal_to_no_weights),
         cmocka_unit_test(test_bag_when_added_in_pieces_then_the_same_bits),
         cmocka_unit_test(test_bag_when_divided_in_place_then_the_same),
         cmocka_unit_test(test_pooling_when_named_then_the_name_is_read_back),

@@ -18,7 +18,7 @@ static void finish_bad(const char *text, const struct hps_config_flags *flags, c
     }
 }
 
-static void test_finish_when_nothing_is_said_then_defaults_of_the_machine(void **state)
+static void test_finish_when_no_option_is_set_then_defaults_of_the_machine(void **state)
 {
     (void)state;
     struct hps_config *config = parse_good("{\"supportlonglong\":true," MODELS "}", NULL);
@@ -50,7 +50,7 @@ static void test_finish_when_redis_then_its_own_defaults(void **state)
     assert_int_equal(db->num_partitions, 64);
     assert_int_equal(hps_config_host_bytes(config), 0);
     assert_int_equal(db->redis_command_timeout_ms, 20);
-    /* HPS's names of files: there are none here */
+    /* unlike HPS, hpsd has no default file names */
     assert_string_equal(db->tls_ca_certificate, "");
     assert_string_equal(db->tls_client_certificate, "");
     assert_string_equal(db->tls_client_key, "");
@@ -145,8 +145,7 @@ static void test_listener_when_open_to_the_network_then_needs_tls_or_plaintext(v
     finish_bad(FILE_WITH("\"server\":{\"http_listen\":\"0.0.0.0:1\"}"), NULL, "server.http_listen");
 }
 
-static void test_http_when_tls_is_there_then_beyond_loopback_alone_and_unless_plaintext(
-    void **state)
+static void test_http_when_tls_is_set_then_required_beyond_loopback_unless_plaintext(void **state)
 {
     (void)state;
 #define WITH_TLS(listener)                                                               \
@@ -184,7 +183,7 @@ static void test_listener_when_local_then_allowed_in_plaintext(void **state)
     }
 }
 
-static void test_listener_when_tls_then_tcp_speaks_it_and_unix_does_not(void **state)
+static void test_listener_when_tls_then_tcp_uses_it_and_unix_does_not(void **state)
 {
     (void)state;
     struct hps_config *config =
@@ -268,7 +267,7 @@ static void test_admin_when_tcp_then_needs_token_or_rules(void **state)
     finish_bad(FILE_WITH("\"server\":{\"admin_listen\":\"10.0.0.1:9\",\"tls\":{\"certificate\":"
                          "\"c\",\"key\":\"k\",\"client_ca\":\"a\","
                          "\"require_client_certificate\":true}}"),
-               NULL, "server.access"); /* a certificate makes nobody an administrator */
+               NULL, "server.access"); /* a client certificate grants no admin rights */
     static const char *const good[] = {
         FILE_WITH("\"server\":{\"admin_listen\":\"127.0.0.1:9\",\"admin_token_file\":\"/t\"}"),
         FILE_WITH("\"server\":{\"admin_listen\":\"10.0.0.1:9\",\"tls\":{\"certificate\":\"c\","
@@ -305,7 +304,7 @@ static void test_tiers_when_all_are_disabled_then_refused(void **state)
     assert_string_equal(config->persistent_db.path, "/var/lib/hpsd");
 }
 
-static void test_notes_when_hps_settings_change_nothing_then_each_is_said_once(void **state)
+static void test_notes_when_hps_settings_have_no_effect_then_each_is_reported_once(void **state)
 {
     (void)state;
     struct hps_config *config =
@@ -333,7 +332,8 @@ static void test_notes_when_hps_settings_change_nothing_then_each_is_said_once(v
     assert_int_equal(noted.n, N);
 }
 
-static void test_notes_when_models_wish_otherwise_then_each_is_said_once(void **state)
+static void test_notes_when_settings_of_models_have_no_effect_then_each_is_reported_once(
+    void **state)
 {
     (void)state;
     struct hps_config *config =
@@ -386,11 +386,11 @@ static void test_updates_when_contradictory_then_refused_by_name(void **state)
         bool refused;
     } letters[] = {
         {"hps_et.any.t", "", true},
-        {"hps_et.any", "", true}, /* of a model that is loaded later, too */
+        {"hps_et.any", "", true}, /* a topic of a model that may be loaded later */
         {"hps_et.dead", FILTERS("m"), false},
-        {"hps_et.dead", FILTERS("m") ROCKS, true}, /* which has the default filter */
+        {"hps_et.dead", FILTERS("m") ROCKS, true}, /* RocksDB has the default filter */
         {"hps_et.dead", FILTERS("dea."), true},
-        {"hps_et.a.b.c", "", false}, /* no topic of updates, as the next one */
+        {"hps_et.a.b.c", "", false}, /* not a topic of updates, like the next one */
         {"letters", "", false},
     };
     for (size_t i = 0; i < sizeof(letters) / sizeof(letters[0]); i++) {
@@ -422,10 +422,10 @@ static void test_updates_when_contradictory_then_refused_by_name(void **state)
                              "\"h,k:1;[::1]:9092, [::1],SASL_SSL://l:3,SSL://m\"}"),
                    NULL);
     finish_good(config, NULL);
-    assert_memory_equal(config->update_source.group, "hpsd", 4); /* and the name of the host */
+    assert_memory_equal(config->update_source.group, "hpsd", 4); /* and the host name */
 }
 
-static void test_finish_when_several_checks_fail_then_each_is_told(void **state)
+static void test_finish_when_several_checks_fail_then_each_is_reported(void **state)
 {
     static const char *const expected[] = {
         "ps.json: server.state_dir: got none", "ps.json: server.tls: got only \"key\"",
@@ -452,25 +452,25 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CONFIG_TEST(test_updates_when_contradictory_then_refused_by_name),
-        CONFIG_TEST(test_finish_when_nothing_is_said_then_defaults_of_the_machine),
+        CONFIG_TEST(test_finish_when_no_option_is_set_then_defaults_of_the_machine),
         CONFIG_TEST(test_finish_when_redis_then_its_own_defaults),
         CONFIG_TEST(test_finish_when_redis_and_options_do_not_fit_then_refused_by_name),
         CONFIG_TEST(test_finish_when_local_cache_without_redis_then_a_warning),
         CONFIG_TEST(test_finish_when_no_state_dir_then_refused),
-        CONFIG_TEST(test_finish_when_several_checks_fail_then_each_is_told),
+        CONFIG_TEST(test_finish_when_several_checks_fail_then_each_is_reported),
         CONFIG_TEST(test_flags_when_given_then_they_win),
         CONFIG_TEST(test_listener_when_open_to_the_network_then_needs_tls_or_plaintext),
-        CONFIG_TEST(test_http_when_tls_is_there_then_beyond_loopback_alone_and_unless_plaintext),
+        CONFIG_TEST(test_http_when_tls_is_set_then_required_beyond_loopback_unless_plaintext),
         CONFIG_TEST(test_listener_when_local_then_allowed_in_plaintext),
-        CONFIG_TEST(test_listener_when_tls_then_tcp_speaks_it_and_unix_does_not),
+        CONFIG_TEST(test_listener_when_tls_then_tcp_uses_it_and_unix_does_not),
         CONFIG_TEST(test_kserve_listeners_when_given_then_by_the_rules_of_listen),
         CONFIG_TEST(test_listener_when_address_is_malformed_then_refused),
         CONFIG_TEST(test_listeners_when_one_address_twice_then_refused),
         CONFIG_TEST(test_admin_when_tcp_then_needs_token_or_rules),
         CONFIG_TEST(test_tls_when_halves_are_missing_then_refused),
         CONFIG_TEST(test_tiers_when_all_are_disabled_then_refused),
-        CONFIG_TEST(test_notes_when_hps_settings_change_nothing_then_each_is_said_once),
-        CONFIG_TEST(test_notes_when_models_wish_otherwise_then_each_is_said_once),
+        CONFIG_TEST(test_notes_when_hps_settings_have_no_effect_then_each_is_reported_once),
+        CONFIG_TEST(test_notes_when_settings_of_models_have_no_effect_then_each_is_reported_once),
         CONFIG_TEST(test_roots_when_tables_share_directories_then_their_parents_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The difference of two configurations, and what a reload takes over of it.
+ * The differences between two configurations, and which of them a reload applies.
  */
 #include "tests/unit/config/config_test.h"
 
@@ -20,7 +20,7 @@ static void collect(void *ctx, const struct hps_config_change *change)
     changes->items[changes->n++] = *change;
 }
 
-/* Returns how many need a restart. */
+/* Returns how many changes need a restart. */
 static size_t diff(const char *before, const char *after, struct changes *changes)
 {
     struct hps_config *configs[2] = {parse_good(before, NULL), parse_good(after, NULL)};
@@ -79,7 +79,7 @@ static void test_diff_when_options_differ_then_listed_with_what_they_need(void *
     assert_string_equal(find(&changes, "volatile_db.type")->after, "\"hash_map\"");
 }
 
-static void test_diff_when_models_come_go_or_change_then_listed(void **state)
+static void test_diff_when_models_are_added_removed_or_changed_then_listed(void **state)
 {
     (void)state;
     struct changes changes;
@@ -102,7 +102,7 @@ static void test_diff_when_models_come_go_or_change_then_listed(void **state)
     assert_string_equal(find(&changes, "models[m]")->before, "removed");
 }
 
-static void test_diff_when_a_file_comes_or_goes_then_a_restart_is_needed(void **state)
+static void test_diff_when_a_file_is_added_or_removed_then_a_restart_is_needed(void **state)
 {
     (void)state;
     struct changes changes;
@@ -127,7 +127,7 @@ static char *print(const struct hps_config *config)
     hps_buf_init(&buf, 1 << 20);
     assert_int_equal(hps_config_print_effective(config, &buf), HPS_OK);
     assert_int_equal(hps_buf_append(&buf, "", 1), HPS_OK);
-    return (char *)buf.data; /* hps_free */
+    return (char *)buf.data; /* freed with hps_free */
 }
 
 static struct hps_option_set *set_of(struct hps_config *config, struct hps_config_model *model,
@@ -146,7 +146,7 @@ static struct hps_option_set *set_of(struct hps_config *config, struct hps_confi
     }
 }
 
-/* Every option in two values, so that whatever is taken over shows. */
+/* Set every option to one of two values, so that each applied option is visible. */
 static struct hps_config *every_option(unsigned which)
 {
     struct hps_config *config = parse_good(FILE_WITH("\"server\":{}"), NULL);
@@ -181,7 +181,7 @@ static struct hps_config *every_option(unsigned which)
     return config;
 }
 
-static void test_exchange_when_every_reloadable_option_differs_then_all_and_only_they_are_taken(
+static void test_exchange_when_every_option_differs_then_only_reloadable_ones_are_applied(
     void **state)
 {
     (void)state;
@@ -202,7 +202,7 @@ static void test_exchange_when_every_reloadable_option_differs_then_all_and_only
     assert_ptr_equal(running->models, models);
     assert_int_equal(running->models[0].miss_policy, HPS_CONFIG_MISS_WAIT);
     assert_int_equal(running->server.worker_threads, 1);
-    running->server.worker_threads = 2; /* the rest is what was wanted */
+    running->server.worker_threads = 2; /* all other options have the new values */
     char *taken = print(running);
     assert_string_equal(taken, wanted);
     running->server.worker_threads = 1;
@@ -219,7 +219,7 @@ static void test_exchange_when_every_reloadable_option_differs_then_all_and_only
     hps_free(back);
 }
 
-static void test_exchange_when_an_option_is_no_longer_given_then_its_default_holds(void **state)
+static void test_exchange_when_an_option_is_removed_then_its_default_applies(void **state)
 {
     (void)state;
     struct hps_config *running = parse_good(FILE_WITH("\"server\":{\"keys_max\":5}"), NULL);
@@ -230,7 +230,7 @@ static void test_exchange_when_an_option_is_no_longer_given_then_its_default_hol
     assert_int_equal(running->server.keys_max, 2097152);
     assert_false(hps_option_is_set(&running->server.set, HPS_OPTION_server_keys_max));
     assert_true(hps_option_is_set(&next->server.set, HPS_OPTION_server_keys_max));
-    assert_int_equal(running->n_models, 1); /* a model that is gone from the file stays */
+    assert_int_equal(running->n_models, 1); /* a model that was removed from the file stays */
     assert_int_equal(running->server.model_roots.n, 1);
 }
 
@@ -257,12 +257,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CONFIG_TEST(test_diff_when_equal_then_none),
         CONFIG_TEST(test_diff_when_options_differ_then_listed_with_what_they_need),
-        CONFIG_TEST(test_diff_when_models_come_go_or_change_then_listed),
-        CONFIG_TEST(test_diff_when_a_file_comes_or_goes_then_a_restart_is_needed),
+        CONFIG_TEST(test_diff_when_models_are_added_removed_or_changed_then_listed),
+        CONFIG_TEST(test_diff_when_a_file_is_added_or_removed_then_a_restart_is_needed),
         CONFIG_TEST(test_diff_when_any_allocation_fails_then_no_memory),
-        CONFIG_TEST(
-            test_exchange_when_every_reloadable_option_differs_then_all_and_only_they_are_taken),
-        CONFIG_TEST(test_exchange_when_an_option_is_no_longer_given_then_its_default_holds),
+        CONFIG_TEST(test_exchange_when_every_option_differs_then_only_reloadable_ones_are_applied),
+        CONFIG_TEST(test_exchange_when_an_option_is_removed_then_its_default_applies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Directories in which somebody else may have put links: none is followed, and root is who they
- * belong to meanwhile.
+ * Directories in which another user may have put links. No link is followed, and root acts as
+ * the owner of the directory.
  */
 #include "base/rows/dir.h"
 
@@ -20,7 +20,7 @@
 #include "tests/lib/fault_heap.h"
 #include "tests/lib/tmpdir.h"
 
-enum { OTHER = 4321 }; /* a user */
+enum { OTHER = 4321 }; /* a user id */
 
 struct rig {
     struct hps_tmpdir tmp;
@@ -84,7 +84,7 @@ static void test_file_when_it_is_a_link_then_refused(void **state)
     assert_int_equal(stat(at("state/made"), &info), 0);
     assert_int_equal(info.st_mode & 0777, 0600);
     assert_int_equal(mkfifo(at("state/fifo"), 0600), 0);
-    assert_int_equal(open_file("fifo", O_RDONLY), HPS_INVALID); /* and nobody is waited for */
+    assert_int_equal(open_file("fifo", O_RDONLY), HPS_INVALID); /* and does not block */
 }
 
 static void test_directory_when_it_is_a_link_then_refused(void **state)
@@ -102,7 +102,7 @@ static void test_directory_when_it_is_a_link_then_refused(void **state)
     hps_dir_close(&in);
 }
 
-static void test_remove_when_there_are_links_then_what_they_lead_to_stays(void **state)
+static void test_remove_when_there_are_links_then_their_targets_stay(void **state)
 {
     (void)state;
     assert_int_equal(symlink("../victim", at("state/link")), 0);
@@ -134,8 +134,7 @@ static void expect_way(const char *name, hps_status status)
     hps_dir_close(&dir);
 }
 
-static void test_open_when_there_are_links_on_the_way_then_those_of_others_are_refused_to_root(
-    void **state)
+static void test_open_when_the_path_has_links_then_root_refuses_links_of_other_users(void **state)
 {
     (void)state;
     assert_int_equal(symlink("state", at("relative")), 0);
@@ -154,7 +153,7 @@ static void test_open_when_there_are_links_on_the_way_then_those_of_others_are_r
     }
 }
 
-static void test_make_when_parts_are_missing_then_all_are_made(void **state)
+static void test_make_when_parts_are_missing_then_all_are_created(void **state)
 {
     (void)state;
     struct hps_dir dir = {.fd = -1};
@@ -169,7 +168,7 @@ static void test_make_when_parts_are_missing_then_all_are_made(void **state)
     assert_int_equal(hps_dir_make("", &dir, &rig.err), HPS_NOT_FOUND);
 }
 
-static void test_make_last_when_more_is_missing_or_a_link_of_others_leads_there_then_nothing(
+static void test_make_last_when_more_is_missing_or_another_users_link_is_in_the_path_then_fails(
     void **state)
 {
     (void)state;
@@ -197,7 +196,7 @@ static void test_actor_when_root_then_it_is_the_owner_until_the_end(void **state
     }
     assert_int_equal(hps_dir_check_owner(&rig.dir, "option", &rig.err), HPS_OK);
     assert_int_equal(hps_dir_actor_begin(&rig.dir, &actor, &rig.err), HPS_OK);
-    assert_false(actor.changed); /* root's own */
+    assert_false(actor.changed); /* owned by root */
     assert_int_equal(fchown(rig.dir.fd, OTHER, OTHER + 1), 0);
     assert_int_equal(hps_dir_check_owner(&rig.dir, "the.option", &rig.err), HPS_INVALID);
     assert_non_null(strstr(rig.err.text, "the.option"));
@@ -238,7 +237,7 @@ static void scenario(void *ctx)
     assert_true(status == HPS_OK || status == HPS_NO_MEMORY);
 }
 
-static void test_all_when_memory_fails_then_survived(void **state)
+static void test_all_when_memory_fails_then_error_without_leak(void **state)
 {
     (void)state;
     assert_true(hps_fault_heap_run(scenario, NULL) >= 3);
@@ -250,13 +249,13 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(test_file_when_it_is_a_link_then_refused),
         TEST(test_directory_when_it_is_a_link_then_refused),
-        TEST(test_remove_when_there_are_links_then_what_they_lead_to_stays),
+        TEST(test_remove_when_there_are_links_then_their_targets_stay),
         TEST(test_rename_when_the_new_name_is_a_link_then_the_link_is_replaced),
-        TEST(test_open_when_there_are_links_on_the_way_then_those_of_others_are_refused_to_root),
-        TEST(test_make_when_parts_are_missing_then_all_are_made),
-        TEST(test_make_last_when_more_is_missing_or_a_link_of_others_leads_there_then_nothing),
+        TEST(test_open_when_the_path_has_links_then_root_refuses_links_of_other_users),
+        TEST(test_make_when_parts_are_missing_then_all_are_created),
+        TEST(test_make_last_when_more_is_missing_or_another_users_link_is_in_the_path_then_fails),
         TEST(test_actor_when_root_then_it_is_the_owner_until_the_end),
-        TEST(test_all_when_memory_fails_then_survived),
+        TEST(test_all_when_memory_fails_then_error_without_leak),
 #undef TEST
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files below directories that nothing leads out of: with the kernel's own call for that, and where
- * it has none.
+ * Files below directories that no path can leave, with openat2() and on kernels without it.
  */
 #include "base/rows/roots.h"
 
@@ -107,7 +106,7 @@ static void expect_inside_is_read_and_outside_refused(void)
     static const char *const outside[] = {
         "secret", "models/out", "models/out-absolute", "models/../secret", "models/up/secret",
         "models-of-others/rows",
-        /* A client cannot tell these from those above. */
+        /* A client must not be able to distinguish these from the paths above. */
         "absent", "absent/rows", "secret/rows", "models/../absent", "models/up/absent",
         "models/dangling", "models/dangling/", "models/dangling/rows", "models/loop"};
     char through[2 * HPS_TMPDIR_PATH_MAX];
@@ -129,9 +128,9 @@ static void expect_inside_is_read_and_outside_refused(void)
     assert_int_equal(open_it(at("models/absent/")), HPS_NOT_FOUND);
     assert_int_equal(open_it(at("models/1/absent/rows")), HPS_NOT_FOUND);
     assert_int_equal(open_it(at("models/file/rows")), HPS_NOT_FOUND);
-    assert_int_equal(open_it(at("models")), HPS_INVALID); /* no file */
+    assert_int_equal(open_it(at("models")), HPS_INVALID); /* not a file */
     assert_int_equal(mkfifo(at("models/fifo"), 0600), 0);
-    assert_int_equal(open_it(at("models/fifo")), HPS_INVALID); /* and nobody waits for a writer */
+    assert_int_equal(open_it(at("models/fifo")), HPS_INVALID); /* and does not wait for a writer */
     assert_int_equal(unlink(at("models/fifo")), 0);
 }
 
@@ -141,7 +140,7 @@ static void test_read_when_links_lead_out_then_refused(void **state)
     expect_inside_is_read_and_outside_refused();
 }
 
-/* From here on this process has no openat2(): it fails with `error`. */
+/* Make openat2() fail with `error` in this process from now on. */
 static void take_openat2_away(uint32_t error)
 {
     struct sock_filter filter[] = {
@@ -168,14 +167,14 @@ static void test_read_when_the_kernel_or_the_sandbox_has_no_openat2_then_the_sam
         if (child == 0) {
             take_openat2_away(errors[i]);
             expect_inside_is_read_and_outside_refused();
-            _exit(0); /* a claim that does not hold ends the child before */
+            _exit(0); /* a failed assertion ends the child earlier */
         }
         assert_int_equal(waitpid(child, &code, 0), child);
         assert_true(WIFEXITED(code) && WEXITSTATUS(code) == 0);
     }
 }
 
-static void test_add_when_below_a_root_or_nowhere_then_nothing_more_may_be_read(void **state)
+static void test_add_when_below_a_root_or_missing_then_no_further_file_may_be_read(void **state)
 {
     (void)state;
     assert_int_equal(hps_roots_add(rig.roots, at("models/1"), &rig.err), HPS_OK);
@@ -198,7 +197,7 @@ static void test_read_when_there_are_no_roots_then_links_are_followed(void **sta
     assert_int_equal(open_it(at("models")), HPS_INVALID);
     const char *const none[] = {""};
     assert_int_equal(hps_roots_open("the.option", none, 0, &rig.roots, &rig.err), HPS_OK);
-    assert_int_equal(open_it(at("models/1/rows")), HPS_PERMISSION); /* none is another thing */
+    assert_int_equal(open_it(at("models/1/rows")), HPS_PERMISSION); /* 0 roots allow no file */
 }
 
 static void test_model_when_a_file_is_a_link_out_then_the_directory_is_not_a_model(void **state)
@@ -211,7 +210,7 @@ static void test_model_when_a_file_is_a_link_out_then_the_directory_is_not_a_mod
     hps_tmpdir_write(&rig.dir, "models/2/t/key", "12345678", 8);
     hps_tmpdir_write(&rig.dir, "models/2/t/emb_vector", "1234", 4);
     assert_int_equal(hps_model_dir_open(at("models/2"), rig.roots, &model, &rig.err), HPS_OK);
-    assert_int_equal(rig.err.status, HPS_OK); /* what is not there is none */
+    assert_int_equal(rig.err.status, HPS_OK); /* missing files are no error */
     hps_model_dir_close(&model);
     for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         char name[64];
@@ -228,9 +227,9 @@ static void test_model_when_a_file_is_a_link_out_then_the_directory_is_not_a_mod
     }
 }
 
-/* Another directory takes the place of the root, and the names in the two disagree: as if somebody
- * had changed the root between the look at the path and the open. */
-static void test_read_when_a_directory_becomes_a_link_meanwhile_then_refused(void **state)
+/* Another directory replaces the root, and the name "1" differs in the two: like a change of the
+ * root between the check of the path and the open. */
+static void test_read_when_a_directory_becomes_a_link_before_the_open_then_refused(void **state)
 {
     (void)state;
     char old[HPS_TMPDIR_PATH_MAX];
@@ -262,7 +261,7 @@ static void open_and_close(void *ctx)
     hps_roots_close(roots);
 }
 
-static void test_open_when_memory_fails_then_survived(void **state)
+static void test_open_when_memory_fails_then_error_without_leak(void **state)
 {
     (void)state;
     assert_true(hps_fault_heap_run(open_and_close, NULL) >= 5);
@@ -274,11 +273,11 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(test_read_when_links_lead_out_then_refused),
         TEST(test_read_when_the_kernel_or_the_sandbox_has_no_openat2_then_the_same),
-        TEST(test_add_when_below_a_root_or_nowhere_then_nothing_more_may_be_read),
+        TEST(test_add_when_below_a_root_or_missing_then_no_further_file_may_be_read),
         TEST(test_read_when_there_are_no_roots_then_links_are_followed),
         TEST(test_model_when_a_file_is_a_link_out_then_the_directory_is_not_a_model),
-        TEST(test_read_when_a_directory_becomes_a_link_meanwhile_then_refused),
-        TEST(test_open_when_memory_fails_then_survived),
+        TEST(test_read_when_a_directory_becomes_a_link_before_the_open_then_refused),
+        TEST(test_open_when_memory_fails_then_error_without_leak),
 #undef TEST
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of every type out of files: as they are, put together from two files, converted, refused.
+ * Rows of every type read from files: unchanged, joined from two files, converted, or refused.
  */
 #include "base/rows/rowfile.h"
 
@@ -35,7 +35,7 @@ static hps_key key_of(size_t r)
     return r * 7 % N_ROWS;
 }
 
-/* Row r as `dtype`, from the formula. */
+/* Row r of the formula as `dtype`. */
 static void make_row(size_t r, enum hps_dtype dtype, uint8_t *row)
 {
     float values[DIM];
@@ -43,7 +43,7 @@ static void make_row(size_t r, enum hps_dtype dtype, uint8_t *row)
     hps_row_convert(row, dtype, values, HPS_DTYPE_FP32, DIM);
 }
 
-/* Rows of `dtype` under t.npy, or with keys in no order under t.rows.npy; returns the name. */
+/* Write rows of `dtype` to t.npy, or with unsorted keys to t.rows.npy. Returns the name. */
 static const char *write_rows(enum hps_dtype dtype, bool pair, size_t n)
 {
     const char *name = pair ? "t.rows.npy" : "t.npy";
@@ -85,7 +85,7 @@ static void expect_refused(const char *name, struct hps_row_options options, hps
     }
 }
 
-/* The next read fails, and says this. */
+/* The next read fails with this text. */
 static void expect_unread(const char *name, struct hps_row_options options, const char *text)
 {
     struct hps_row_reader *reader = open_rows(name, options);
@@ -101,7 +101,7 @@ static void expect_unread(const char *name, struct hps_row_options options, cons
     hps_row_reader_close(reader);
 }
 
-/* ---- as they are ----------------------------------------------------------------------------- */
+/* ---- unchanged rows -------------------------------------------------------------------------- */
 
 static void read_back(enum hps_dtype dtype, bool pair)
 {
@@ -115,7 +115,7 @@ static void read_back(enum hps_dtype dtype, bool pair)
     assert_int_equal(desc->n_rows, N_ROWS);
     for (size_t r = 0; r < N_ROWS;) {
         hps_key keys[9];
-        uint8_t rows[9 * ROW_BYTES_MAX + 1]; /* read to an odd address: any alignment is legal */
+        uint8_t rows[9 * ROW_BYTES_MAX + 1]; /* an odd address: any alignment is allowed */
         size_t n = 0;
         assert_int_equal(hps_row_reader_next(reader, 9, keys, rows + 1, &n, NULL), HPS_OK);
         assert_true(n > 0);
@@ -134,7 +134,7 @@ static void test_rows_when_of_any_type_then_read_as_they_were_written(void **sta
 {
     (void)state;
     for (size_t i = 0; i < N_DTYPES; i++) {
-        read_back(dtypes[i], false); /* over the files of the type before: replaced */
+        read_back(dtypes[i], false); /* replaces the files of the previous type */
         read_back(dtypes[i], true);
     }
 }
@@ -148,7 +148,8 @@ static void put_npy(const char *name, struct hps_npy npy)
     hps_tmpdir_write(&dir, name, file, HPS_NPY_HEADER_BYTES + size);
 }
 
-/* The file is refused without such an option, read as BF16 with one, and converted to FP32. */
+/* The file is refused unless an option names BF16. Then it is read as BF16 and converted to
+ * FP32. */
 static void expect_bf16_if_said(const char *name, const char *text)
 {
     expect_refused(name, (struct hps_row_options){0}, HPS_INVALID, text);
@@ -166,14 +167,14 @@ static void expect_bf16_if_said(const char *name, const char *text)
     hps_row_reader_close(reader);
 }
 
-static void test_rows_when_they_may_be_bf16_then_they_are_if_somebody_says_so(void **state)
+static void test_rows_when_they_may_be_bf16_then_only_if_an_option_says_so(void **state)
 {
     (void)state;
     expect_bf16_if_said(write_rows(HPS_DTYPE_BF16, false, 3), "rows of uint16");
     struct hps_npy npy = {.type = HPS_NPY_V2, .n_dims = 2, .shape = {3, 5}};
     put_npy("v2.npy", npy);
     expect_bf16_if_said("v2.npy", "rows of two bytes without a type (<V2)");
-    npy.type = HPS_NPY_BF16; /* the file says so itself */
+    npy.type = HPS_NPY_BF16; /* the file names the type */
     put_npy("named.npy", npy);
     struct hps_row_reader *reader = open_rows("named.npy", (struct hps_row_options){0});
     assert_int_equal(hps_row_reader_desc(reader)->file_dtype, HPS_DTYPE_BF16);
@@ -219,9 +220,9 @@ static void test_scale_when_not_finite_then_refused_by_name(void **state)
                   "t.scale_bias.npy: NaN or Inf at byte 140: row 1 (key 1), bias");
 }
 
-/* ---- converted ------------------------------------------------------------------------------- */
+/* ---- converted rows -------------------------------------------------------------------------- */
 
-/* The rows are those of hps_row_convert, and what it changes is counted. */
+/* Rows must equal the results of hps_row_convert, and its losses are counted. */
 static void convert(enum hps_dtype from, enum hps_dtype to, size_t piece)
 {
     size_t row_bytes = (size_t)hps_dtype_row_bytes(to, DIM);
@@ -249,14 +250,14 @@ static void convert(enum hps_dtype from, enum hps_dtype to, size_t piece)
     assert_int_equal(hps_row_reader_loss(reader)->n, N_ROWS * DIM);
     assert_true(hps_row_reader_loss(reader)->max == loss.max);
     assert_true(hps_row_reader_loss(reader)->sum == loss.sum);
-    assert_true(to != HPS_DTYPE_FP32 || loss.max == 0); /* halves widen exactly */
+    assert_true(to != HPS_DTYPE_FP32 || loss.max == 0); /* halves convert exactly */
     assert_true(!hps_dtype_is_int8(to) || loss.max > 0);
     hps_row_reader_rewind(reader);
     assert_int_equal(hps_row_reader_loss(reader)->n, 0);
     hps_row_reader_close(reader);
 }
 
-static void test_rows_when_wanted_as_another_type_then_converted(void **state)
+static void test_rows_when_another_type_is_requested_then_converted(void **state)
 {
     (void)state;
     for (size_t i = 0; i < N_DTYPES; i++) {
@@ -299,7 +300,7 @@ static void test_rows_when_more_than_a_piece_then_all_are_converted(void **state
     hps_row_reader_close(reader);
 }
 
-static void test_rows_when_quantised_already_then_never_again(void **state)
+static void test_rows_when_quantised_already_then_never_quantised_again(void **state)
 {
     (void)state;
     for (size_t i = 0; i < N_DTYPES; i++) {
@@ -318,9 +319,9 @@ static void test_rows_when_quantised_already_then_never_again(void **state)
     }
 }
 
-/* ---- what a type cannot hold ----------------------------------------------------------------- */
+/* ---- values out of range --------------------------------------------------------------------- */
 
-/* Three rows of FP32, `value` in the last one. */
+/* Write three rows of FP32 with `value` in the last one. */
 static void write_value(float value)
 {
     const struct hps_row_writer_options options = {HPS_ROW_FORM_NPY_PAIR, 2, HPS_DTYPE_FP32};
@@ -355,7 +356,7 @@ static void test_value_when_too_large_for_fp16_then_refused_unless_infinities_ar
     hps_row_reader_close(reader);
 }
 
-static void test_value_when_int8_cannot_hold_it_then_refused_whatever_is_allowed(void **state)
+static void test_value_when_int8_cannot_hold_it_then_refused_with_any_option(void **state)
 {
     (void)state;
     static const float values[] = {NAN, INFINITY, -FLT_MAX};
@@ -390,7 +391,7 @@ static void read_converted(void *ctx)
     assert_true(status == HPS_OK || status == HPS_NO_MEMORY);
 }
 
-static void test_all_when_memory_fails_then_survived(void **state)
+static void test_all_when_memory_fails_then_error_without_leak(void **state)
 {
     (void)state;
     struct hps_row_options split = {0}, by_way = {.row_dtype = HPS_DTYPE_INT8_ROWWISE_F32};
@@ -410,15 +411,15 @@ int main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(test_rows_when_of_any_type_then_read_as_they_were_written),
-        T(test_rows_when_they_may_be_bf16_then_they_are_if_somebody_says_so),
+        T(test_rows_when_they_may_be_bf16_then_only_if_an_option_says_so),
         T(test_scales_when_absent_or_of_another_shape_then_refused),
         T(test_scale_when_not_finite_then_refused_by_name),
-        T(test_rows_when_wanted_as_another_type_then_converted),
+        T(test_rows_when_another_type_is_requested_then_converted),
         T(test_rows_when_more_than_a_piece_then_all_are_converted),
-        T(test_rows_when_quantised_already_then_never_again),
+        T(test_rows_when_quantised_already_then_never_quantised_again),
         T(test_value_when_too_large_for_fp16_then_refused_unless_infinities_are_allowed),
-        T(test_value_when_int8_cannot_hold_it_then_refused_whatever_is_allowed),
-        T(test_all_when_memory_fails_then_survived),
+        T(test_value_when_int8_cannot_hold_it_then_refused_with_any_option),
+        T(test_all_when_memory_fails_then_error_without_leak),
     };
 #undef T
     return cmocka_run_group_tests(tests, NULL, NULL);

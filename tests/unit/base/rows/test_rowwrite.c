@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writer of model files: nothing half-written is ever left. What it writes is read back in
- * test_rowfile.c.
+ * The writer of model files never leaves an incomplete file. test_rowfile.c reads its files
+ * back.
  */
 #include "base/rows/rowfile.h"
 
@@ -18,7 +18,7 @@
 
 #include "tests/lib/tmpdir_fixture.h"
 
-static void test_writer_when_pieces_are_large_then_straight_to_the_file(void **state)
+static void test_writer_when_pieces_are_large_then_written_directly(void **state)
 {
     (void)state;
     enum { DIM = 1024, N = 700 };
@@ -51,7 +51,7 @@ static void test_writer_when_pieces_are_large_then_straight_to_the_file(void **s
     hps_row_reader_close(reader);
 }
 
-static void test_writer_when_aborted_then_nothing_is_left(void **state)
+static void test_writer_when_aborted_then_no_file_is_left(void **state)
 {
     (void)state;
     static const enum hps_row_form forms[] = {HPS_ROW_FORM_HUGECTR, HPS_ROW_FORM_NPY,
@@ -71,7 +71,7 @@ static void test_writer_when_aborted_then_nothing_is_left(void **state)
     hps_row_writer_abort(NULL);
 }
 
-static void test_writer_when_misused_by_data_then_invalid(void **state)
+static void test_writer_when_its_data_is_inconsistent_then_invalid(void **state)
 {
     (void)state;
     struct hps_row_writer *writer = NULL;
@@ -97,8 +97,8 @@ static void test_writer_when_misused_by_data_then_invalid(void **state)
     assert_int_equal(hps_tmpdir_entries(&dir, "."), 0);
 }
 
-/* A limit on file size stands in for a full disk: the kernel fails the write in the same place. */
-static void test_writer_when_disk_is_full_then_exhausted_and_nothing_left(void **state)
+/* A limit on the file size represents a full disk: the kernel fails the write at the same place. */
+static void test_writer_when_disk_is_full_then_exhausted_and_no_file_is_left(void **state)
 {
     (void)state;
     struct hps_row_writer_options options = {HPS_ROW_FORM_HUGECTR, 1024, HPS_DTYPE_FP32};
@@ -125,7 +125,7 @@ static void test_writer_when_disk_is_full_then_exhausted_and_nothing_left(void *
     assert_int_equal(hps_tmpdir_entries(&dir, "."), 0);
 }
 
-static void test_writer_when_not_closed_then_nothing_visible(void **state)
+static void test_writer_when_not_closed_then_no_file_is_visible(void **state)
 {
     (void)state;
     struct hps_row_writer_options options = {HPS_ROW_FORM_NPY, 1, HPS_DTYPE_FP32};
@@ -138,7 +138,7 @@ static void test_writer_when_not_closed_then_nothing_visible(void **state)
     assert_int_equal(hps_row_writer_append(writer, &key, &row, 1, NULL), HPS_OK);
     struct stat st;
     assert_int_equal(stat(path, &st), 0);
-    assert_int_equal(st.st_size, 3); /* the old file, until the new one is whole */
+    assert_int_equal(st.st_size, 3); /* the old file, until the new one is complete */
     assert_int_equal(hps_row_writer_close(writer, NULL), HPS_OK);
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_size, 132);
@@ -148,11 +148,11 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_writer_when_pieces_are_large_then_straight_to_the_file),
-        T(test_writer_when_aborted_then_nothing_is_left),
-        T(test_writer_when_misused_by_data_then_invalid),
-        T(test_writer_when_disk_is_full_then_exhausted_and_nothing_left),
-        T(test_writer_when_not_closed_then_nothing_visible),
+        T(test_writer_when_pieces_are_large_then_written_directly),
+        T(test_writer_when_aborted_then_no_file_is_left),
+        T(test_writer_when_its_data_is_inconsistent_then_invalid),
+        T(test_writer_when_disk_is_full_then_exhausted_and_no_file_is_left),
+        T(test_writer_when_not_closed_then_no_file_is_visible),
     };
 #undef T
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Snapshots as files: what is whole comes back, what is not is refused and leaves nothing.
+ * Snapshots as files: complete ones are restored; other ones are refused and leave no file.
  */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -73,33 +73,33 @@ static ino_t inode(const char *name)
     return info.st_ino;
 }
 
-static void test_restore_when_whole_then_all_files_are_there(void **state)
+static void test_restore_when_complete_then_all_files_are_restored(void **state)
 {
     (void)state;
     char text[32] = "";
     hps_tmpdir_mkdir(&rig.dir, "to");
     hps_tmpdir_write(&rig.dir, "to/hpsd.damaged", "m/1\n", 4);
-    hps_tmpdir_mkdir(&rig.dir, "to/hpsd.restoring"); /* of an attempt that was killed */
+    hps_tmpdir_mkdir(&rig.dir, "to/hpsd.restoring"); /* of a killed attempt */
     hps_tmpdir_write(&rig.dir, "to/hpsd.restoring/000007.sst", "ro", 2);
     assert_int_equal(restore(), HPS_OK);
     assert_int_equal(rig.report.n_files, 3);
     assert_int_equal(rig.report.n_bytes, 15);
     assert_true(rig.report.verified);
     assert_int_equal(hps_tmpdir_entries(&rig.dir, "to/hpsd"), 3);
-    assert_int_equal(hps_tmpdir_entries(&rig.dir, "to"), 3); /* it, and two locks */
+    assert_int_equal(hps_tmpdir_entries(&rig.dir, "to"), 3); /* the database and two locks */
     FILE *file = fopen(hps_tmpdir_join(&rig.dir, "to/hpsd/CURRENT"), "re");
     assert_non_null(file);
     assert_non_null(fgets(text, sizeof(text), file));
     fclose(file);
     assert_string_equal(text, "MANIFEST-1\n");
     assert_true(inode("to/hpsd/000007.sst") == inode("kept/hpsd/000007.sst"));
-    /* What is written again must be another file. */
+    /* Files that are written again must be new inodes. */
     assert_true(inode("to/hpsd/CURRENT") != inode("kept/hpsd/CURRENT"));
     assert_true(inode("to/hpsd/000008.log") != inode("kept/hpsd/000008.log"));
 }
 
-/* One that came by a copy as root, for an hpsd that runs as another user. */
-static void test_restore_when_as_root_then_all_files_are_those_of_the_directory(void **state)
+/* A snapshot that root copied, for an hpsd that runs as another user. */
+static void test_restore_when_as_root_then_all_files_belong_to_the_directorys_owner(void **state)
 {
     (void)state;
     static const char *const names[] = {"to/hpsd/CURRENT", "to/hpsd/000007.sst", "to/hpsd",
@@ -117,10 +117,10 @@ static void test_restore_when_as_root_then_all_files_are_those_of_the_directory(
         assert_int_equal(info.st_uid, OWNER);
     }
     assert_int_equal(stat(hps_tmpdir_join(&rig.dir, "kept/hpsd/000007.sst"), &info), 0);
-    assert_int_equal(info.st_uid, 0); /* the snapshot's own stays what it was */
+    assert_int_equal(info.st_uid, 0); /* the snapshot keeps its owner */
 }
 
-enum { SERVICE = 4321 }; /* a user, who has put into its directory what it liked */
+enum { SERVICE = 4321 }; /* a user, who controls the contents of its directory */
 
 static void prepare_service(void)
 {
@@ -161,11 +161,11 @@ static void test_restore_when_as_root_then_no_link_of_the_service_is_followed(vo
     assert_int_equal(symlink("../victim/file", hps_tmpdir_join(&rig.dir, "to/hpsd.damaged")), 0);
     assert_int_equal(restore(), HPS_OK);
     expect_victim_untouched();
-    assert_int_equal(hps_tmpdir_entries(&rig.dir, "to"), 3); /* it, and two locks */
+    assert_int_equal(hps_tmpdir_entries(&rig.dir, "to"), 3); /* the database and two locks */
 }
 
-/* Its own snapshot, from which a link leads to what it may not read. */
-static void test_restore_when_the_snapshot_is_of_the_service_then_it_is_read_as_the_service(
+/* The service's own snapshot contains a link to a file that the service may not read. */
+static void test_restore_when_the_service_owns_the_snapshot_then_it_is_read_as_the_service(
     void **state)
 {
     (void)state;
@@ -177,7 +177,7 @@ static void test_restore_when_the_snapshot_is_of_the_service_then_it_is_read_as_
     hps_tmpdir_write(&rig.dir, "kept/snapshot", list, strlen(list));
     assert_int_equal(symlink("../../victim/file", hps_tmpdir_join(&rig.dir, "kept/hpsd/stolen")),
                      0);
-    expect_refusal(HPS_PERMISSION, "symbolic link"); /* of root's snapshot, too */
+    expect_refusal(HPS_PERMISSION, "symbolic link"); /* also in a snapshot of root */
     assert_int_equal(unlink(hps_tmpdir_join(&rig.dir, "kept/hpsd/stolen")), 0);
     assert_int_equal(link(hps_tmpdir_join(&rig.dir, "victim/file"),
                           hps_tmpdir_join(&rig.dir, "kept/hpsd/stolen")),
@@ -190,7 +190,7 @@ static void test_restore_when_the_snapshot_is_of_the_service_then_it_is_read_as_
     assert_int_equal(restore(), HPS_OK);
 }
 
-static void test_restore_when_there_is_a_database_then_refused(void **state)
+static void test_restore_when_the_directory_has_a_database_then_refused(void **state)
 {
     (void)state;
     assert_int_equal(restore(), HPS_OK);
@@ -213,7 +213,7 @@ static void test_restore_when_the_directory_is_used_then_refused(void **state)
     assert_int_equal(restore(), HPS_OK);
 }
 
-static void test_restore_when_not_whole_then_refused_and_nothing_is_left(void **state)
+static void test_restore_when_incomplete_then_refused_and_no_file_is_left(void **state)
 {
     (void)state;
     assert_int_equal(truncate(hps_tmpdir_join(&rig.dir, "kept/hpsd/000007.sst"), 3), 0);
@@ -263,8 +263,8 @@ static long size_of(const char *name)
     return (long)info.st_size;
 }
 
-/* Of each file, linked or copied, and of the list: no byte of it is less worth than another. */
-static void test_restore_when_any_byte_is_another_then_the_file_is_named(void **state)
+/* Every byte of each file, linked or copied, and of the list is checked. */
+static void test_restore_when_any_byte_differs_then_the_file_is_named(void **state)
 {
     (void)state;
     static const struct {
@@ -300,7 +300,7 @@ static void test_restore_when_the_format_has_no_checksums_then_it_is_not_verifie
     assert_false(rig.report.verified);
 }
 
-static void test_finish_when_cancelled_then_there_is_no_snapshot(void **state)
+static void test_finish_when_cancelled_then_no_snapshot_is_left(void **state)
 {
     (void)state;
     const atomic_bool cancel = true;
@@ -310,7 +310,7 @@ static void test_finish_when_cancelled_then_there_is_no_snapshot(void **state)
     expect_refusal(HPS_DATA_LOSS, "not a snapshot");
 }
 
-static void test_begin_when_there_is_something_then_refused(void **state)
+static void test_begin_when_the_directory_exists_then_refused(void **state)
 {
     (void)state;
     assert_int_equal(hps_snapshot_begin(rig.kept, &rig.err), HPS_EXISTS);
@@ -322,18 +322,18 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-        TEST(test_restore_when_whole_then_all_files_are_there),
-        TEST(test_restore_when_as_root_then_all_files_are_those_of_the_directory),
+        TEST(test_restore_when_complete_then_all_files_are_restored),
+        TEST(test_restore_when_as_root_then_all_files_belong_to_the_directorys_owner),
         TEST(test_restore_when_as_root_then_no_link_of_the_service_is_followed),
-        TEST(test_restore_when_the_snapshot_is_of_the_service_then_it_is_read_as_the_service),
-        TEST(test_restore_when_there_is_a_database_then_refused),
+        TEST(test_restore_when_the_service_owns_the_snapshot_then_it_is_read_as_the_service),
+        TEST(test_restore_when_the_directory_has_a_database_then_refused),
         TEST(test_restore_when_the_directory_is_used_then_refused),
-        TEST(test_restore_when_not_whole_then_refused_and_nothing_is_left),
+        TEST(test_restore_when_incomplete_then_refused_and_no_file_is_left),
         TEST(test_restore_when_the_list_is_bad_then_refused),
-        TEST(test_restore_when_any_byte_is_another_then_the_file_is_named),
+        TEST(test_restore_when_any_byte_differs_then_the_file_is_named),
         TEST(test_restore_when_the_format_has_no_checksums_then_it_is_not_verified),
-        TEST(test_finish_when_cancelled_then_there_is_no_snapshot),
-        TEST(test_begin_when_there_is_something_then_refused),
+        TEST(test_finish_when_cancelled_then_no_snapshot_is_left),
+        TEST(test_begin_when_the_directory_exists_then_refused),
 #undef TEST
     };
     return cmocka_run_group_tests_name("snapshot", tests, NULL, NULL);
