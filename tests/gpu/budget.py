@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The registers and spills of every kernel, and how many loads it has in flight, against
-tests/gpu/budget.txt; for each variant of the kernels (tests/gpu/variants.txt), too.
+"""Compares the registers, spills and loads in flight of every kernel with tests/gpu/budget.txt,
+also for each variant of the kernels (tests/gpu/variants.txt).
 
-`budget.py [--write]` compiles the kernels with nvcc for each processor, as the build does, and reads
-what ptxas says. A kernel over its budget, without one, or without 16-byte accesses that it should have
-fails; so does a budget without its kernel. A variant's kernel has the default's budget, unless
-`kernel@variant` has one. Without nvcc: exit 77, nothing was checked. Registers and loads in flight are
-compared only with the toolkit that the file names, as each allocates a little differently; spills
-always. nvdisasm (PyPI: nvidia-cuda-nvdisasm), on the PATH or beside nvcc, prints the machine code from
-which loads in flight are counted. Without nvdisasm this check is skipped with a message. Standard
-library only.
+`budget.py [--write]` compiles the kernels with nvcc for each processor, like the build, and reads
+the output of ptxas. The check fails if a kernel exceeds its budget or has no budget. It also fails
+if a kernel lacks 16-byte accesses that it should have, or if a budget has no kernel. A kernel of a
+variant has the default budget, unless `kernel@variant` has its own. Without nvcc, the exit code is
+77 and the kernels are not checked. Registers and loads in flight are compared only with the toolkit
+that the file names, because each toolkit allocates differently. Spills are always compared.
+nvdisasm (PyPI: nvidia-cuda-nvdisasm), on the PATH or next to nvcc, prints the machine code from
+which loads in flight are counted. Without nvdisasm, they are not compared, and a message says so.
+Standard library only.
 """
 import os
 import re
@@ -23,7 +24,7 @@ BUDGET = os.path.join(ROOT, "tests/gpu/budget.txt")
 VARIANTS = os.path.join(ROOT, "tests/gpu/variants.txt")
 SOURCE = "cache/embed/kernels.cu"
 PROCESSORS = [80, 90, 100]
-VARIANT_PROCESSORS = [90]  # of the devices that they are to be measured on
+VARIANT_PROCESSORS = [90]  # of the devices that they are measured on
 SKIPPED = 77
 LOOKUP = "hps_embed_kernel_lookup"
 HEADER = """# SPDX-License-Identifier: Apache-2.0
@@ -35,7 +36,7 @@ HEADER = """# SPDX-License-Identifier: Apache-2.0
 
 
 def variants():
-    """{name: definitions}, the default's name is empty"""
+    """{name: definitions}; the name of the default is empty"""
     found = {"": []}
     with open(VARIANTS, encoding="utf-8") as f:
         for line in f:
@@ -58,7 +59,8 @@ def nvcc_version(nvcc):
 
 
 def kernel_of(symbol):
-    """hps_x of HPS_KERNEL(hps_x, ...), whose symbol is mangled with its length before it."""
+    """hps_x in the mangled symbol of HPS_KERNEL(hps_x, ...), which has the length of the name
+    before it."""
     for match in re.finditer(r"(\d+)(\w+)", symbol):
         for start in range(len(match.group(1))):
             name = match.group(2)[:int(match.group(1)[start:])]
@@ -75,8 +77,8 @@ def run(command):
 
 
 def in_flight(code):
-    """16-byte loads of ways and of rows that are issued before the first of them is used: the most
-    that any one of each kind has. A load that a store uses first is a row's; ways are read before."""
+    """The most 16-byte loads of ways and of rows that are issued before the first of them is used.
+    A load that a store uses first belongs to a row; ways are read before."""
     instructions = re.findall(r"/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)\s*([^;]*);", code)
     first_copy = next(i for i, (op, _) in enumerate(instructions) if op.startswith("STG.E.EF.128"))
     most = {"ways": 0, "rows": 0}

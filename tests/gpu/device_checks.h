@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What must hold on a device of any kind: run by the unit tests on the simulated one, and on a GPU
- * by the device run, where there is no test library.
+ * Checks for a device of any kind. The unit tests run them on the simulated device, and the
+ * device run on a GPU, where there is no test library.
  *
- * Thread: the caller's; nobody else uses the device meanwhile.
+ * Thread: the caller's. No other thread may use the device.
  */
 #ifndef HPS_TESTS_GPU_DEVICE_CHECKS_H
 #define HPS_TESTS_GPU_DEVICE_CHECKS_H
@@ -13,7 +13,8 @@
 extern const struct hps_kernel *const device_check_kernels[];
 extern const size_t n_device_check_kernels;
 
-/* Whether it holds; what differed in `err`. The device was opened with device_check_kernels. */
+/* `run` returns whether the check passed, and the difference in `err`. The device must have been
+ * opened with device_check_kernels. */
 struct device_check {
     const char *name;
     bool (*run)(struct hps_device *device, struct hps_error *err);

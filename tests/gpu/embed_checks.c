@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The embedding cache against a dictionary. See embed_rig.h.
+ * The embedding cache, compared with a dictionary. See embed_rig.h.
  */
 #include "tests/gpu/embed_checks.h"
 #include "cache/device/sim/sim.h"
@@ -18,7 +18,7 @@ enum {
     PATIENCE_US = 600000000, /* a simulated device on a busy machine is slow */
 };
 
-/* Small, and every key is counted. */
+/* Small; every key is counted. */
 static struct hps_embed_cache_config small_config(void)
 {
     return (struct hps_embed_cache_config){
@@ -48,7 +48,7 @@ static void change_any(struct embed_rig *rig, struct embed_table *table)
     embed_change_random(rig, table, op, 1 + embed_random(rig, op == HPS_EMBED_ERASE ? 8 : 60));
 }
 
-/* Changes and lookups in any order, several lookups under way at a time. */
+/* Changes and lookups in random order, with several lookups in flight. */
 static void mix(struct embed_rig *rig, struct embed_table *tables, uint32_t n_tables,
                 uint32_t n_rounds, uint32_t n_keys_max)
 {
@@ -153,7 +153,7 @@ static bool batch_sizes(struct hps_device *device, struct hps_error *err)
     return embed_rig_close(&rig);
 }
 
-/* As many keys as a batch takes, gathered, copied out in several pieces and stored directly. */
+/* As many keys as fit into a batch: gathered, copied out in several chunks, and stored directly. */
 static bool largest_batch(struct hps_device *device, struct hps_error *err)
 {
     struct hps_embed_cache_config config = {
@@ -189,7 +189,7 @@ static bool largest_batch(struct hps_device *device, struct hps_error *err)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* Every key is legal: also those that mark a way as empty, in their own set and in others. */
+/* Every key is valid, also keys that mark a way as empty, in their own set and in other sets. */
 static bool special_keys(struct hps_device *device, struct hps_error *err)
 {
     hps_key keys[256 + 4] = {UINT64_C(1) << 63, (UINT64_C(1) << 63) - 1, 1, UINT64_MAX - 1};
@@ -197,7 +197,7 @@ static bool special_keys(struct hps_device *device, struct hps_error *err)
     struct embed_table tables[3];
     struct embed_rig rig;
 
-    for (uint32_t i = 0; i < 256; i++) { /* all that a marker can be: 0 and -1 are two of them */
+    for (uint32_t i = 0; i < 256; i++) { /* all possible markers; 0 and -1 are two of them */
         keys[4 + i] = i * UINT64_C(0x0101010101010101);
     }
     embed_rig_open(&rig, device, &config, 1 << 20, 0, err);
@@ -205,7 +205,7 @@ static bool special_keys(struct hps_device *device, struct hps_error *err)
     embed_table_open(&rig, &tables[1], 8, 1000, 400, UINT64_C(1) << 32); /* strided */
     embed_table_open(&rig, &tables[2], 8, 1000, 400, UINT64_C(1) << 52);
     (void)embed_expect(&rig, tables[0].exact, "the special keys do not fit");
-    embed_lookup_all(&rig, &tables[0]); /* nothing is there, whatever marks that */
+    embed_lookup_all(&rig, &tables[0]); /* no key is cached, whatever marks a way as empty */
     (void)embed_expect(&rig, rig.n_hits == 0, "a key is there before it was inserted");
     mix(&rig, tables, 3, 12, 300);
     check_all(&rig, tables, 3);
@@ -215,7 +215,7 @@ static bool special_keys(struct hps_device *device, struct hps_error *err)
     return embed_rig_close(&rig);
 }
 
-/* The markers in the smallest range of all, which has two sets. */
+/* The marker keys in the smallest range, which has two sets. */
 static bool smallest_range(struct hps_device *device, struct hps_error *err)
 {
     struct hps_embed_cache_config config = small_config();
@@ -236,7 +236,7 @@ static bool smallest_range(struct hps_device *device, struct hps_error *err)
     return embed_rig_close(&rig);
 }
 
-/* Insert keys that are not there; more than there is room for. */
+/* Insert keys that are not cached, more than fit. */
 static void crowd(struct embed_rig *rig, struct embed_table *table, uint32_t n_rounds)
 {
     uint32_t indices[64];
@@ -255,7 +255,7 @@ static void crowd(struct embed_rig *rig, struct embed_table *table, uint32_t n_r
         embed_expect_counts(rig, table);
         embed_change_random(rig, table, HPS_EMBED_UPDATE, 20);
         embed_change_random(rig, table, HPS_EMBED_ERASE, 3);
-        embed_query_random(rig, &rig->queries[0], table, 200, 10); /* some keys grow popular */
+        embed_query_random(rig, &rig->queries[0], table, 200, 10); /* some keys become popular */
         embed_begin(rig, &rig->queries[0]);
         embed_finish(rig, &rig->queries[0]);
         embed_lookup_all(rig, table);
@@ -294,8 +294,8 @@ static bool crowded_sets(struct hps_device *device, struct hps_error *err)
     return embed_rig_close(&rig);
 }
 
-/* Of keys as they come one in fifty has no place in its set: it has one in the spill, where updates
- * and erasures find it as they do elsewhere. */
+/* One key in fifty finds no way in its set and is stored in the spill. Updates and erasures must
+ * find it there. */
 static bool whole_table(struct hps_device *device, struct hps_error *err)
 {
     struct hps_embed_cache_config config = small_config();
@@ -324,7 +324,7 @@ static bool whole_table(struct hps_device *device, struct hps_error *err)
         hps_embed_range_usage(table.range, &usage);
         (void)embed_expect(&rig, usage.resident_share >= 1, "%f resident", usage.resident_share);
     }
-    for (uint32_t i = 0; i < n_keys && !rig.failed; i += 2000) { /* many sets have holes then */
+    for (uint32_t i = 0; i < n_keys && !rig.failed; i += 2000) { /* so many sets have holes */
         embed_change(&rig, &table, HPS_EMBED_UPDATE, indices + i, 2000);
         embed_change(&rig, &table, HPS_EMBED_ERASE, indices + i, 1000);
         embed_change(&rig, &table, HPS_EMBED_UPDATE, indices + i, 2000);
@@ -345,8 +345,8 @@ static void hold(struct hps_device *device, bool on)
     }
 }
 
-/* Keys are counted while others are judged by the same counts: whatever comes of that, all lanes of
- * a warp come to the same, and no key has another one's row. */
+/* Keys are counted while other keys are judged by the same counts. In any case, all lanes of a
+ * warp must decide alike, and no key may get another key's row. */
 static bool counts_race_changes(struct hps_device *device, struct hps_error *err)
 {
     struct hps_embed_cache_config config = small_config();
@@ -364,18 +364,18 @@ static bool counts_race_changes(struct hps_device *device, struct hps_error *err
             n += table.versions[i] == 0 ? 1 : 0;
         }
         embed_change(&rig, &table, HPS_EMBED_INSERT, indices, n);
-        hold(device, true);                /* so that both begin at once */
-        for (uint32_t i = 0; i < 2; i++) { /* behind the changes, but not their counts */
+        hold(device, true);                /* so that both begin together */
+        for (uint32_t i = 0; i < 2; i++) { /* after the changes, but not after their counts */
             embed_query_random(&rig, &rig.queries[i], &table, 1000, 0);
             if (!embed_begin_now(&rig, &rig.queries[i])) {
-                hold(device, false); /* what it waits for must end first */
+                hold(device, false); /* must end before the lookup begins */
                 embed_begin_later(&rig, &rig.queries[i]);
             }
         }
         hold(device, false);
         embed_finish(&rig, &rig.queries[0]);
         embed_finish(&rig, &rig.queries[1]);
-        embed_lookup_all(&rig, &table); /* which of them came in, and who went for them */
+        embed_lookup_all(&rig, &table); /* which keys were inserted and evicted */
     }
     embed_lookup_all(&rig, &table);
     embed_expect_counts(&rig, &table);
@@ -385,8 +385,8 @@ static bool counts_race_changes(struct hps_device *device, struct hps_error *err
 
 /* ---- order ----------------------------------------------------------------------------------- */
 
-/* Lookups under way while the rows that they look for change: each sees just the changes that were
- * staged before it was submitted. */
+/* Lookups in flight while their rows change: each must see exactly the changes that were staged
+ * before it was submitted. */
 static bool changes_in_order(struct hps_device *device, struct hps_error *err)
 {
     struct hps_embed_cache_config config = small_config();
@@ -418,7 +418,7 @@ static bool changes_in_order(struct hps_device *device, struct hps_error *err)
     return embed_rig_close(&rig);
 }
 
-/* Tickets are released before their lookups have ended; slots and regions are used again. */
+/* Tickets are released before their lookups have ended; slots and regions are reused. */
 static bool early_releases(struct hps_device *device, struct hps_error *err)
 {
     struct hps_embed_cache_config config = small_config();
@@ -433,7 +433,7 @@ static bool early_releases(struct hps_device *device, struct hps_error *err)
         change_any(&rig, &table);
         embed_query_random(&rig, dropped, &table, embed_random(&rig, 200), 10);
         if (round < 2) {
-            embed_begin(&rig, dropped); /* later ones would be poisoned while they are written */
+            embed_begin(&rig, dropped); /* a later one would be poisoned while it is written */
         }
         embed_drop(&rig, dropped);
         embed_query_random(&rig, kept, &table, embed_random(&rig, 200), 10);
@@ -445,17 +445,17 @@ static bool early_releases(struct hps_device *device, struct hps_error *err)
     return embed_rig_close(&rig);
 }
 
-/* ---- ranges that come and go ----------------------------------------------------------------- */
+/* ---- replaced ranges ------------------------------------------------------------------------- */
 
-/* Versions are switched while lookups are under way: the memory of one table after another goes to
- * the next; a retired one misses every key. */
+/* Versions are switched while lookups are in flight: each table gets the memory of the previous
+ * one. A retired table misses every key. */
 static bool ranges_in_turn(struct hps_device *device, struct hps_error *err)
 {
     struct hps_embed_cache_config config = small_config();
     struct embed_table tables[2] = {0};
     struct embed_rig rig;
 
-    config.arena_bytes = 192 << 10; /* room for one and a half */
+    config.arena_bytes = 192 << 10; /* memory for one and a half tables */
     embed_rig_open(&rig, device, &config, 1 << 20, 0, err);
     embed_table_open(&rig, &tables[0], 64, 1500, 300, 0);
     for (uint32_t round = 0; round < 6 && !rig.failed; round++) {
@@ -479,7 +479,7 @@ static bool ranges_in_turn(struct hps_device *device, struct hps_error *err)
         embed_drain(&rig);
         embed_table_close(old);
         embed_table_open(&rig, new, round % 2 == 0 ? 60 : 64, 1500, 300, 0);
-        embed_lookup_all(&rig, new); /* nothing of the old one */
+        embed_lookup_all(&rig, new); /* no row of the old table */
     }
     (void)embed_expect(&rig, rig.n_hits > 0, "no hits");
     embed_table_close(&tables[0]);
@@ -505,9 +505,9 @@ static bool many_tables(struct hps_device *device, struct hps_error *err)
     return embed_rig_close(&rig);
 }
 
-/* ---- as large as the device allows ----------------------------------------------------------- */
+/* ---- the largest range ----------------------------------------------------------------------- */
 
-/* Offsets of rows and sets past 32 bits: more than 2^31 slots on a GPU with memory for them. */
+/* Offsets of rows and sets beyond 32 bits: more than 2^31 slots on a GPU with enough memory. */
 static bool largest_range(struct hps_device *device, struct hps_error *err)
 {
     enum { ROW_BYTES = 16, BYTES_PER_SLOT = 32, N_KEYS = 1024, SIM_SHARE = 256 };
@@ -535,14 +535,14 @@ static bool largest_range(struct hps_device *device, struct hps_error *err)
     return embed_rig_close(&rig);
 }
 
-/* Every lookup asks for every row while thousands of them are written anew: none may be torn, and
- * each is of the write that was staged last before. */
+/* Every lookup reads all rows while thousands of rows are updated. No row may be torn, and each
+ * row must be of the last write that was staged before. */
 static bool updates_race_lookups(struct hps_device *device, struct hps_error *err)
 {
     struct hps_embed_cache_config config = small_config();
     uint32_t n_keys = is_gpu(device) ? 40000 : 200, n_rounds = is_gpu(device) ? 200 : 12;
     uint32_t n_changed = n_keys / 4;
-    uint64_t row_bytes = 132; /* no whole number of 16-byte steps: rows lie close together */
+    uint64_t row_bytes = 132; /* not a multiple of 16 bytes: rows are adjacent */
     struct embed_table table;
     struct embed_rig rig;
 

@@ -144,8 +144,9 @@ static uint32_t set_of(const struct embed_table *table, hps_key key)
     return hps_embed_set(hps_embed_mix(key, desc->seed), desc->n_sets);
 }
 
-/* How many keys a set has, and the spill of its block. What is erased makes room in the set for the
- * next that comes, so a spill never has more than what its sets have in all beyond their ways. */
+/* The number of keys in each set, and in the spill of its block. An erased key leaves a free way
+ * in the set for the next key. So a spill never has more keys than its sets have beyond their
+ * ways. */
 struct places {
     uint32_t *in_set;
     uint32_t *in_spill;
@@ -165,7 +166,7 @@ static void places_free(struct places *places)
     hps_free(places->in_spill);
 }
 
-/* Whether there is a place for one more key. */
+/* Add one key; returns whether it fits. */
 static bool place(struct places *places, const struct embed_table *table, hps_key key)
 {
     uint32_t n_sets = table->range->desc.n_sets, set = set_of(table, key);
@@ -346,7 +347,7 @@ void embed_change_random(struct embed_rig *rig, struct embed_table *table, enum 
 
 static hps_key unknown_key(struct embed_rig *rig, const struct embed_table *table)
 {
-    for (;;) { /* one of 2^64 is hardly one of the table's, but it might be */
+    for (;;) { /* a random key is rarely in the table, but it may be */
         hps_key key = hps_random_next(&rig->random);
         bool known = false;
         for (uint32_t i = 0; i < table->n_keys && !known; i++) {
@@ -379,7 +380,7 @@ static struct hps_embed_part *query_part(struct embed_rig *rig, struct embed_que
                                     .region = query->region,
                                     .offset = query->bytes};
     query->bytes = (query->bytes + bytes + 15) / 16 * 16;
-    if (embed_random(rig, 2) == 0) { /* else neighbours, which may be copied as one */
+    if (embed_random(rig, 2) == 0) { /* otherwise adjacent rows, which may be copied as one */
         query->bytes += EMBED_PADDING;
     }
     return part;
@@ -432,7 +433,7 @@ static void poison(struct embed_rig *rig, const struct embed_query *query)
     }
 }
 
-/* False: the cache has no place for it before others have ended. */
+/* False: the cache must end other lookups first. */
 static bool submit(struct embed_rig *rig, struct embed_query *query)
 {
     hps_status status = hps_embed_submit(rig->cache, query->parts, query->n_parts, &query->ticket);
@@ -467,7 +468,7 @@ void embed_begin(struct embed_rig *rig, struct embed_query *query)
     }
 }
 
-/* Bring the rows to where they can be seen. */
+/* Copy rows in device memory to the host. */
 static void fetch(struct embed_rig *rig, const struct embed_query *query)
 {
     if (query->device != 0 &&
@@ -501,7 +502,7 @@ static void check_key(struct embed_rig *rig, const struct embed_query *query, ui
     }
 }
 
-/* What lies between the parts was not touched. */
+/* Bytes between the parts were not written. */
 static void check_between(struct embed_rig *rig, const struct embed_query *query, uint32_t part)
 {
     const struct hps_embed_part *of = &query->parts[part];

@@ -34,10 +34,10 @@ struct shape_table {
     enum hps_dtype stored;
     uint32_t dim;
     uint32_t row_bytes;
-    uint8_t *rows; /* [N_KEYS][row_bytes] of key i, as it is stored */
+    uint8_t *rows; /* [N_KEYS][row_bytes] row of key i as stored */
 };
 
-/* A part under way, and what it was made of. */
+/* A part in flight, and its request. */
 struct shape_part {
     const struct shape_table *table;
     struct hps_embed_shape shape;
@@ -52,12 +52,12 @@ struct shape_rig {
     struct shape_table tables[N_TABLES];
     struct shape_part parts[N_TABLES];
     struct hps_embed_part asked[N_TABLES];
-    uint64_t bytes; /* of the query's region, used */
+    uint64_t bytes; /* used bytes of the query's region */
 };
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-/* Of any size, so that sums depend on the order of their rows. */
+/* Values of all magnitudes, so that sums depend on the order of their rows. */
 static float random_value(struct embed_rig *rig)
 {
     float mantissa = (float)((int32_t)embed_random(rig, 1 << 24) - (1 << 23)) / (float)(1 << 23);
@@ -161,7 +161,7 @@ static bool shape_rig_close(struct shape_rig *rig)
     return embed_rig_close(&rig->rig);
 }
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 static uint32_t value_bytes_of(const struct shape_part *part)
 {
@@ -187,14 +187,14 @@ static void draw_keys(struct embed_rig *rig, struct shape_part *part, uint32_t n
 static void draw_bags(struct embed_rig *rig, struct shape_part *part)
 {
     part->shape.n_bags = embed_random(rig, N_BAGS_MAX + 1);
-    part->offsets[0] = embed_random(rig, 3); /* a piece of more */
+    part->offsets[0] = embed_random(rig, 3); /* part of a longer list */
     for (uint32_t b = 0; b < part->shape.n_bags; b++) {
         part->offsets[b + 1] = part->offsets[b] + embed_random(rig, 13);
     }
     part->shape.offsets = part->offsets;
 }
 
-/* Where the rows go: close together, or in columns of something wider. */
+/* Place the rows: adjacent, or in columns of wider rows. */
 static void place(struct shape_rig *rig, struct shape_part *part, struct hps_embed_part *asked,
                   bool apart)
 {
@@ -351,7 +351,7 @@ static void check_part(struct shape_rig *rig, const struct hps_embed_ticket *tic
     }
 }
 
-/* What lies between rows that lie apart was not touched. */
+/* Gaps between rows were not written. */
 static void check_between(struct shape_rig *rig, uint32_t i)
 {
     const struct shape_part *part = &rig->parts[i];
@@ -400,7 +400,7 @@ static bool check_shapes(struct hps_device *device, struct hps_error *err,
             do_lookup(rig, N_TABLES);
         }
     }
-    for (uint32_t round = 0; round < 4; round++) { /* all of them in one batch */
+    for (uint32_t round = 0; round < 4; round++) { /* all types in one batch */
         for (uint32_t i = 0; i < N_TABLES; i++) {
             ask_for(rig, i, (enum hps_dtype)(1 + embed_random(&rig->rig, 3)),
                     (enum hps_pooling)(1 + embed_random(&rig->rig, 5)));
@@ -427,7 +427,7 @@ bool shape_check_on_device(struct hps_device *device, struct hps_error *err)
     return check_shapes(device, err, 1, true);
 }
 
-/* Bags of the given sizes of one table, FP32. */
+/* Look up bags of the given sizes of one table, FP32. */
 static void lookup_bags(struct shape_rig *rig, uint32_t table, const uint32_t *sizes, uint32_t n)
 {
     struct shape_part *part = &rig->parts[0];
