@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The suite that every update log passes.
+ * The test suite for every update log.
  */
 #include "tests/contract/log_contract.h"
 
@@ -64,7 +64,7 @@ static void append(const char *topic, int32_t partition, const char *key, const 
     contract->append(contract->ctx, topic, partition, &record);
 }
 
-/* Records with the values "0", "1", … of [from, to). */
+/* Append records with the values "0", "1", …: [from, to). */
 static void append_numbers(const char *topic, int32_t partition, int from, int to)
 {
     for (int i = from; i < to; i++) {
@@ -74,7 +74,7 @@ static void append_numbers(const char *topic, int32_t partition, int from, int t
     }
 }
 
-/* One poll that brings something, in the end. */
+/* Poll until there are records or events. */
 static struct hps_consumer_poll poll_some(struct hps_consumer *consumer, uint32_t records_max,
                                           uint64_t bytes_max)
 {
@@ -87,7 +87,7 @@ static struct hps_consumer_poll poll_some(struct hps_consumer *consumer, uint32_
     return poll;
 }
 
-/* The next record, alone. */
+/* The next record, in a poll of its own. */
 static struct hps_consumer_record record_wait(struct hps_consumer *consumer)
 {
     struct hps_consumer_poll poll = {0};
@@ -105,7 +105,7 @@ static void make_and_assign(struct rig *rig, int n)
     assign_to(rig->consumer, TOPIC, 0, 0, 0);
 }
 
-/* Poll until an event of that kind comes; records before it are to be `next`, `next` + 1, … */
+/* Poll until there is an event of this kind. Records before it must be `next`, `next` + 1, … */
 static struct hps_consumer_event event_wait(struct hps_consumer *consumer,
                                             enum hps_consumer_event_kind kind, int64_t *next)
 {
@@ -145,7 +145,7 @@ static void topics_get(struct hps_consumer *consumer, struct hps_consumer_topics
 
 /* ---- topics and offsets ---------------------------------------------------------------------- */
 
-static void test_topics_when_listed_then_the_named_ones_that_exist_in_order(void **state)
+static void test_topics_when_listed_then_existing_ones_in_order(void **state)
 {
     struct rig *rig = *state;
     const char *const names[] = {"hps_et.m.users", "hps_et.m.none", TOPIC, "hps_et.m"};
@@ -187,7 +187,7 @@ static void test_listing_when_topics_appear_then_changed_for_consumers_that_name
     contract->make_topic(contract->ctx, "hps_et.m.users", 1);
     assert_false(listing_now(rig->consumer).changed);
     assert_true(listing_now(both).changed);
-    assert_int_equal(listing_of(both).n_topics, 1); /* as reported last */
+    assert_int_equal(listing_of(both).n_topics, 1); /* as in the last report */
     topics_get(both, &topics);
     assert_int_equal(topics.n_topics, 2);
     assert_false(listing_now(both).changed);
@@ -202,7 +202,7 @@ static void test_assign_when_the_offset_is_negative_then_refused(void **state)
     assert_int_equal(rig->consumer->ops->assign(rig->consumer, &at, 0, &err), HPS_INVALID);
 }
 
-static void test_offsets_when_asked_then_each_partition_has_its_own_answer(void **state)
+static void test_offsets_when_requested_then_each_partition_has_its_own_result(void **state)
 {
     struct rig *rig = *state;
     contract->make_topic(contract->ctx, TOPIC, 2);
@@ -227,7 +227,7 @@ static void test_offsets_when_asked_then_each_partition_has_its_own_answer(void 
     assert_int_equal(parts[3].status, HPS_NOT_FOUND);
 }
 
-static void test_offsets_when_a_time_is_asked_then_the_first_record_since(void **state)
+static void test_offsets_when_requested_by_time_then_the_first_record_since(void **state)
 {
     struct rig *rig = *state;
     if (!contract->has_times) {
@@ -259,7 +259,7 @@ static void test_offsets_when_a_time_is_asked_then_the_first_record_since(void *
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-static void test_poll_when_records_are_there_then_they_come_as_they_were_sent(void **state)
+static void test_poll_when_records_exist_then_they_arrive_as_they_were_sent(void **state)
 {
     struct rig *rig = *state;
     contract->make_topic(contract->ctx, TOPIC, 1);
@@ -283,7 +283,7 @@ static void test_poll_when_records_are_there_then_they_come_as_they_were_sent(vo
     }
 }
 
-static void test_header_when_asked_then_the_last_of_that_name(void **state)
+static void test_header_when_read_then_the_last_of_that_name(void **state)
 {
     struct rig *rig = *state;
     contract->make_topic(contract->ctx, TOPIC, 1);
@@ -313,7 +313,7 @@ static void test_header_when_asked_then_the_last_of_that_name(void **state)
     }
 }
 
-static void test_poll_when_all_was_delivered_then_caught_up_is_told_each_time(void **state)
+static void test_poll_when_all_was_delivered_then_caught_up_is_reported_each_time(void **state)
 {
     struct rig *rig = *state;
     contract->make_topic(contract->ctx, TOPIC, 1);
@@ -331,7 +331,7 @@ static void test_poll_when_all_was_delivered_then_caught_up_is_told_each_time(vo
     assert_int_equal(event.offset, 12);
 }
 
-static void test_poll_when_bytes_are_bounded_then_it_brings_no_more_but_at_least_one(void **state)
+static void test_poll_when_bytes_are_bounded_then_no_more_but_at_least_one_record(void **state)
 {
     struct rig *rig = *state;
     contract->make_topic(contract->ctx, TOPIC, 1);
@@ -353,11 +353,11 @@ static void test_poll_when_bytes_are_bounded_then_it_brings_no_more_but_at_least
     }
 }
 
-static void test_assign_when_it_moves_then_only_records_from_there_on(void **state)
+static void test_assign_when_the_offset_moves_then_only_records_from_there(void **state)
 {
     struct rig *rig = *state;
     make_and_assign(rig, 500);
-    /* In the midst of what was fetched: back, forth, to where it was, and to the end. */
+    /* Within the fetched records: forward, back, to the same place, and to the end. */
     int64_t places[] = {0, 100, 3, 400, 7, 7, 499, 500, 250, 0};
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
         assign_to(rig->consumer, TOPIC, 0, places[i], (uint32_t)i);
@@ -419,7 +419,7 @@ static void test_assign_when_the_offset_is_past_the_end_then_a_gap_with_the_boun
     assert_int_equal(event.tag, 4);
     assert_int_equal(event.offset, 6);
     assert_int_equal(event.high, 5);
-    /* It stays stopped until it is assigned. */
+    /* The partition stays stopped until it is assigned again. */
     append_numbers(TOPIC, 1, 5, 9);
     assign_to(rig->consumer, TOPIC, 0, 0, 0);
     event = event_wait(rig->consumer, HPS_CONSUMER_CAUGHT_UP, NULL);
@@ -431,7 +431,7 @@ static void test_assign_when_the_offset_is_past_the_end_then_a_gap_with_the_boun
     }
 }
 
-static void test_assign_when_the_topic_or_partition_is_not_there_then_it_is_gone(void **state)
+static void test_assign_when_the_topic_or_partition_is_missing_then_a_gone_event(void **state)
 {
     struct rig *rig = *state;
     contract->make_topic(contract->ctx, TOPIC, 1);
@@ -441,7 +441,7 @@ static void test_assign_when_the_topic_or_partition_is_not_there_then_it_is_gone
     assert_int_equal(event_wait(rig->consumer, HPS_CONSUMER_GONE, NULL).tag, 4);
 }
 
-/* ---- what leaders say ------------------------------------------------------------------------ */
+/* ---- leader responses ------------------------------------------------------------------------ */
 
 static struct hps_recalled recall_wait(struct hps_consumer *consumer, struct hps_watch *of,
                                        int64_t offset)
@@ -454,7 +454,7 @@ static struct hps_recalled recall_wait(struct hps_consumer *consumer, struct hps
     return recalled;
 }
 
-static void test_heard_when_records_were_logged_before_the_question_then_they_are_in_the_answer(
+static void test_response_when_records_were_logged_before_the_request_then_it_counts_them(
     void **state)
 {
     struct rig *rig = *state;
@@ -473,7 +473,7 @@ static void test_heard_when_records_were_logged_before_the_question_then_they_ar
     assert_int_equal(response_now(rig->consumer, second).high, 0);
 }
 
-static void test_watch_when_consumers_come_and_go_then_each_hears_for_itself(void **state)
+static void test_watch_when_a_consumer_closes_then_other_consumers_get_their_responses(void **state)
 {
     struct rig *rig = *state;
     contract->make_topic(contract->ctx, TOPIC, 1);
@@ -483,14 +483,14 @@ static void test_watch_when_consumers_come_and_go_then_each_hears_for_itself(voi
     struct hps_watch *theirs = watch_of(other, TOPIC, 0);
     assert_int_equal(response_now(other, theirs).high, 4);
     assert_int_equal(recall_wait(other, theirs, 1).offset, 1);
-    other->ops->recall(theirs, 2); /* nobody is there for the answer */
+    other->ops->recall(theirs, 2); /* the consumer closes before the result */
     other->ops->close(other);
     append_numbers(TOPIC, 0, 4, 6);
     assert_int_equal(response_now(rig->consumer, mine).high, 6);
     assert_int_equal(recall_wait(rig->consumer, mine, 5).offset, 5);
 }
 
-static void test_watch_when_there_is_no_such_partition_then_its_word_says_so(void **state)
+static void test_watch_when_the_partition_is_missing_then_the_response_says_so(void **state)
 {
     struct rig *rig = *state;
     contract->make_topic(contract->ctx, TOPIC, 1);
@@ -512,7 +512,7 @@ static void test_watch_when_there_is_no_such_partition_then_its_word_says_so(voi
     assert_int_equal(parts[1].status, HPS_NOT_FOUND);
 }
 
-static void test_recall_when_records_are_there_then_each_is_known_again(void **state)
+static void test_recall_when_records_exist_then_each_has_its_hash(void **state)
 {
     struct rig *rig = *state;
     const struct {
@@ -541,7 +541,7 @@ static void test_recall_when_records_are_there_then_each_is_known_again(void **s
     }
 }
 
-static void test_recall_when_nothing_is_there_yet_then_none_until_it_is(void **state)
+static void test_recall_when_the_record_does_not_exist_then_none_until_it_does(void **state)
 {
     struct rig *rig = *state;
     contract->make_topic(contract->ctx, TOPIC, 1);
@@ -555,8 +555,7 @@ static void test_recall_when_nothing_is_there_yet_then_none_until_it_is(void **s
     assert_int_equal(recall_wait(rig->consumer, of, 3).offset, 3);
 }
 
-static void test_recall_when_asked_anew_and_read_beside_then_neither_disturbs_the_other(
-    void **state)
+static void test_recall_when_repeated_during_polls_then_both_get_their_records(void **state)
 {
     struct rig *rig = *state;
     contract->make_topic(contract->ctx, TOPIC, 1);
@@ -583,10 +582,10 @@ static void *wake_it(void *arg)
     return NULL;
 }
 
-static void test_poll_when_nothing_comes_or_woken_then_it_returns(void **state)
+static void test_poll_when_no_record_comes_or_woken_then_it_returns(void **state)
 {
     struct rig *rig = *state;
-    assert_int_equal(poll_once(rig->consumer, 1, 10, 1000).n_records, 0); /* time is up */
+    assert_int_equal(poll_once(rig->consumer, 1, 10, 1000).n_records, 0); /* timeout */
     assert_int_equal(poll_once(rig->consumer, 0, 10, 1000).n_records, 0);
     for (int i = 0; i < 20; i++) {
         pthread_t thread;
@@ -594,7 +593,7 @@ static void test_poll_when_nothing_comes_or_woken_then_it_returns(void **state)
         if (i % 2 == 0) {
             pthread_join(thread, NULL);
         }
-        /* Were it lost, this would be hours. */
+        /* A lost wake-up would take hours. */
         assert_int_equal(poll_once(rig->consumer, 1 << 30, 10, 1000).n_records, 0);
         if (i % 2 != 0) {
             pthread_join(thread, NULL);
@@ -613,7 +612,7 @@ static bool header_is(struct hps_consumer *consumer, const struct hps_consumer_r
            memcmp(value, text, size) == 0;
 }
 
-static void test_dead_letter_when_flushed_then_the_copy_says_where_it_is_from(void **state)
+static void test_dead_letter_when_flushed_then_the_copy_names_its_origin(void **state)
 {
     struct rig *rig = *state;
     struct hps_consumer *consumer = rig->consumer;
@@ -657,13 +656,13 @@ static void test_dead_letter_when_flushed_then_the_copy_says_where_it_is_from(vo
     assert_true(header_is(consumer, letter, "hps-topic", TOPIC));
     assert_true(header_is(consumer, letter, "hps-partition", "1"));
     assert_true(header_is(consumer, letter, "hps-offset", "1"));
-    /* With nothing sent there is nothing to wait for. */
+    /* Without sent records there is no wait. */
     consumer->ops->dead_letter_flush(consumer, ANSWER_MS, &letters);
     assert_int_equal(letters.status, HPS_OK);
     assert_int_equal(letters.n_acknowledged + letters.n_lost, 0);
 }
 
-static void test_commit_when_made_then_reading_goes_on_unmoved(void **state)
+static void test_commit_when_made_then_reading_continues_unchanged(void **state)
 {
     struct rig *rig = *state;
     make_and_assign(rig, 20);
@@ -680,28 +679,28 @@ int log_contract_run(const struct log_contract *of)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_topics_when_listed_then_the_named_ones_that_exist_in_order),
+        TEST(test_topics_when_listed_then_existing_ones_in_order),
         TEST(test_listing_when_topics_appear_then_changed_for_consumers_that_name_them),
         TEST(test_assign_when_the_offset_is_negative_then_refused),
-        TEST(test_offsets_when_asked_then_each_partition_has_its_own_answer),
-        TEST(test_offsets_when_a_time_is_asked_then_the_first_record_since),
-        TEST(test_poll_when_records_are_there_then_they_come_as_they_were_sent),
-        TEST(test_header_when_asked_then_the_last_of_that_name),
-        TEST(test_poll_when_all_was_delivered_then_caught_up_is_told_each_time),
-        TEST(test_poll_when_bytes_are_bounded_then_it_brings_no_more_but_at_least_one),
-        TEST(test_assign_when_it_moves_then_only_records_from_there_on),
+        TEST(test_offsets_when_requested_then_each_partition_has_its_own_result),
+        TEST(test_offsets_when_requested_by_time_then_the_first_record_since),
+        TEST(test_poll_when_records_exist_then_they_arrive_as_they_were_sent),
+        TEST(test_header_when_read_then_the_last_of_that_name),
+        TEST(test_poll_when_all_was_delivered_then_caught_up_is_reported_each_time),
+        TEST(test_poll_when_bytes_are_bounded_then_no_more_but_at_least_one_record),
+        TEST(test_assign_when_the_offset_moves_then_only_records_from_there),
         TEST(test_unassign_when_records_were_fetched_then_no_more_of_them),
         TEST(test_assign_when_the_offset_is_past_the_end_then_a_gap_with_the_bounds),
-        TEST(test_assign_when_the_topic_or_partition_is_not_there_then_it_is_gone),
-        TEST(test_heard_when_records_were_logged_before_the_question_then_they_are_in_the_answer),
-        TEST(test_watch_when_consumers_come_and_go_then_each_hears_for_itself),
-        TEST(test_watch_when_there_is_no_such_partition_then_its_word_says_so),
-        TEST(test_recall_when_records_are_there_then_each_is_known_again),
-        TEST(test_recall_when_nothing_is_there_yet_then_none_until_it_is),
-        TEST(test_recall_when_asked_anew_and_read_beside_then_neither_disturbs_the_other),
-        TEST(test_poll_when_nothing_comes_or_woken_then_it_returns),
-        TEST(test_dead_letter_when_flushed_then_the_copy_says_where_it_is_from),
-        TEST(test_commit_when_made_then_reading_goes_on_unmoved),
+        TEST(test_assign_when_the_topic_or_partition_is_missing_then_a_gone_event),
+        TEST(test_response_when_records_were_logged_before_the_request_then_it_counts_them),
+        TEST(test_watch_when_a_consumer_closes_then_other_consumers_get_their_responses),
+        TEST(test_watch_when_the_partition_is_missing_then_the_response_says_so),
+        TEST(test_recall_when_records_exist_then_each_has_its_hash),
+        TEST(test_recall_when_the_record_does_not_exist_then_none_until_it_does),
+        TEST(test_recall_when_repeated_during_polls_then_both_get_their_records),
+        TEST(test_poll_when_no_record_comes_or_woken_then_it_returns),
+        TEST(test_dead_letter_when_flushed_then_the_copy_names_its_origin),
+        TEST(test_commit_when_made_then_reading_continues_unchanged),
     };
 #undef TEST
     contract = of;

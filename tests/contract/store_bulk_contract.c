@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads of a whole version (backends/store_bulk.h): what is refused, and when it is seen.
+ * Loads of a complete version (backends/store_bulk.h): refusals, and when its rows become
+ * visible.
  */
 #include "tests/contract/store_contract_internal.h"
 
@@ -31,7 +32,7 @@ static void test_load_when_committed_then_visible_at_once(void **state)
         assert_true(contract_has(space, &contract_tables[2], UINT64_MAX - key, 0));
     }
     assert_int_equal(contract_put(space, &contract_tables[0], 3, 5),
-                     HPS_OK); /* updates go over loaded rows */
+                     HPS_OK); /* updates replace loaded rows */
     assert_true(contract_has(space, &contract_tables[0], 3, 5));
     assert_int_equal(contract_erase(space, &contract_tables[0], 6), HPS_OK);
     assert_false(contract_has(space, &contract_tables[0], 6, 0));
@@ -51,7 +52,7 @@ static void test_load_when_aborted_then_space_is_empty(void **state)
         store->ops->bulk->abort(load);
         assert_false(contract_has(space, &contract_tables[0], 1, 0));
     }
-    struct hps_store_load *load = NULL; /* and it may be loaded after all */
+    struct hps_store_load *load = NULL; /* the space can be loaded afterwards */
     assert_int_equal(contract_load_begin(space, 0, 0, &load), HPS_OK);
     assert_int_equal(contract_load_add(space, load, &contract_tables[0], 1), HPS_OK);
     contract_load_commit(space, load);
@@ -114,7 +115,7 @@ static void test_load_when_space_is_not_empty_or_loading_then_refused(void **sta
     store->ops->close(store);
 }
 
-static void test_load_when_over_budget_then_refused_with_numbers(void **state)
+static void test_load_when_over_budget_then_refused_with_both_sizes(void **state)
 {
     (void)state;
     if (!contract_store->budget) {
@@ -128,7 +129,7 @@ static void test_load_when_over_budget_then_refused_with_numbers(void **state)
     assert_non_null(
         strstr(contract_error.text, "needs") != NULL ? "" : strstr(contract_error.text, "needed"));
     assert_int_equal(contract_load_begin(space, 0, 0, &load),
-                     HPS_OK); /* unknown size: found out later */
+                     HPS_OK); /* unknown size: refused later */
     hps_status status = HPS_OK;
     for (hps_key key = 0; status == HPS_OK; key++) {
         status = contract_load_add(space, load, &contract_tables[2], key);
@@ -136,7 +137,7 @@ static void test_load_when_over_budget_then_refused_with_numbers(void **state)
     }
     assert_int_equal(status, HPS_EXHAUSTED);
     store->ops->bulk->abort(load);
-    assert_int_equal(contract_put(space, &contract_tables[0], 1, 0), HPS_OK); /* all given back */
+    assert_int_equal(contract_put(space, &contract_tables[0], 1, 0), HPS_OK); /* all released */
     contract_drop(space);
     store->ops->close(store);
 }
@@ -153,7 +154,7 @@ static void *commit_reader(void *ctx)
 {
     struct race *race = ctx;
     while (!atomic_load(&race->done)) {
-        /* the second table must be there whenever the first is: they appear together */
+        /* tables must become visible together: with a row of the first, the second has its row */
         if (contract_has(race->space, &contract_tables[0], 5, 0) &&
             !contract_has(race->space, &contract_tables[2], 5, 0)) {
             atomic_fetch_add(&race->n_bad, 1);
@@ -201,7 +202,7 @@ int contract_bulk_run(const char *name)
         cmocka_unit_test_teardown(test_load_when_out_of_order_then_invalid, contract_clean),
         cmocka_unit_test_teardown(test_load_when_space_is_not_empty_or_loading_then_refused,
                                   contract_clean),
-        cmocka_unit_test_teardown(test_load_when_over_budget_then_refused_with_numbers,
+        cmocka_unit_test_teardown(test_load_when_over_budget_then_refused_with_both_sizes,
                                   contract_clean),
         cmocka_unit_test_teardown(
             test_load_when_committed_under_readers_then_tables_appear_together, contract_clean),

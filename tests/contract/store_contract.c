@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The contract of stores as tests: the suite of what every store has (backends/store.h), and those
- * of the sub-tables that this store has. Each test gets a fresh store.
+ * The contract of stores as tests: the suite for all stores (backends/store.h), and the suites
+ * for the sub-tables of this store. Each test gets a fresh store.
  */
 #include "tests/contract/store_contract_internal.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every store must do, and what the sub-tables that it has promise, as suites of tests. A
- * program per store says how to make one.
+ * The contract of all stores and of the sub-tables that a store has, as suites of tests. One
+ * program per store provides the functions that open it.
  */
 #ifndef HPS_TESTS_CONTRACT_STORE_CONTRACT_H
 #define HPS_TESTS_CONTRACT_STORE_CONTRACT_H
@@ -11,18 +11,19 @@
 struct store_contract {
     const char *name;
     void *ctx;
-    /* Open the store; a durable one again finds what it held. bytes_max: only where `budget`. */
+    /* Open the store; a durable store must have its earlier contents. bytes_max: used if
+     * `budget`. */
     hps_status (*open)(void *ctx, uint64_t bytes_max, struct hps_store **out_store,
                        struct hps_error *err);
-    /* The store is closed: forget all it held. May be NULL. */
+    /* Delete all contents of the closed store. May be NULL. */
     void (*clean)(void *ctx);
-    bool budget; /* refuses rows past bytes_max */
+    bool budget; /* refuses rows beyond bytes_max */
 };
 
-/* Run the suites of what this store has; the result is for main to return. */
+/* Run the suites for this store. main must return the result. */
 int store_contract_run(const struct store_contract *contract);
 
-/* The row of `key` as of its seq-th write; every byte depends on both. */
+/* The row of the seq-th write of `key`; every byte depends on both. */
 void store_contract_fill(uint8_t *row, size_t row_bytes, hps_key key, uint64_t seq);
 bool store_contract_check(const uint8_t *row, size_t row_bytes, hps_key key, uint64_t seq);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every store does: rows that are put, asked for, inserted, taken out and gone over, of tables
- * and versions that are apart, by one thread and by several.
+ * Calls of every store: rows that are put, read, inserted, erased and scanned, in separate
+ * tables and versions, by one thread and by several.
  */
 #include "tests/contract/store_contract_internal.h"
 
@@ -32,8 +32,8 @@ static void test_get_when_empty_then_all_are_missing(void **state)
     store->ops->close(store);
 }
 
-/* A shape is for stores that can; any other knows nothing of it. */
-static void test_get_when_a_shape_is_wanted_then_rows_go_there_or_where_they_always_do(void **state)
+/* Only stores with the capability use the shape; other stores ignore it. */
+static void test_get_when_a_shape_is_given_then_rows_have_it_or_it_is_ignored(void **state)
 {
     (void)state;
     enum { N = 40, STRIDE = 33 };
@@ -124,7 +124,7 @@ static void test_erase_when_present_or_absent_then_missing(void **state)
     store->ops->close(store);
 }
 
-static void test_calls_when_no_keys_then_nothing_happens(void **state)
+static void test_calls_when_no_keys_then_ok(void **state)
 {
     (void)state;
     struct hps_store *store = contract_open();
@@ -140,7 +140,7 @@ static void test_calls_when_no_keys_then_nothing_happens(void **state)
     store->ops->close(store);
 }
 
-static void test_keys_when_at_the_edges_then_all_legal(void **state)
+static void test_keys_when_at_the_edges_then_all_valid(void **state)
 {
     (void)state;
     static const hps_key edges[] = {0,
@@ -215,8 +215,8 @@ static void test_get_when_mixed_then_batch_is_permuted_and_rows_lie_in_their_slo
     store->ops->close(store);
 }
 
-/* Rows of every type, next to others that lie at any address. */
-static void test_rows_when_of_any_width_then_come_back_whole(void **state)
+/* Rows of every type, next to unaligned rows. */
+static void test_rows_when_of_any_width_then_read_back_unchanged(void **state)
 {
     (void)state;
     static const uint32_t dims[] = {1, 2, 3, 5, 16, 17, 100, 128, 1000, 4095, 4096};
@@ -254,7 +254,7 @@ static void test_rows_when_of_any_width_then_come_back_whole(void **state)
     store->ops->close(store);
 }
 
-static void test_get_when_deadline_passed_then_deadline_and_batch_whole(void **state)
+static void test_get_when_deadline_passed_then_deadline_and_batch_unchanged(void **state)
 {
     (void)state;
     struct hps_store *store = contract_open();
@@ -277,7 +277,7 @@ static void test_get_when_deadline_passed_then_deadline_and_batch_whole(void **s
     store->ops->close(store);
 }
 
-static void test_get_when_scratch_is_too_small_then_still_answers(void **state)
+static void test_get_when_scratch_is_too_small_then_all_rows_are_read(void **state)
 {
     (void)state;
     struct hps_store *store = contract_open();
@@ -341,7 +341,7 @@ static bool odd_index(const void *ctx, uint32_t i)
     return i % 2 == 1;
 }
 
-static void test_insert_when_some_are_there_or_stale_then_only_new_fresh_rows(void **state)
+static void test_insert_when_some_exist_or_are_stale_then_only_new_fresh_rows(void **state)
 {
     (void)state;
     enum { N = 100 };
@@ -371,7 +371,7 @@ static void test_insert_when_some_are_there_or_stale_then_only_new_fresh_rows(vo
     assert_int_equal(report.n_stale, N / 2);
     assert_int_equal(report.n_no_capacity, 0);
     assert_true(
-        contract_has(space, &contract_tables[1], keys[1], 9)); /* newer than what was found below */
+        contract_has(space, &contract_tables[1], keys[1], 9)); /* newer than the row from below */
     assert_false(contract_has(space, &contract_tables[1], keys[2], 7));
     assert_int_equal(store->ops->insert(space, &contract_no_limit, &contract_tables[1], keys, slots,
                                         rows, N, NULL, &report),
@@ -397,7 +397,7 @@ static void test_drop_when_opened_again_then_empty(void **state)
     store->ops->close(store);
 }
 
-static void test_usage_when_rows_are_there_then_counts_them(void **state)
+static void test_usage_when_rows_exist_then_counts_them(void **state)
 {
     (void)state;
     struct hps_store *store = contract_open();
@@ -432,13 +432,14 @@ static void test_put_when_over_budget_then_no_older_row_is_left(void **state)
     hps_key keys[N];
     uint8_t *rows = hps_alloc(N * 512);
     for (unsigned i = 0; i < N; i++) {
-        keys[i] = i % 2 == 0 ? 1000000 + i : i; /* new ones do not fit; old ones are replaced */
+        keys[i] =
+            i % 2 == 0 ? 1000000 + i : i; /* new keys do not fit; existing rows are replaced */
         store_contract_fill(rows + i * 512, 512, keys[i], 1);
     }
     assert_int_equal(store->ops->put(space, &contract_no_limit, table, keys, rows, N),
                      HPS_EXHAUSTED);
     for (unsigned i = 0; i < N; i++) {
-        (void)contract_has(space, table, keys[i], 1); /* if there, then the new row */
+        (void)contract_has(space, table, keys[i], 1); /* if the key exists, then with the new row */
     }
     assert_true(contract_has(space, table, 500, 0));
     assert_int_equal(contract_put(space, table, 500, 9),
@@ -470,7 +471,7 @@ static hps_status scan_row(void *ctx, const hps_key *keys, const uint8_t *rows, 
         scan->last = keys[i];
         scan->n++;
     }
-    /* Who is given rows may ask for others. */
+    /* The callback of a scan may read other rows. */
     hps_key key = keys[0];
     uint32_t slot = 0;
     uint8_t row[512];
@@ -498,7 +499,7 @@ static void test_scan_when_many_rows_then_in_key_order(void **state)
             HPS_OK);
     }
     assert_int_equal(contract_put(space, &contract_tables[0], 1, 0),
-                     HPS_OK); /* of other tables: not seen */
+                     HPS_OK); /* of other tables: not scanned */
     assert_int_equal(contract_put(space, &contract_tables[2], 1, 0), HPS_OK);
     struct scan scan = {.space = space, .table = &contract_tables[1], .stop_after = UINT64_MAX};
     assert_int_equal(store->ops->scan(space, &contract_tables[1], scan_row, &scan, &contract_error),
@@ -521,12 +522,12 @@ struct race {
     struct hps_space *space;
     const struct hps_table *table;
     atomic_bool done;
-    _Atomic(uint64_t) started[RACE_KEYS]; /* seq of the newest write begun */
-    _Atomic(uint64_t) ended[RACE_KEYS];   /* seq of the newest write done */
+    _Atomic(uint64_t) started[RACE_KEYS]; /* seq of the newest write that has begun */
+    _Atomic(uint64_t) ended[RACE_KEYS];   /* seq of the newest write that has ended */
     atomic_uint n_bad;
 };
 
-/* Rows tell their seq in the first 8 bytes, behind which every byte depends on key and seq. */
+/* The first 8 bytes of a row are its seq. All later bytes depend on key and seq. */
 static void race_fill(uint8_t *row, hps_key key, uint64_t seq)
 {
     memcpy(row, &seq, sizeof(seq));
@@ -562,14 +563,14 @@ static void *race_read(void *ctx)
         if (!good) {
             atomic_fetch_add(&race->n_bad, 1);
         }
-        sched_yield(); /* the writer must get its turn where the store has one lock for all */
+        sched_yield(); /* with one lock for the store, the writer may need it */
     }
     hps_free(rows);
     return NULL;
 }
 
-/* One writer replaces rows, erases some, and inserts keys that nobody reads so that indexes grow.
- */
+/* One writer replaces rows, erases some, and inserts keys that no reader uses, so that indexes
+ * grow. */
 static void race_write(struct race *race)
 {
     const struct hps_store_ops *ops = race->space->store->ops;
@@ -619,7 +620,7 @@ static void test_get_when_raced_by_a_writer_then_no_torn_or_stale_row(void **sta
     store->ops->close(store);
 }
 
-/* ---- what is kept --- */
+/* ---- closed spaces --- */
 
 static void test_space_when_closed_then_kept_by_durable_and_shared_stores(void **state)
 {
@@ -644,7 +645,7 @@ static void test_space_when_closed_then_kept_by_durable_and_shared_stores(void *
 
 enum { MANY_PARTS = 5, MANY_KEYS = 3000 };
 
-/* One part of a test of get_many: every key is asked for, those that `there` says are there. */
+/* One part of a test of get_many: all keys are requested, and keys of many_there() exist. */
 struct many {
     hps_key keys[MANY_KEYS];
     uint32_t slots[MANY_KEYS];
@@ -663,7 +664,7 @@ static void many_put(struct hps_space *space, const struct hps_table *table)
     uint32_t n = 0;
     for (hps_key key = 0; key < MANY_KEYS; key++) {
         if (many_there(key)) {
-            keys[n] = key << 50 | key; /* the high bits too */
+            keys[n] = key << 50 | key; /* use the high bits, too */
             store_contract_fill(rows + (size_t)n * table->row_bytes, table->row_bytes, keys[n], 3);
             n++;
         }
@@ -678,7 +679,7 @@ static void many_ask(struct many *many, const struct hps_table *table, uint32_t 
                      struct hps_part_batch *part)
 {
     for (uint32_t i = 0; i < n; i++) {
-        hps_key key = (hps_key)i * 1009 % MANY_KEYS; /* in no order; all different */
+        hps_key key = (hps_key)i * 1009 % MANY_KEYS; /* in no order, all different */
         many->keys[i] = key << 50 | key;
         many->slots[i] = n - 1 - i;
     }
@@ -702,7 +703,7 @@ static void many_check(const struct many *many, const struct hps_part_batch *par
 static void test_get_many_when_parts_are_mixed_then_as_table_by_table(void **state)
 {
     (void)state;
-    static const uint32_t of_table[MANY_PARTS] = {2, 0, 0, 1, 2}; /* unordered, and twice */
+    static const uint32_t of_table[MANY_PARTS] = {2, 0, 0, 1, 2}; /* unordered, with repeats */
     static const uint32_t n_keys[MANY_PARTS] = {MANY_KEYS, 700, 1, 0, MANY_KEYS};
     struct hps_store *store = contract_open();
     struct hps_space *space = contract_space_open(store, 1);
@@ -736,29 +737,29 @@ int contract_core_run(const char *name)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_get_when_empty_then_all_are_missing, contract_clean),
-        cmocka_unit_test_teardown(
-            test_get_when_a_shape_is_wanted_then_rows_go_there_or_where_they_always_do,
-            contract_clean),
+        cmocka_unit_test_teardown(test_get_when_a_shape_is_given_then_rows_have_it_or_it_is_ignored,
+                                  contract_clean),
         cmocka_unit_test_teardown(test_put_when_repeated_then_the_last_row_is_read, contract_clean),
         cmocka_unit_test_teardown(test_put_when_key_twice_in_batch_then_the_last_wins,
                                   contract_clean),
         cmocka_unit_test_teardown(test_erase_when_present_or_absent_then_missing, contract_clean),
-        cmocka_unit_test_teardown(test_calls_when_no_keys_then_nothing_happens, contract_clean),
-        cmocka_unit_test_teardown(test_keys_when_at_the_edges_then_all_legal, contract_clean),
+        cmocka_unit_test_teardown(test_calls_when_no_keys_then_ok, contract_clean),
+        cmocka_unit_test_teardown(test_keys_when_at_the_edges_then_all_valid, contract_clean),
         cmocka_unit_test_teardown(
             test_get_when_mixed_then_batch_is_permuted_and_rows_lie_in_their_slots, contract_clean),
-        cmocka_unit_test_teardown(test_rows_when_of_any_width_then_come_back_whole, contract_clean),
-        cmocka_unit_test_teardown(test_get_when_deadline_passed_then_deadline_and_batch_whole,
+        cmocka_unit_test_teardown(test_rows_when_of_any_width_then_read_back_unchanged,
                                   contract_clean),
-        cmocka_unit_test_teardown(test_get_when_scratch_is_too_small_then_still_answers,
+        cmocka_unit_test_teardown(test_get_when_deadline_passed_then_deadline_and_batch_unchanged,
+                                  contract_clean),
+        cmocka_unit_test_teardown(test_get_when_scratch_is_too_small_then_all_rows_are_read,
                                   contract_clean),
         cmocka_unit_test_teardown(test_tables_and_versions_when_same_keys_then_apart,
                                   contract_clean),
         cmocka_unit_test_teardown(test_space_when_open_twice_then_exists, contract_clean),
-        cmocka_unit_test_teardown(test_insert_when_some_are_there_or_stale_then_only_new_fresh_rows,
+        cmocka_unit_test_teardown(test_insert_when_some_exist_or_are_stale_then_only_new_fresh_rows,
                                   contract_clean),
         cmocka_unit_test_teardown(test_drop_when_opened_again_then_empty, contract_clean),
-        cmocka_unit_test_teardown(test_usage_when_rows_are_there_then_counts_them, contract_clean),
+        cmocka_unit_test_teardown(test_usage_when_rows_exist_then_counts_them, contract_clean),
         cmocka_unit_test_teardown(test_put_when_over_budget_then_no_older_row_is_left,
                                   contract_clean),
         cmocka_unit_test_teardown(test_scan_when_many_rows_then_in_key_order, contract_clean),

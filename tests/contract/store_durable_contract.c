@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a store on disk does besides (backends/store_durable.h): its spaces, its records, and
- * updates that are there as a whole or not at all.
+ * Further calls of stores on disk (backends/store_durable.h): spaces, records, and updates that
+ * are applied completely or not at all.
  */
 #include "tests/contract/store_contract_internal.h"
 
@@ -133,10 +133,10 @@ static void test_apply_when_durable_then_rows_deletes_and_records_together(void 
     check_applied(space, 7, "other=;pos=7;");
     assert_int_equal(apply(space, 8), HPS_OK);
     check_applied(space, 8, "pos=8;");
-    store->ops->space_close(space); /* what is closed is kept */
+    store->ops->space_close(space); /* a closed space is kept */
     space = contract_space_open(store, 1);
     check_applied(space, 8, "pos=8;");
-    const struct hps_record record = {"p", 1, "1", 1}; /* records alone */
+    const struct hps_record record = {"p", 1, "1", 1}; /* records only */
     assert_int_equal(
         store->ops->durable->apply(other, &contract_no_limit, NULL, 0, &record, 1, &contract_error),
         HPS_OK);
@@ -148,21 +148,21 @@ static void test_apply_when_durable_then_rows_deletes_and_records_together(void 
     listed = (struct listed){0};
     assert_int_equal(
         store->ops->durable->record_scan(store, "", list_record, &listed, &contract_error), HPS_OK);
-    assert_int_equal(listed.n, 0); /* they are no records of the store */
-    assert_int_equal(contract_load_begin(other, 0, 0, &load), HPS_OK); /* nor rows */
+    assert_int_equal(listed.n, 0); /* not among the records of the store */
+    assert_int_equal(contract_load_begin(other, 0, 0, &load), HPS_OK); /* nor any rows */
     store->ops->bulk->abort(load);
     contract_drop(other);
     other = contract_space_open(store, 2);
     assert_int_equal(
         store->ops->durable->space_record_scan(other, list_record, &listed, &contract_error),
         HPS_OK);
-    assert_int_equal(listed.n, 0); /* and gone with their space */
+    assert_int_equal(listed.n, 0); /* deleted with their space */
     contract_drop(other);
     contract_drop(space);
     store->ops->close(store);
 }
 
-static void test_apply_when_over_budget_then_nothing_of_it(void **state)
+static void test_apply_when_over_budget_then_no_part_is_applied(void **state)
 {
     (void)state;
     struct hps_store *store = contract_open_bytes(4 * 64);
@@ -191,7 +191,8 @@ int contract_durable_run(const char *name)
                                   contract_clean),
         cmocka_unit_test_teardown(test_apply_when_durable_then_rows_deletes_and_records_together,
                                   contract_clean),
-        cmocka_unit_test_teardown(test_apply_when_over_budget_then_nothing_of_it, contract_clean),
+        cmocka_unit_test_teardown(test_apply_when_over_budget_then_no_part_is_applied,
+                                  contract_clean),
     };
     return cmocka_run_group_tests_name(name, tests, NULL, NULL);
 }

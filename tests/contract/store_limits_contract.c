@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A store that is kept within limits (backends/store_limits.h): what is reserved, what goes for
- * other rows, and that every row that went is counted once.
+ * Stores with limits (backends/store_limits.h): reservations, evictions, and that each evicted
+ * row is counted once.
  */
 #include "tests/contract/store_contract_internal.h"
 
@@ -9,7 +9,7 @@
 
 enum { N_ROWS = 1000, FULL_KEYS = 8192 };
 
-static void test_reserve_when_there_is_room_then_rows_fit(void **state)
+static void test_reserve_when_memory_suffices_then_rows_fit(void **state)
 {
     (void)state;
     struct hps_store *store = contract_open();
@@ -25,7 +25,7 @@ static void test_reserve_when_there_is_room_then_rows_fit(void **state)
     store->ops->close(store);
 }
 
-static void test_reserve_when_over_budget_then_nothing_has_changed(void **state)
+static void test_reserve_when_over_budget_then_no_change(void **state)
 {
     (void)state;
     struct hps_store *store = contract_open_bytes(1 << 20);
@@ -39,7 +39,7 @@ static void test_reserve_when_over_budget_then_nothing_has_changed(void **state)
     store->ops->close(store);
 }
 
-/* Rows that come in behind answers push others out; rows of updates do not. */
+/* Insert a row like an asynchronous insertion, which may evict other rows. Updates may not. */
 static void insert(struct hps_space *space, const struct hps_table *table, hps_key key)
 {
     static const uint32_t slot = 0;
@@ -52,11 +52,11 @@ static void insert(struct hps_space *space, const struct hps_table *table, hps_k
     assert_int_equal(report.n_inserted, 1);
 }
 
-static void test_rows_when_there_are_too_many_then_each_that_went_is_counted_once(void **state)
+static void test_rows_when_there_are_too_many_then_each_evicted_one_is_counted_once(void **state)
 {
     (void)state;
     struct hps_store *store = contract_open_bytes(1 << 20);
-    if ((store->ops->caps & HPS_STORE_KEEPS) != 0) { /* it refuses new ones instead */
+    if ((store->ops->caps & HPS_STORE_KEEPS) != 0) { /* it refuses new rows instead */
         store->ops->close(store);
         skip();
     }
@@ -95,11 +95,11 @@ static void test_active_when_it_changes_then_rows_stay(void **state)
 int contract_limits_run(const char *name)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_reserve_when_there_is_room_then_rows_fit, contract_clean),
-        cmocka_unit_test_teardown(test_reserve_when_over_budget_then_nothing_has_changed,
-                                  contract_clean),
+        cmocka_unit_test_teardown(test_reserve_when_memory_suffices_then_rows_fit, contract_clean),
+        cmocka_unit_test_teardown(test_reserve_when_over_budget_then_no_change, contract_clean),
         cmocka_unit_test_teardown(
-            test_rows_when_there_are_too_many_then_each_that_went_is_counted_once, contract_clean),
+            test_rows_when_there_are_too_many_then_each_evicted_one_is_counted_once,
+            contract_clean),
         cmocka_unit_test_teardown(test_active_when_it_changes_then_rows_stay, contract_clean),
     };
     return cmocka_run_group_tests_name(name, tests, NULL, NULL);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Updates of a shared store by the log that all daemons read (backends/store_log.h): a batch counts
- * once, whoever brings it, and what is behind is not read until it is brought on or emptied.
+ * Updates of a shared store from the log that all daemons read (backends/store_log.h). Each
+ * batch is applied once, by the first daemon that sends it. Rows that are behind are not read
+ * until they are updated or removed.
  */
 #include "tests/contract/store_contract_internal.h"
 
@@ -38,7 +39,7 @@ static int64_t lowest_position(struct hps_space *space)
     return at.offset;
 }
 
-/* The records [first, next): key 1 gets the row of write `seq`, key 2 is deleted. */
+/* Apply the records [first, next): key 1 gets the row of write `seq`, key 2 is deleted. */
 static struct hps_log_report apply(struct hps_space *space, int64_t first, int64_t next,
                                    uint64_t seq)
 {
@@ -70,7 +71,7 @@ static uint32_t n_behind(struct hps_space *space, int64_t *out_offset)
     return n;
 }
 
-static void test_log_when_a_batch_is_applied_twice_then_it_counts_once(void **state)
+static void test_log_when_a_batch_is_sent_twice_then_it_is_applied_once(void **state)
 {
     (void)state;
     struct hps_store *store = contract_open();
@@ -86,7 +87,7 @@ static void test_log_when_a_batch_is_applied_twice_then_it_counts_once(void **st
     assert_false(contract_has(space, &contract_tables[0], 2, 0));
     assert_true(contract_has(space, &contract_tables[0], 3, 0));
     assert_int_equal(lowest_position(space), START + 2);
-    report = apply(space, START, START + 2, 6); /* of the same records: there already */
+    report = apply(space, START, START + 2, 6); /* the same records again */
     assert_int_equal(report.n_applied, 0);
     assert_int_equal(report.n_gap, 0);
     assert_true(report.n_had > 0);
@@ -95,7 +96,7 @@ static void test_log_when_a_batch_is_applied_twice_then_it_counts_once(void **st
     store->ops->close(store);
 }
 
-static void test_log_when_rows_are_behind_then_not_read_until_they_are_brought_on(void **state)
+static void test_log_when_rows_are_behind_then_not_read_until_updated(void **state)
 {
     (void)state;
     struct hps_store *store = contract_open();
@@ -104,12 +105,12 @@ static void test_log_when_rows_are_behind_then_not_read_until_they_are_brought_o
     set_position(space, START);
     (void)apply(space, START, START + 2, 5);
     assert_int_equal(n_behind(space, &offset), 0);
-    set_position(space, START + 10); /* as after a seek */
+    set_position(space, START + 10); /* like after a seek */
     assert_false(contract_has(space, &contract_tables[0], 1, 5));
     assert_int_equal(n_behind(space, &offset), 1);
     assert_int_equal(offset, START + 2);
     struct hps_log_report report = apply(space, START + 5, START + 10, 6);
-    assert_int_equal(report.n_applied, 0); /* there is a gap before it */
+    assert_int_equal(report.n_applied, 0); /* records before it are missing */
     assert_true(report.n_gap > 0);
     (void)apply(space, START + 2, START + 10, 7);
     assert_int_equal(n_behind(space, &offset), 0);
@@ -119,7 +120,7 @@ static void test_log_when_rows_are_behind_then_not_read_until_they_are_brought_o
     store->ops->close(store);
 }
 
-static void test_log_when_what_is_behind_is_reset_then_empty_and_right(void **state)
+static void test_log_when_rows_that_are_behind_are_reset_then_removed_and_current(void **state)
 {
     (void)state;
     struct hps_store *store = contract_open();
@@ -139,7 +140,7 @@ static void test_log_when_what_is_behind_is_reset_then_empty_and_right(void **st
     store->ops->close(store);
 }
 
-static void test_log_when_the_version_leaves_it_then_nothing_is_found(void **state)
+static void test_log_when_the_version_leaves_it_then_no_row_is_found(void **state)
 {
     (void)state;
     struct hps_store *store = contract_open();
@@ -157,13 +158,13 @@ static void test_log_when_the_version_leaves_it_then_nothing_is_found(void **sta
 int contract_log_run(const char *name)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_log_when_a_batch_is_applied_twice_then_it_counts_once,
+        cmocka_unit_test_teardown(test_log_when_a_batch_is_sent_twice_then_it_is_applied_once,
+                                  contract_clean),
+        cmocka_unit_test_teardown(test_log_when_rows_are_behind_then_not_read_until_updated,
                                   contract_clean),
         cmocka_unit_test_teardown(
-            test_log_when_rows_are_behind_then_not_read_until_they_are_brought_on, contract_clean),
-        cmocka_unit_test_teardown(test_log_when_what_is_behind_is_reset_then_empty_and_right,
-                                  contract_clean),
-        cmocka_unit_test_teardown(test_log_when_the_version_leaves_it_then_nothing_is_found,
+            test_log_when_rows_that_are_behind_are_reset_then_removed_and_current, contract_clean),
+        cmocka_unit_test_teardown(test_log_when_the_version_leaves_it_then_no_row_is_found,
                                   contract_clean),
     };
     return cmocka_run_group_tests_name(name, tests, NULL, NULL);

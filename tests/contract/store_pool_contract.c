@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A store that adds the rows of bags where they lie (backends/store_pool.h): which bags it answers,
- * and with what.
+ * Stores that pool bags (backends/store_pool.h): which bags they pool, and the results.
  */
 #include "tests/contract/store_contract_internal.h"
 
@@ -11,13 +10,12 @@
 
 enum { DIM = 16, N_ROWS = 64, N_BAGS = 70, N_KEYS_MAX = 1024 };
 
-/* Bags of 0, 1, ... 6 keys, over and over; one in three of those with keys has one that no row has.
- */
+/* Bags of 0, 1, ... 6 keys, repeated. One in three bags with keys has a key without a row. */
 struct question {
     uint32_t offsets[N_BAGS + 1];
-    uint32_t ids[N_KEYS_MAX]; /* N_ROWS: of no row */
+    uint32_t ids[N_KEYS_MAX]; /* N_ROWS: no row */
     uint8_t keys[N_KEYS_MAX * 8 + 1];
-    uint8_t weights[N_KEYS_MAX * 4 + 1]; /* both from the second byte on */
+    uint8_t weights[N_KEYS_MAX * 4 + 1]; /* both start at the second byte */
 };
 
 static float value_of(uint32_t id, uint32_t d)
@@ -67,7 +65,7 @@ static struct hps_space *space_with_rows(struct hps_store *store)
     return space;
 }
 
-/* What a bag comes to, in plain words. */
+/* Compute the result of a bag step by step. */
 static void bag_expect(const struct question *q, uint32_t bag, bool weighted,
                        enum hps_pooling pooling, float *out)
 {
@@ -121,7 +119,7 @@ static void check(const struct question *q, const struct hps_bags *bags)
     }
 }
 
-static void test_bags_when_some_lack_a_key_then_the_others_are_answered(void **state)
+static void test_bags_when_some_lack_a_key_then_other_bags_are_pooled(void **state)
 {
     (void)state;
     struct hps_store *store = contract_open();
@@ -142,8 +140,8 @@ static void test_bags_when_some_lack_a_key_then_the_others_are_answered(void **s
     store->ops->close(store);
 }
 
-/* Others have theirs as they left them. */
-static void test_bags_when_a_piece_then_words_of_the_rest_stay(void **state)
+/* Bits of other bags are unchanged. */
+static void test_bags_when_a_range_is_pooled_then_bits_of_the_rest_stay(void **state)
 {
     (void)state;
     struct hps_store *store = contract_open();
@@ -167,7 +165,7 @@ static void test_bags_when_a_piece_then_words_of_the_rest_stay(void **state)
     store->ops->close(store);
 }
 
-static void test_bags_when_the_table_is_empty_then_empty_ones_alone(void **state)
+static void test_bags_when_the_table_is_empty_then_only_empty_bags(void **state)
 {
     (void)state;
     struct hps_store *store = contract_open();
@@ -189,11 +187,11 @@ static void test_bags_when_the_table_is_empty_then_empty_ones_alone(void **state
 int contract_pool_run(const char *name)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_bags_when_some_lack_a_key_then_the_others_are_answered,
+        cmocka_unit_test_teardown(test_bags_when_some_lack_a_key_then_other_bags_are_pooled,
                                   contract_clean),
-        cmocka_unit_test_teardown(test_bags_when_a_piece_then_words_of_the_rest_stay,
+        cmocka_unit_test_teardown(test_bags_when_a_range_is_pooled_then_bits_of_the_rest_stay,
                                   contract_clean),
-        cmocka_unit_test_teardown(test_bags_when_the_table_is_empty_then_empty_ones_alone,
+        cmocka_unit_test_teardown(test_bags_when_the_table_is_empty_then_only_empty_bags,
                                   contract_clean),
     };
     return cmocka_run_group_tests_name(name, tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The fake update log keeps the contract, and plays what it is told.
+ * The fake update log passes the contract and plays its script.
  */
 #include <setjmp.h>
 #include <stdarg.h>
