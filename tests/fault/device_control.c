@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The mistakes that programs on a GPU make, on purpose: rows go to the device on one stream, are
- * applied and looked up on another, and come back, through slots that are used again. `right` does
- * it right; every other name leaves one thing out or does one thing wrong, and must be caught:
- * by ThreadSanitizer, by AddressSanitizer or by the simulated device itself. A mistake that goes
- * unseen here means that silence about the cache proves nothing.
+ * Deliberate mistakes of GPU programs. Rows are copied to the device on one stream, applied and
+ * looked up on another stream, and copied back, through reused slots. The program `right` is
+ * correct. Each other program omits or breaks one thing, and ThreadSanitizer, AddressSanitizer
+ * or the simulated device must detect it. If a mistake is not detected here, the absence of
+ * reports about the cache proves nothing.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -26,14 +26,14 @@ enum {
 enum mistake {
     NONE,
     FORGOTTEN_EVENT, /* the second stream does not wait for the copy on the first */
-    MISSING_WAIT,    /* the host reads before it has seen the event */
+    MISSING_WAIT,    /* the host reads before the event has completed */
     EARLY_REUSE,     /* the host fills a slot that a copy may still read */
     OVERRUN,         /* a kernel stores one byte past the end */
     PLAIN_COUNTER,   /* a kernel counts without an atomic */
-    MISSING_BARRIER, /* a thread reads shared memory that another one writes */
-    SHUFFLE_EDGE,    /* a lane takes a shuffle for a barrier */
-    BLOCK_EDGE,      /* a block reads what another one writes */
-    RELAXED_TICKET,  /* the last block does not see what the others wrote */
+    MISSING_BARRIER, /* a thread reads shared memory that another thread writes */
+    SHUFFLE_EDGE,    /* a lane uses a shuffle as a barrier */
+    BLOCK_EDGE,      /* a block reads memory that another block writes */
+    RELAXED_TICKET,  /* the last block does not see the writes of other blocks */
     DIVERGENT        /* half of a warp shuffles */
 };
 static const char *const names[] = {"right",           "forgotten_event", "missing_wait",
@@ -133,7 +133,7 @@ struct program {
     hps_devptr words;  /* counter, tickets, total, sums */
 };
 
-/* A program that cannot run must not look like one whose mistake was seen. */
+/* A program that cannot run must not look like a detected mistake. */
 static void must(hps_status status, const char *what)
 {
     if (status != HPS_OK) {
@@ -227,7 +227,7 @@ static unsigned program_run(struct program *program)
 {
     unsigned wrong = 0;
     for (unsigned round = 0; round < ROUNDS; round++) {
-        /* One round is under way while the next is given. */
+        /* One round is in flight while the next is submitted. */
         unsigned behind = program->mistake == EARLY_REUSE ? SLOTS : SLOTS - 1;
         program_submit(program, round);
         if (round >= behind) {
@@ -237,7 +237,7 @@ static unsigned program_run(struct program *program)
     return wrong;
 }
 
-/* To the test runner a signal is a failure whatever was said. */
+/* For the test runner, a signal is always a failure. */
 static void on_abort(int number)
 {
     (void)number;

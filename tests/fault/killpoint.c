@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A library to be preloaded into hpsd: it counts the calls that change files below one directory,
- * and ends the process, as kill -9 does, before the one that it is told to. What a killed process
- * leaves is what these calls had made of its files, so that every state that a kill can leave has a
- * number, the shortest ones too. Or it holds the thread there until it is told to let go. Any
- * thread.
+ * A library to preload into hpsd. It counts the calls that change files below one directory, and
+ * ends the process like kill -9 before a selected call. A killed process leaves exactly the
+ * effects of earlier calls, so every state that a kill can leave has a number, also short-lived
+ * ones. Alternatively, the library holds the thread before the call until the test releases it.
+ * Any thread.
  *
- * HPS_KILLPOINT names a file of 1 MiB, shared with the test (struct control), HPS_KILLPOINT_BELOW
- * the directory.
+ * HPS_KILLPOINT names a file of 1 MiB that is shared with the test (struct control), and
+ * HPS_KILLPOINT_BELOW the directory.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -27,16 +27,16 @@
 
 #include "tests/lib/pause.h"
 
-enum how { END = 0, END_TORN = 1 /* half of what is written gets there */, HOLD = 2 };
+enum how { END = 0, END_TORN = 1 /* half of the data is written */, HOLD = 2 };
 
 enum { CONTROL_BYTES = 1 << 20, PATTERN_BYTES = 240, LINE_BYTES = 600, PATH_BYTES = 512 };
 
 struct control {
-    _Atomic int64_t left;        /* calls that match until the kill; 0: none */
-    _Atomic uint64_t used;       /* bytes of trace, also those that had no room */
-    _Atomic int64_t how;         /* enum how; what is held goes on when this is changed */
+    _Atomic int64_t left;        /* matching calls until the kill; 0: none */
+    _Atomic uint64_t used;       /* bytes of trace, including lines that did not fit */
+    _Atomic int64_t how;         /* enum how; a change releases a held thread */
     char pattern[PATTERN_BYTES]; /* of lines of the trace */
-    char trace[];                /* a line of each call: its name, and the path */
+    char trace[];                /* one line per call: its name and the path */
 };
 
 static struct control *control;
@@ -61,7 +61,7 @@ __attribute__((constructor)) static void attach(void)
 
 /* ---- the kill -------------------------------------------------------------------------------- */
 
-/* Is this the call before which the process ends? */
+/* Whether the process must end before this call. */
 static bool is_due(const char *name, const char *path)
 {
     char line[LINE_BYTES];
@@ -94,7 +94,7 @@ static void stop_here(void)
         end();
     }
     while (atomic_load(&control->how) == HOLD) {
-        brief_pause_ms(1); /* the test writes into the file */
+        brief_pause_ms(1); /* the test writes to the file */
     }
 }
 
@@ -122,7 +122,7 @@ static void before_fd(const char *name, int fd)
     }
 }
 
-/* Whether half of it is to be written before the end. */
+/* Whether half of the data must be written before the end. */
 static bool half(const char *name, int fd)
 {
     char path[PATH_BYTES];
@@ -138,7 +138,7 @@ static bool half(const char *name, int fd)
 
 /* ---- the calls ------------------------------------------------------------------------------- */
 
-/* The function that the process would have called. */
+/* The function that this library replaces. */
 static void *next_of(_Atomic(void *) *found, const char *name)
 {
     void *symbol = atomic_load(found);
@@ -152,7 +152,7 @@ static void *next_of(_Atomic(void *) *found, const char *name)
     return symbol;
 }
 
-/* Define `name` as a call that `point` comes before. */
+/* Define `name` as a call with `point` before it. */
 #define CALL(result, name, parameters, arguments, point) \
     result name parameters                               \
     {                                                    \
@@ -164,7 +164,7 @@ static void *next_of(_Atomic(void *) *found, const char *name)
         return next arguments;                           \
     }
 
-/* The same for one that writes `size` bytes: half of them may get there before the end. */
+/* The same for a call that writes `size` bytes: half of them may be written before the end. */
 #define WRITE(name, parameters, arguments, half_arguments)           \
     CALL(                                                            \
         ssize_t, name, parameters, arguments, if (half(#name, fd)) { \
@@ -190,7 +190,7 @@ CALL(int, remove, (const char *path), (path), before("remove", path))
 CALL(int, rmdir, (const char *path), (path), before("rmdir", path))
 CALL(int, mkdir, (const char *path, mode_t mode), (path, mode), before("mkdir", path))
 
-/* Only what may make or empty a file counts. */
+/* Counts only opens that may create or truncate a file. */
 #define OPEN(name)                                                        \
     int name(const char *path, int flags, ...)                            \
     {                                                                     \

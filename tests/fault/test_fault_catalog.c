@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The life of two versions, from their files over a restart to their unload, with each allocation
- * failing in turn, and each call of the persistent store: what is served is whole, what fails says
- * so, and everything is given back.
+ * Two versions from their files over a restart to their unload, with each allocation and each
+ * call of the persistent store failing in turn. Served versions are complete, failures are
+ * reported, and everything is released.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,9 +35,9 @@ struct scenario {
     struct hps_catalog *catalog;
     struct hps_unload unload;
     atomic_bool unloaded;
-    int64_t active; /* version, before the restart */
+    int64_t active; /* version before the restart */
     enum hps_fake_op fail_op;
-    uint32_t fail_skip; /* so many calls of it go well before one that fails */
+    uint32_t fail_skip; /* calls of it that succeed before one fails */
     unsigned n_loaded;
     unsigned n_failed;
 };
@@ -57,7 +57,7 @@ static void write_table(struct scenario *s, const char *name, enum hps_row_form 
     assert_int_equal(hps_row_writer_close(writer, NULL), HPS_OK);
 }
 
-/* Every row of version `number`, or of the active one, is there; false: it is not served. */
+/* Returns whether a version, or the active one, is served. Then it must have all rows. */
 static bool whole(struct scenario *s, int64_t number, float first)
 {
     struct hps_version *version;
@@ -188,7 +188,7 @@ static void serve_two(struct scenario *s)
     s->active = active(s);
 }
 
-/* A restart serves what was served before, whatever failed. */
+/* A restart serves the same version as before, whatever failed. */
 static void serve_again(struct scenario *s)
 {
     assert_int_equal(active(s), s->active);
@@ -252,7 +252,7 @@ static int teardown(void **state)
     return 0;
 }
 
-static void test_catalog_when_each_allocation_fails_then_whole_or_refused(void **state)
+static void test_catalog_when_each_allocation_fails_then_complete_or_refused(void **state)
 {
     struct scenario *s = *state;
     s->fail_skip = UINT32_MAX;
@@ -262,7 +262,7 @@ static void test_catalog_when_each_allocation_fails_then_whole_or_refused(void *
     assert_true(s->n_loaded > n);
 }
 
-static void test_catalog_when_each_store_call_fails_then_whole_or_refused(void **state)
+static void test_catalog_when_each_store_call_fails_then_complete_or_refused(void **state)
 {
     static const enum hps_fake_op ops[] = {
         HPS_FAKE_SPACE_OPEN,    HPS_FAKE_SPACE_DROP,  HPS_FAKE_LOAD_BEGIN,
@@ -283,9 +283,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(
-            test_catalog_when_each_allocation_fails_then_whole_or_refused, setup, teardown),
+            test_catalog_when_each_allocation_fails_then_complete_or_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(
-            test_catalog_when_each_store_call_fails_then_whole_or_refused, setup, teardown),
+            test_catalog_when_each_store_call_fails_then_complete_or_refused, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every allocation of the host map fails once: it reports, stays whole, and gives all memory back.
+ * Every allocation of the host map fails once: the map reports it, stays consistent and releases
+ * all memory.
  */
 // clang-format off
 #include <stdarg.h>
@@ -23,7 +24,7 @@ static const struct hps_table tables[2] = {
     {.name = "b", .id = 1, .dim = 3, .row_bytes = 11, .dtype = HPS_DTYPE_INT8_ROWWISE_F32},
 };
 
-/* Whatever failed before, a row that is found must be its key's. */
+/* Whatever failed before, a row that is found must belong to its key. */
 static void check_rows(struct hps_space *space)
 {
     for (hps_key i = 0; i < N_KEYS; i++) {
@@ -36,7 +37,7 @@ static void check_rows(struct hps_space *space)
     }
 }
 
-/* Two bags, of which the second lacks a key. */
+/* Two bags; the second one lacks a key. */
 static void check_bags(struct hps_space *space)
 {
     const hps_key keys[4] = {1, 2, 3, UINT64_MAX};
@@ -110,7 +111,8 @@ static void scenario(void *ctx)
     store->ops->close(store);
 }
 
-/* Inserts into a full map, two versions of which one is active: rows and tables go all the time. */
+/* Insert into a full map with two versions, one of them active: rows and tables are evicted all
+ * the time. */
 static void evicting(void *ctx)
 {
     (void)ctx;
@@ -146,16 +148,16 @@ static void evicting(void *ctx)
             store->ops->space_close(spaces[i]);
         }
     }
-    store->ops->close(store); /* asserts that every byte was given back */
+    store->ops->close(store); /* asserts that all bytes were released */
 }
 
-static void test_evicting_map_when_each_allocation_fails_then_stays_whole(void **state)
+static void test_evicting_map_when_each_allocation_fails_then_stays_consistent(void **state)
 {
     (void)state;
     assert_true(hps_fault_heap_run(evicting, NULL) > 10);
 }
 
-static void test_host_map_when_each_allocation_fails_then_reports_and_leaks_nothing(void **state)
+static void test_host_map_when_each_allocation_fails_then_reported_without_leak(void **state)
 {
     (void)state;
     assert_true(hps_fault_heap_run(scenario, NULL) > 10);
@@ -164,8 +166,8 @@ static void test_host_map_when_each_allocation_fails_then_reports_and_leaks_noth
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_host_map_when_each_allocation_fails_then_reports_and_leaks_nothing),
-        cmocka_unit_test(test_evicting_map_when_each_allocation_fails_then_stays_whole),
+        cmocka_unit_test(test_host_map_when_each_allocation_fails_then_reported_without_leak),
+        cmocka_unit_test(test_evicting_map_when_each_allocation_fails_then_stays_consistent),
     };
     return cmocka_run_group_tests_name("fault_host_map", tests, NULL, NULL);
 }

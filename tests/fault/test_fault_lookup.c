@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A lookup from its bytes to the bytes of its answer, with each allocation failing in turn, and
- * with each call of each tier failing in turn: it ends with an error or with the right rows, never
- * between.
+ * A lookup from the bytes of its request to the bytes of its reply, with each allocation and
+ * each call of each tier failing in turn. It ends with an error or with the right rows.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,12 +16,12 @@
 
 enum { KEYS = 2500, REPEAT = 500 };
 
-/* LookupRequest{queries: {keys: KEYS keys, the last REPEAT of which repeat the first}}. */
+/* LookupRequest{queries: {keys: KEYS keys}}. The last REPEAT keys repeat the first ones. */
 struct scenario {
     struct fixture fx;
     uint8_t request[KEYS * 8 + 8];
     size_t request_size;
-    bool unit;        /* with an update between its rows */
+    bool unit;        /* with an update during the lookup */
     unsigned n_calls; /* of on_call */
     unsigned n_reread, n_reread_failed;
     unsigned n_ok;
@@ -83,7 +82,7 @@ static void check_rows(const struct scenario *s, const struct hps_lookup_part *p
     assert_null(part->key_status);
 }
 
-/* A batch of a few keys, when memory has been asked; their rows stay as they are. */
+/* Apply a batch of a few keys after the read of memory. Their rows stay the same. */
 static bool on_call(const void *ctx)
 {
     struct scenario *s = (struct scenario *)ctx;
@@ -146,7 +145,8 @@ static hps_status do_lookup(struct scenario *s, struct hps_arena *arena, struct 
     return status;
 }
 
-/* Take out of the host what earlier rounds inserted, so that every round is like the first. */
+/* Remove rows from the host tier that earlier rounds inserted, so that every round is like the
+ * first. */
 static void empty_host(struct scenario *s)
 {
     struct hps_space *space = s->fx.version.tiers[FIXTURE_HOST];
@@ -210,12 +210,11 @@ static void test_lookup_when_memory_runs_out_then_error_or_right_rows(void **sta
     size_t n = hps_fault_heap_run(run_scenario, s);
 
     assert_true(n > 8);
-    assert_true(s->n_ok >= 1);     /* the last, with all the memory it wants */
+    assert_true(s->n_ok >= 1);     /* the last one, with enough memory */
     assert_true(s->n_failed >= 3); /* arena, rows, heads */
 }
 
-static void test_unit_when_memory_runs_out_while_it_is_read_again_then_error_or_right_rows(
-    void **state)
+static void test_unit_when_memory_runs_out_during_the_reread_then_error_or_right_rows(void **state)
 {
     struct scenario *s = *state;
 
@@ -255,7 +254,7 @@ static void test_lookup_when_last_tier_fails_then_it_fails(void **state)
     hps_fake_fail(s->fx.stores[FIXTURE_DISK], HPS_FAKE_GET, HPS_UNAVAILABLE, 0, 1, 100);
     run_scenario(s);
     assert_int_equal(s->n_failed, 1);
-    run_scenario(s); /* and is well again afterwards */
+    run_scenario(s); /* and recovers afterwards */
     assert_int_equal(s->n_ok, 1);
 }
 
@@ -264,7 +263,7 @@ int main(void)
 #define FAULT_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
         FAULT_TEST(test_lookup_when_memory_runs_out_then_error_or_right_rows),
-        FAULT_TEST(test_unit_when_memory_runs_out_while_it_is_read_again_then_error_or_right_rows),
+        FAULT_TEST(test_unit_when_memory_runs_out_during_the_reread_then_error_or_right_rows),
         FAULT_TEST(test_lookup_when_host_calls_fail_then_rows_are_right),
         FAULT_TEST(test_lookup_when_last_tier_fails_then_it_fails),
     };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Redis servers that are killed, paused, loading, replaced, or move their slots under load: who is
- * answered, who is told what, and that all of it comes back by itself.
+ * Redis servers that are killed, paused, loading, replaced, or move slots under load: which
+ * calls succeed, the errors of other calls, and recovery without help.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -42,7 +42,7 @@ static uint32_t slots_up(void)
 
 /* ---- one server ------------------------------------------------------------------------------ */
 
-static void test_server_when_it_is_not_there_then_unavailable_and_found_when_it_comes(void **state)
+static void test_server_when_it_is_down_then_unavailable_until_it_starts(void **state)
 {
     (void)state;
     server_start(NULL);
@@ -55,7 +55,7 @@ static void test_server_when_it_is_not_there_then_unavailable_and_found_when_it_
     assert_string_equal(redis_text(cluster, "a", "SET", "a", "1", NULL), "OK");
 }
 
-static void test_server_when_killed_then_it_is_left_alone_until_it_is_back(void **state)
+static void test_server_when_killed_then_no_commands_until_it_restarts(void **state)
 {
     struct hps_redis_stats stats;
     (void)state;
@@ -74,7 +74,7 @@ static void test_server_when_killed_then_it_is_left_alone_until_it_is_back(void 
     assert_true(node.n_broken >= 5);
     assert_non_null(strstr(node.error, "refused"));
     hps_redis_cluster_stats(cluster, &stats);
-    assert_int_equal(stats.n_slots, HPS_REDIS_SLOTS); /* it has them, and is away */
+    assert_int_equal(stats.n_slots, HPS_REDIS_SLOTS); /* it owns the slots, but is down */
     assert_int_equal(stats.n_slots_up, 0);
     hps_redis_rig_start(rig, 0);
     assert_true(hps_redis_cluster_wait(cluster, redis_soon_us()));
@@ -83,8 +83,7 @@ static void test_server_when_killed_then_it_is_left_alone_until_it_is_back(void 
     assert_string_equal(redis_text(cluster, "a", "GET", "a", NULL), "(nil)");
 }
 
-static void test_server_when_paused_then_deadline_then_it_is_left_alone_until_it_goes_on(
-    void **state)
+static void test_server_when_paused_then_deadline_then_no_commands_until_it_resumes(void **state)
 {
     uint64_t until_us = redis_soon_us();
     (void)state;
@@ -93,7 +92,8 @@ static void test_server_when_paused_then_deadline_then_it_is_left_alone_until_it
     options.connect_timeout_us = REDIS_PATIENCE_US; /* only calls fail */
     client_connect();
     hps_redis_rig_pause(rig, 0);
-    /* Of a call that the machine has held up the node is not to blame, so there may be more. */
+    /* A call that the machine delays does not count against the node, so there may be more
+     * calls. */
     while (slots_up() > 0) {
         assert_int_equal(redis_status(cluster, "a", "GET", "a", NULL), HPS_DEADLINE);
         assert_true(hps_clock_us() < until_us);
@@ -107,13 +107,13 @@ static void test_server_when_paused_then_deadline_then_it_is_left_alone_until_it
     assert_string_equal(redis_text(cluster, "a", "GET", "a", NULL), "(nil)");
 }
 
-static void test_command_when_its_answer_never_comes_then_it_says_that_it_may_be_done(void **state)
+static void test_command_when_its_reply_is_missing_then_marked_as_maybe_done(void **state)
 {
     struct redis_calls calls;
     (void)state;
 
     server_start(NULL);
-    options.command_timeout_us = UINT64_C(1000) * 1000; /* it must have been sent by then */
+    options.command_timeout_us = UINT64_C(1000) * 1000; /* it is sent within this time */
     client_connect();
     redis_calls_init(&calls);
     redis_calls_add(&calls, "n", "INCR", "n", NULL);
@@ -122,7 +122,7 @@ static void test_command_when_its_answer_never_comes_then_it_says_that_it_may_be
     assert_int_equal(redis_calls_run(&calls, cluster, UINT64_MAX), HPS_DEADLINE);
     assert_true(calls.commands[0].maybe_done);
     hps_redis_rig_resume(rig, 0);
-    hps_redis_rig_await(rig, 0, "1", "GET n"); /* and so it was */
+    hps_redis_rig_await(rig, 0, "1", "GET n"); /* it was executed */
     hps_redis_rig_kill(rig, 0);
     redis_await_status(cluster, "n", HPS_UNAVAILABLE);
     uint64_t until_us = redis_soon_us();
@@ -133,7 +133,7 @@ static void test_command_when_its_answer_never_comes_then_it_says_that_it_may_be
     redis_calls_fini(&calls);
 }
 
-static void test_connections_when_the_server_closes_them_then_nobody_notices(void **state)
+static void test_connections_when_the_server_closes_them_then_calls_succeed(void **state)
 {
     (void)state;
     server_start(NULL);
@@ -161,7 +161,7 @@ static void test_server_when_it_is_loading_then_unavailable_until_it_has_loaded(
     hps_redis_rig_start(rig, 0);
     hps_redis_rig_await(rig, 0, "LOADING", "PING");
     redis_await_status(cluster, "key:1", HPS_UNAVAILABLE);
-    /* Which was to last half a minute, so that no stall outlasts it. */
+    /* The load would have taken half a minute, longer than any stall. */
     assert_string_equal(hps_redis_rig_ask(rig, 0, "CONFIG SET key-load-delay 0"), "OK");
     assert_true(hps_redis_cluster_wait(cluster, redis_soon_us()));
     hps_redis_rig_ask(rig, 0, "PING");
@@ -187,7 +187,7 @@ static void test_replica_when_it_is_configured_first_then_the_master_is_found(vo
         assert_true(hps_clock_us() < until_us);
     }
     assert_string_equal(hps_redis_rig_ask(master, 0, "GET a"), "1");
-    /* The master goes: the replica takes over, and is found. */
+    /* The master is killed: the replica takes over and is found. */
     hps_redis_rig_kill(master, 0);
     hps_redis_rig_ask(replica, 0, "REPLICAOF NO ONE");
     while (redis_status(cluster, "b", "SET", "b", "1", NULL) != HPS_OK) {
@@ -212,7 +212,8 @@ struct worker {
 
 enum { WORKERS = 6, KEYS = 24 };
 
-/* Each adds 1 to counters of its own, once at least, which must then be what it has added. */
+/* Each worker adds 1 to its own counters, at least once. A counter must equal the number of
+ * additions. */
 static void *count_on(void *ctx)
 {
     struct worker *worker = ctx;
@@ -267,7 +268,7 @@ static void stop_workers(struct worker workers[WORKERS], atomic_bool *stop)
     }
 }
 
-static void test_callers_when_there_are_more_than_connections_then_they_take_turns(void **state)
+static void test_callers_when_there_are_more_than_connections_then_all_succeed(void **state)
 {
     struct worker workers[WORKERS];
     atomic_bool stop;
@@ -293,7 +294,7 @@ static const char *key_at(uint32_t master, const char *prefix)
     return redis_key_at(master, prefix, key);
 }
 
-static void test_slots_when_they_move_under_load_then_nothing_fails_or_is_done_twice(void **state)
+static void test_slots_when_they_move_under_load_then_each_command_is_executed_once(void **state)
 {
     uint64_t begin_us = hps_clock_us();
     struct worker workers[WORKERS];
@@ -323,11 +324,11 @@ static void test_slots_when_they_move_under_load_then_nothing_fails_or_is_done_t
     stop_workers(workers, &stop);
     hps_redis_cluster_stats(cluster, &stats);
     assert_true(stats.n_moved > 0);
-    /* however often they move, the map is asked for once a second, or again after a time-out */
+    /* However often slots move, the map is requested once a second, or again after a timeout. */
     assert_true(stats.n_refreshes <= 2 + 2 * ((hps_clock_us() - begin_us) / 1000000 + 1));
 }
 
-static void test_slot_when_nobody_has_it_then_unavailable_until_somebody_does(void **state)
+static void test_slot_when_no_master_has_it_then_unavailable_until_one_does(void **state)
 {
     struct hps_redis_stats stats;
     const char *key = key_at(0, "orphan");
@@ -343,21 +344,21 @@ static void test_slot_when_nobody_has_it_then_unavailable_until_somebody_does(vo
     redis_await_status(cluster, key, HPS_OK);
 }
 
-static void test_entry_when_the_first_is_paused_then_the_next_is_asked(void **state)
+static void test_entry_when_the_first_is_paused_then_the_next_is_used(void **state)
 {
     char addresses[100];
     (void)state;
 
     snprintf(addresses, sizeof(addresses), "%s,%s", hps_redis_rig_address(shared, 3),
              hps_redis_rig_address(shared, 4));
-    hps_redis_rig_pause(shared, 3); /* a replica: nobody else misses it */
+    hps_redis_rig_pause(shared, 3); /* a replica, so no slot is missing */
     options.addresses = addresses;
     client_open();
     redis_await_status(cluster, key_at(0, "e"), HPS_OK);
     hps_redis_rig_resume(shared, 3);
 }
 
-static void test_master_when_it_is_paused_then_the_others_answer_in_the_same_call(void **state)
+static void test_master_when_it_is_paused_then_other_masters_reply_in_the_same_call(void **state)
 {
     struct redis_calls calls;
     (void)state;
@@ -372,7 +373,7 @@ static void test_master_when_it_is_paused_then_the_others_answer_in_the_same_cal
     hps_redis_rig_pause(shared, 0);
     hps_status status;
     uint64_t until_us = redis_soon_us();
-    do { /* too late at first, then left alone; but on a busy machine others may be too late too */
+    do { /* the paused node times out, then is skipped; a busy machine may delay other nodes, too */
         status = redis_calls_run(&calls, cluster, 0);
         assert_true(hps_clock_us() < until_us);
     } while (status != HPS_UNAVAILABLE || calls.commands[1].reply.status != HPS_OK ||
@@ -383,8 +384,8 @@ static void test_master_when_it_is_paused_then_the_others_answer_in_the_same_cal
     redis_calls_fini(&calls);
 }
 
-/* Last: it leaves the cluster with another master. */
-static void test_master_when_it_dies_then_its_replica_is_found_and_what_is_lost_is_seen(
+/* Must be last: it leaves the cluster with another master. */
+static void test_master_when_it_dies_then_its_replica_is_found_and_lost_writes_are_missing(
     void **state)
 {
     char key[64];
@@ -395,10 +396,10 @@ static void test_master_when_it_dies_then_its_replica_is_found_and_what_is_lost_
     snprintf(key, sizeof(key), "%s", key_at(1, "failover"));
     snprintf(lost, sizeof(lost), "{%s}lost", key);
     assert_string_equal(redis_text(cluster, key, "SET", key, "kept", NULL), "OK");
-    /* WAIT is for what its own connection has written. */
+    /* WAIT covers only the writes of its own connection. */
     assert_string_equal(hps_redis_rig_ask(shared, 1, "SET {%s}waited 1", key), "OK");
     assert_string_equal(hps_redis_rig_ask(shared, 1, "WAIT 1 60000"), "1");
-    /* A write that is acknowledged, and never reaches the replica. */
+    /* An acknowledged write that never reaches the replica. */
     hps_redis_rig_pause(shared, 4);
     assert_string_equal(hps_redis_rig_ask(shared, 1, "CLIENT KILL TYPE replica"), "1");
     assert_string_equal(redis_text(cluster, key, "SET", lost, "1", NULL), "OK");
@@ -410,7 +411,7 @@ static void test_master_when_it_dies_then_its_replica_is_found_and_what_is_lost_
     assert_string_equal(redis_text(cluster, key, "GET", key, NULL), "kept");
     struct hps_redis_node_stats node = node_of(hps_redis_rig_address(shared, 4));
     assert_int_equal(node.role, HPS_REDIS_MASTER);
-    /* It comes back as a replica of the one that took over. */
+    /* The old master returns as a replica of the new one. */
     hps_redis_rig_start(shared, 1);
     hps_redis_rig_await(shared, 1, "master_link_status:up", "INFO replication");
     assert_string_equal(redis_text(cluster, key, "GET", key, NULL), "kept");
@@ -441,7 +442,7 @@ static hps_status call_end(struct call *call)
     return call->status;
 }
 
-/* Until somebody waits for a connection to the node. */
+/* Wait until a call waits for a connection to the node. */
 static void await_waiting(const char *address)
 {
     uint64_t until_us = redis_soon_us();
@@ -457,9 +458,8 @@ static void await_waiting(const char *address)
     }
 }
 
-/* The only connection to node 2 is given back while the call waits for node 1, as long as it may.
- */
-static void test_node_when_another_took_all_the_time_then_its_connection_stays_whole(void **state)
+/* The only connection to node 2 is released while the call waits for node 1 until its deadline. */
+static void test_node_when_another_used_all_the_time_then_its_connection_is_not_broken(void **state)
 {
     static struct call busy;
     static struct call call;
@@ -496,22 +496,22 @@ static void test_node_when_another_took_all_the_time_then_its_connection_stays_w
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CLIENT_TEST(test_server_when_it_is_not_there_then_unavailable_and_found_when_it_comes),
-        CLIENT_TEST(test_server_when_killed_then_it_is_left_alone_until_it_is_back),
-        CLIENT_TEST(test_server_when_paused_then_deadline_then_it_is_left_alone_until_it_goes_on),
-        CLIENT_TEST(test_command_when_its_answer_never_comes_then_it_says_that_it_may_be_done),
-        CLIENT_TEST(test_connections_when_the_server_closes_them_then_nobody_notices),
+        CLIENT_TEST(test_server_when_it_is_down_then_unavailable_until_it_starts),
+        CLIENT_TEST(test_server_when_killed_then_no_commands_until_it_restarts),
+        CLIENT_TEST(test_server_when_paused_then_deadline_then_no_commands_until_it_resumes),
+        CLIENT_TEST(test_command_when_its_reply_is_missing_then_marked_as_maybe_done),
+        CLIENT_TEST(test_connections_when_the_server_closes_them_then_calls_succeed),
         CLIENT_TEST(test_server_when_it_is_loading_then_unavailable_until_it_has_loaded),
         CLIENT_TEST(test_replica_when_it_is_configured_first_then_the_master_is_found),
-        CLIENT_TEST(test_callers_when_there_are_more_than_connections_then_they_take_turns),
+        CLIENT_TEST(test_callers_when_there_are_more_than_connections_then_all_succeed),
     };
     const struct CMUnitTest cluster_tests[] = {
-        CLIENT_TEST(test_slots_when_they_move_under_load_then_nothing_fails_or_is_done_twice),
-        CLIENT_TEST(test_slot_when_nobody_has_it_then_unavailable_until_somebody_does),
-        CLIENT_TEST(test_entry_when_the_first_is_paused_then_the_next_is_asked),
-        CLIENT_TEST(test_master_when_it_is_paused_then_the_others_answer_in_the_same_call),
-        CLIENT_TEST(test_node_when_another_took_all_the_time_then_its_connection_stays_whole),
-        CLIENT_TEST(test_master_when_it_dies_then_its_replica_is_found_and_what_is_lost_is_seen),
+        CLIENT_TEST(test_slots_when_they_move_under_load_then_each_command_is_executed_once),
+        CLIENT_TEST(test_slot_when_no_master_has_it_then_unavailable_until_one_does),
+        CLIENT_TEST(test_entry_when_the_first_is_paused_then_the_next_is_used),
+        CLIENT_TEST(test_master_when_it_is_paused_then_other_masters_reply_in_the_same_call),
+        CLIENT_TEST(test_node_when_another_used_all_the_time_then_its_connection_is_not_broken),
+        CLIENT_TEST(test_master_when_it_dies_then_its_replica_is_found_and_lost_writes_are_missing),
     };
     if (!hps_redis_rig_present()) {
         return HPS_REDIS_RIG_SKIP;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What one node of a Redis cluster does to the others: nothing. Nodes that are slow, silent, or
- * come and go, and the calls, connections and lookups that have no need of them.
+ * A slow, silent or changing node of a Redis cluster must not affect other nodes, or calls,
+ * connections and lookups that do not need it.
  */
 #include <netinet/in.h>
 #include <pthread.h>
@@ -24,7 +24,7 @@
 #include "tests/lib/pause.h"
 #include "tests/lib/redis_client_rig.h"
 
-enum { TRIES = 10 }; /* of a second each, on a machine that may have much else to do */
+enum { TRIES = 10 }; /* of a second each, for a busy machine */
 
 /* ---- slow nodes ------------------------------------------------------------------------------ */
 
@@ -61,7 +61,7 @@ static void call_end(struct call *call, hps_status status)
     hps_free(call);
 }
 
-/* Waits at its node until something is pushed there. */
+/* Waits on its node until a value is pushed. */
 static void add_slow(struct call *call, const char *key)
 {
     redis_calls_add(&call->calls, key, "BLPOP", key, "0", NULL);
@@ -74,7 +74,7 @@ static void connect_with_one_connection_each(void)
     client_connect();
 }
 
-static void test_connection_when_another_node_is_slow_then_it_is_free_for_others(void **state)
+static void test_connection_when_another_node_is_slow_then_it_is_released_early(void **state)
 {
     char slow[64];
     char key[64];
@@ -87,13 +87,13 @@ static void test_connection_when_another_node_is_slow_then_it_is_free_for_others
     call_start(call);
     hps_redis_rig_await(shared, 0, "blocked_clients:1", "INFO clients");
     for (unsigned i = 0; redis_status(cluster, key, "GET", key, NULL) != HPS_OK; i++) {
-        assert_true(i < TRIES); /* over the one connection that there is */
+        assert_true(i < TRIES); /* on the only connection */
     }
     hps_redis_rig_ask(shared, 0, "RPUSH %s 1", slow);
     call_end(call, HPS_OK);
 }
 
-static void test_commands_when_another_node_is_slow_then_they_go_as_soon_as_they_can(void **state)
+static void test_commands_when_another_node_is_slow_then_they_are_sent_at_once(void **state)
 {
     char slow[64];
     char key[64];
@@ -114,7 +114,7 @@ static void test_commands_when_another_node_is_slow_then_they_go_as_soon_as_they
     call_end(busy, HPS_OK);
     char get[80];
     snprintf(get, sizeof(get), "GET %s", key);
-    hps_redis_rig_await(shared, 1, "1", get); /* while the other node is at it */
+    hps_redis_rig_await(shared, 1, "1", get); /* while the other node is busy */
     assert_non_null(strstr(hps_redis_rig_ask(shared, 0, "INFO clients"), "blocked_clients:1"));
     hps_redis_rig_ask(shared, 0, "RPUSH %s 1", slow);
     call_end(call, HPS_OK);
@@ -132,7 +132,7 @@ static void test_slot_when_it_moves_while_another_node_is_slow_then_it_is_follow
     redis_key_at(1, "moves", key);
     uint16_t slot = hps_redis_slot(key, strlen(key));
     hps_redis_rig_migrate_begin(shared, slot, 1, 0);
-    /* Of two keys one is there: to be tried again until both are. */
+    /* One of the two keys exists: the client retries until both exist. */
     snprintf(other, sizeof(other), "{%s}other", key);
     hps_redis_rig_ask(shared, 1, "SET %s 1", key);
     add_slow(call, redis_key_at(2, "slow", slow));
@@ -141,7 +141,7 @@ static void test_slot_when_it_moves_while_another_node_is_slow_then_it_is_follow
     hps_redis_rig_await(shared, 2, "blocked_clients:1", "INFO clients");
     struct hps_redis_stats stats = {0};
     uint64_t until_us = redis_soon_us();
-    while (stats.n_tryagain < 20) { /* again and again, while the other node is at it */
+    while (stats.n_tryagain < 20) { /* retried while the other node is busy */
         hps_redis_cluster_stats(cluster, &stats);
         assert_true(hps_clock_us() < until_us);
     }
@@ -154,9 +154,9 @@ static void test_slot_when_it_moves_while_another_node_is_slow_then_it_is_follow
     call_end(call, HPS_OK);
 }
 
-/* ---- nodes that connections cannot be made to ------------------------------------------------ */
+/* ---- unreachable nodes ----------------------------------------------------------------------- */
 
-/* Node 0 takes connections and says nothing; node 1 hangs up after each answer. */
+/* Node 0 accepts connections but does not reply; node 1 closes its connection after each reply. */
 static enum hps_fake_redis_then silent_and_short(void *ctx, uint32_t node, const char *command,
                                                  char *out_answer)
 {
@@ -172,7 +172,7 @@ static enum hps_fake_redis_then silent_and_short(void *ctx, uint32_t node, const
     return strncmp(command, "GET", 3) == 0 ? HPS_FAKE_REDIS_HANG_UP : HPS_FAKE_REDIS_GO_ON;
 }
 
-static void test_node_when_nobody_can_connect_then_others_get_connections(void **state)
+static void test_node_when_it_is_unreachable_then_other_nodes_get_connections(void **state)
 {
     enum { CALLERS = 80 };
     struct hps_fake_redis *fake = NULL;
@@ -196,7 +196,7 @@ static void test_node_when_nobody_can_connect_then_others_get_connections(void *
         call_start(calls[i]);
     }
     uint32_t n_failed = 0;
-    for (unsigned i = 0; i < 50; i++) { /* each over a connection of its own */
+    for (unsigned i = 0; i < 50; i++) { /* each on a new connection */
         n_failed += redis_status(cluster, key, "GET", key, NULL) != HPS_OK;
         assert_true(n_failed < TRIES);
     }
@@ -208,7 +208,7 @@ static void test_node_when_nobody_can_connect_then_others_get_connections(void *
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* The only node hangs up after each GET, so that each wants a connection of its own. */
+/* The only node closes its connection after each GET, so that each GET needs a new one. */
 static enum hps_fake_redis_then short_lived(void *ctx, uint32_t node, const char *command,
                                             char *out_answer)
 {
@@ -234,8 +234,7 @@ static bool is_reported(const char *address, const char *why)
     return false;
 }
 
-static void test_name_when_its_lookup_hangs_then_others_go_on_and_the_end_does_not_wait(
-    void **state)
+static void test_name_when_its_lookup_hangs_then_other_calls_and_close_do_not_wait(void **state)
 {
     struct hps_fake_redis *fake = NULL;
     char addresses[128];
@@ -260,7 +259,7 @@ static void test_name_when_its_lookup_hangs_then_others_go_on_and_the_end_does_n
         assert_true(n_failed < TRIES);
     }
     client_close();
-    assert_int_equal(atomic_load(&names_waiting), 1); /* however often it was tried */
+    assert_int_equal(atomic_load(&names_waiting), 1); /* for all tries together */
     sem_post(&names_go);
     while (atomic_load(&names_waiting) > 0) {
         brief_pause();
@@ -268,7 +267,7 @@ static void test_name_when_its_lookup_hangs_then_others_go_on_and_the_end_does_n
     hps_fake_redis_free(fake);
 }
 
-/* A server on its own, that is known by a name. */
+/* A standalone server that has a host name. */
 struct named {
     struct hps_fake_redis *fake;
     pthread_t callers[12];
@@ -311,7 +310,7 @@ static void named_open(struct named *named, uint64_t connect_timeout_us)
     named_connect(named, connect_timeout_us);
 }
 
-/* More callers than connections, so that more of those are always wanted. */
+/* More callers than connections, so that more connections are always needed. */
 static void named_begin(struct named *named)
 {
     for (unsigned i = 0; i < 12; i++) {
@@ -348,7 +347,7 @@ static void named_end(struct named *named)
     hps_fake_redis_free(named->fake);
 }
 
-static void test_name_when_its_lookup_hangs_then_the_connections_that_are_there_stay(void **state)
+static void test_name_when_its_lookup_hangs_then_existing_connections_stay(void **state)
 {
     struct named named;
     (void)state;
@@ -368,11 +367,11 @@ static void test_name_when_its_lookup_hangs_then_the_connections_that_are_there_
     assert_string_equal(named_node(&named).error, "name lookup timed out");
     atomic_store(&names_hang, false);
     sem_post(&names_go);
-    named_await_connections(&named, n + 1); /* by what that lookup, or the next, comes to */
+    named_await_connections(&named, n + 1); /* by the result of this lookup or the next one */
     named_end(&named);
 }
 
-static void test_name_when_its_first_place_refuses_then_no_connection_fails(void **state)
+static void test_name_when_its_first_address_refuses_then_no_connection_fails(void **state)
 {
     struct named named;
     (void)state;
@@ -386,8 +385,8 @@ static void test_name_when_its_first_place_refuses_then_no_connection_fails(void
     atomic_store(&names_two, false);
 }
 
-/* Somebody listens at the first place, and says nothing. */
-static void test_name_when_its_first_place_is_silent_then_the_next_one_is_found(void **state)
+/* The first address accepts connections but does not reply. */
+static void test_name_when_its_first_address_is_silent_then_the_next_one_is_used(void **state)
 {
     struct named named;
     struct sockaddr_in silent = {.sin_family = AF_INET};
@@ -409,11 +408,11 @@ static void test_name_when_its_first_place_is_silent_then_the_next_one_is_found(
     atomic_store(&names_two, false);
 }
 
-/* ---- answers that are none ------------------------------------------------------------------- */
+/* ---- malformed replies ----------------------------------------------------------------------- */
 
 struct odd {
     struct hps_fake_redis *fake;
-    _Atomic(const char *) answer; /* to GET; NULL: the usual one */
+    _Atomic(const char *) answer; /* to GET; NULL: the usual reply */
     enum hps_fake_redis_then then;
 };
 
@@ -434,7 +433,7 @@ static enum hps_fake_redis_then odd_answer(void *ctx, uint32_t node, const char 
     return HPS_FAKE_REDIS_GO_ON;
 }
 
-static void test_answer_when_it_is_none_then_an_error_and_the_next_one_is_whole(void **state)
+static void test_reply_when_it_is_malformed_then_an_error_and_the_next_one_is_right(void **state)
 {
     static const struct {
         const char *answer;
@@ -447,7 +446,7 @@ static void test_answer_when_it_is_none_then_an_error_and_the_next_one_is_whole(
         {"HTTP/1.1 400 Bad Request\r\n", HPS_FAKE_REDIS_GO_ON, HPS_IO},
         {"$99999999999999999999\r\n", HPS_FAKE_REDIS_GO_ON, HPS_IO},
         {"*-5\r\n", HPS_FAKE_REDIS_GO_ON, HPS_IO},
-        {"+1\r\n+2\r\n", HPS_FAKE_REDIS_GO_ON, HPS_OK}, /* one that nobody has asked for */
+        {"+1\r\n+2\r\n", HPS_FAKE_REDIS_GO_ON, HPS_OK}, /* a reply without a request */
         {"-MOVED 1\r\n", HPS_FAKE_REDIS_GO_ON, HPS_UNAVAILABLE},
         {"-ASK 1 nobody:99999\r\n", HPS_FAKE_REDIS_GO_ON, HPS_UNAVAILABLE},
     };
@@ -470,11 +469,11 @@ static void test_answer_when_it_is_none_then_an_error_and_the_next_one_is_whole(
     hps_fake_redis_free(odd.fake);
 }
 
-/* ---- nodes that come and go ------------------------------------------------------------------ */
+/* ---- nodes that are added and removed -------------------------------------------------------- */
 
 enum { COMING = 300 };
 
-/* A map of one master, and replicas of which none has been there before. */
+/* Take a map of one master and new replicas. */
 static void take_map(const char *master, uint32_t number)
 {
     static struct hps_redis_map map;
@@ -495,7 +494,7 @@ static void take_map(const char *master, uint32_t number)
     hps_lock_release(&cluster->lock);
 }
 
-static void test_nodes_when_they_come_and_go_then_those_that_left_are_forgotten(void **state)
+static void test_nodes_when_they_are_replaced_then_removed_ones_are_forgotten(void **state)
 {
     static struct hps_redis_node_stats nodes[HPS_REDIS_NODES_MAX];
     struct hps_redis_stats stats;
@@ -536,8 +535,9 @@ static void *call_on(void *ctx)
     return NULL;
 }
 
-/* The master has another name each time, so that one that calls are under way to is soon gone. */
-static void test_master_when_it_goes_while_calls_are_under_way_then_they_are_answered(void **state)
+/* The master has a new name each time, so that calls are in flight to a removed node. */
+static void test_master_when_it_is_removed_while_calls_are_in_flight_then_calls_complete(
+    void **state)
 {
     enum { CALLERS = 4, ROUNDS = 150 };
     struct caller callers[CALLERS];
@@ -572,19 +572,19 @@ static void test_master_when_it_goes_while_calls_are_under_way_then_they_are_ans
 int main(void)
 {
     const struct CMUnitTest fake_tests[] = {
-        CLIENT_TEST(test_node_when_nobody_can_connect_then_others_get_connections),
-        CLIENT_TEST(test_name_when_its_lookup_hangs_then_others_go_on_and_the_end_does_not_wait),
-        CLIENT_TEST(test_name_when_its_lookup_hangs_then_the_connections_that_are_there_stay),
-        CLIENT_TEST(test_name_when_its_first_place_refuses_then_no_connection_fails),
-        CLIENT_TEST(test_name_when_its_first_place_is_silent_then_the_next_one_is_found),
-        CLIENT_TEST(test_answer_when_it_is_none_then_an_error_and_the_next_one_is_whole),
+        CLIENT_TEST(test_node_when_it_is_unreachable_then_other_nodes_get_connections),
+        CLIENT_TEST(test_name_when_its_lookup_hangs_then_other_calls_and_close_do_not_wait),
+        CLIENT_TEST(test_name_when_its_lookup_hangs_then_existing_connections_stay),
+        CLIENT_TEST(test_name_when_its_first_address_refuses_then_no_connection_fails),
+        CLIENT_TEST(test_name_when_its_first_address_is_silent_then_the_next_one_is_used),
+        CLIENT_TEST(test_reply_when_it_is_malformed_then_an_error_and_the_next_one_is_right),
     };
     const struct CMUnitTest tests[] = {
-        CLIENT_TEST(test_connection_when_another_node_is_slow_then_it_is_free_for_others),
-        CLIENT_TEST(test_commands_when_another_node_is_slow_then_they_go_as_soon_as_they_can),
+        CLIENT_TEST(test_connection_when_another_node_is_slow_then_it_is_released_early),
+        CLIENT_TEST(test_commands_when_another_node_is_slow_then_they_are_sent_at_once),
         CLIENT_TEST(test_slot_when_it_moves_while_another_node_is_slow_then_it_is_followed),
-        CLIENT_TEST(test_nodes_when_they_come_and_go_then_those_that_left_are_forgotten),
-        CLIENT_TEST(test_master_when_it_goes_while_calls_are_under_way_then_they_are_answered),
+        CLIENT_TEST(test_nodes_when_they_are_replaced_then_removed_ones_are_forgotten),
+        CLIENT_TEST(test_master_when_it_is_removed_while_calls_are_in_flight_then_calls_complete),
     };
     sem_init(&names_go, 0, 0);
     int failed = cmocka_run_group_tests(fake_tests, NULL, NULL);

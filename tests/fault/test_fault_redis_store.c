@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Daemons share a Redis that loses shards, forgets what it has acknowledged and stands still, while
- * all of them follow one log, each at its own pace, and start anew: whatever is read is as new as
- * what the reader's own daemon has published, and nothing that no log ever said.
+ * Daemons share a Redis that loses shards, forgets acknowledged writes and stalls. All of them
+ * follow one log at their own pace, and restart. Each row that is read is at least as new as the
+ * state that the reader's own daemon has published, and is in the log.
  *
- * The log is a function: whether record o writes key k, and which row. So anyone can tell what is
- * right at any offset.
+ * The log is a function: it defines whether record o writes key k, and the row. So every thread
+ * can compute the right rows of any offset.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -44,7 +44,7 @@ static int64_t last_write(hps_key key, int64_t end)
     return offset >= 0 ? offset : NEVER;
 }
 
-/* Which record a row is of; fails unless it is a whole row of one that writes the key. */
+/* The record of a row. Fails unless the row is complete and the record writes the key. */
 static int64_t record_of(const uint8_t *row, hps_key key, int64_t from, int64_t end)
 {
     uint8_t wanted[FX_ROW];
@@ -68,9 +68,9 @@ struct daemon {
     pthread_t updater;
     pthread_t reader;
     struct hps_space *space;
-    pthread_rwlock_t restarts; /* held by whoever uses the space */
-    _Atomic int64_t begun;     /* its own store has all before */
-    _Atomic int64_t published; /* and so has Redis, as far as it could be reached */
+    pthread_rwlock_t restarts; /* held while the space is in use */
+    _Atomic int64_t begun;     /* its own store has all records before */
+    _Atomic int64_t published; /* Redis has all records before, as far as it was reachable */
     uint64_t random;
     _Atomic uint64_t n_found;
     _Atomic uint64_t n_inserted;
@@ -79,7 +79,7 @@ struct daemon {
 
 static struct daemon daemons[N_DAEMONS];
 static _Atomic int64_t n_records = N_RECORDS;
-static _Atomic int64_t furthest; /* of any daemon */
+static _Atomic int64_t furthest; /* of all daemons */
 static atomic_bool stops;
 static _Atomic uint64_t n_wrong;
 
@@ -102,7 +102,7 @@ static void space_start(struct daemon *daemon)
     fx_at(daemon->space, atomic_load(&daemon->published));
 }
 
-/* What [first, next) says, of each key the last write. */
+/* Apply [first, next), with the last write of each key. */
 static struct hps_log_report apply(struct daemon *daemon, int64_t first, int64_t next)
 {
     hps_key keys[N_KEYS];
@@ -124,7 +124,7 @@ static struct hps_log_report apply(struct daemon *daemon, int64_t first, int64_t
     return report;
 }
 
-/* Bring shards on that are behind: from the log, or from nothing. */
+/* Bring shards that are behind up to date: from the log, or by a reset. */
 static void recover(struct daemon *daemon)
 {
     const struct hps_store_ops *ops = daemon->space->store->ops;
@@ -140,7 +140,8 @@ static void recover(struct daemon *daemon)
         }
         return;
     }
-    hps_ignore(ops->log->reset(daemon->space, &fx_call, &report)); /* else the next time */
+    hps_ignore(
+        ops->log->reset(daemon->space, &fx_call, &report)); /* if it fails, the next call retries */
 }
 
 static void *updater_run(void *ctx)
@@ -156,7 +157,7 @@ static void *updater_run(void *ctx)
         int64_t next = first + 1 + (int64_t)(next_random(&daemon->random) % BATCH_MAX);
         next = next < end ? next : end;
         raise_furthest(next);
-        if (next_random(&daemon->random) % 50 == 0) { /* it is killed, and starts anew */
+        if (next_random(&daemon->random) % 50 == 0) { /* it is killed and restarts */
             pthread_rwlock_wrlock(&daemon->restarts);
             fx_close(daemon->space);
             space_start(daemon);
@@ -171,7 +172,7 @@ static void *updater_run(void *ctx)
         pthread_rwlock_unlock(&daemon->restarts);
         atomic_store(&daemon->published, next);
         for (uint64_t i = next_random(&daemon->random) % 64; i > 0; i--) {
-            brief_pause(); /* so that none is always the first */
+            brief_pause(); /* so that no daemon is always first */
         }
     }
     return NULL;
@@ -185,7 +186,7 @@ struct fill {
     int64_t at;
 };
 
-/* As the stamps of a version have it: no batch has come to the key since its row was read. */
+/* Like the stamps of a version: no batch has changed the key since its row was read. */
 static bool is_fresh(const void *ctx, uint32_t i)
 {
     const struct fill *fill = ctx;
@@ -193,7 +194,7 @@ static bool is_fresh(const void *ctx, uint32_t i)
     return last_write(fill->keys[i], begun) == last_write(fill->keys[i], fill->at);
 }
 
-/* What is missing comes from the daemon's own store. */
+/* Insert missing rows from the daemon's own store. */
 static void insert(struct daemon *daemon, const hps_key *keys, uint32_t n, int64_t at)
 {
     static _Thread_local uint8_t rows[N_KEYS * FX_ROW];
@@ -226,7 +227,7 @@ static void do_lookup(struct daemon *daemon, uint64_t *random)
     struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows, .n = n};
     hps_status status = daemon->space->store->ops->get(daemon->space, &call, &fx_tables[0], &batch);
     assert_true(status == HPS_OK || status == HPS_UNAVAILABLE);
-    bool still = atomic_load(&daemon->begun) == at; /* else the rows may be of the next batch */
+    bool still = atomic_load(&daemon->begun) == at; /* otherwise rows may be of the next batch */
     for (uint32_t i = batch.n; i < n; i++) {
         int64_t from = last_write(keys[i], at);
         int64_t record =
@@ -257,9 +258,9 @@ static void *reader_run(void *ctx)
     return NULL;
 }
 
-/* ---- what goes wrong ------------------------------------------------------------------------- */
+/* ---- failures -------------------------------------------------------------------------------- */
 
-/* Shards by their number in the list of keys; copies of them, taken at any earlier time. */
+/* Shards are numbered by the list of keys. Copies of shards may be from any earlier time. */
 static void disturb(uint64_t *random)
 {
     unsigned shard = 1 + (unsigned)(next_random(random) % FX_SHARDS);
@@ -306,7 +307,7 @@ static bool all_done(void)
     return true;
 }
 
-/* Of all of them. */
+/* Sums over all daemons. */
 struct totals {
     uint64_t n_found;
     uint64_t n_inserted;
@@ -324,8 +325,8 @@ static struct totals totals_now(void)
     return totals;
 }
 
-/* Until the log is through and all has happened that the test is about: else there is more of it.
- */
+/* Continue until all records are applied and all tested events have happened. Until then, extend
+ * the log. */
 static bool go_on(void)
 {
     struct totals totals = totals_now();
@@ -374,7 +375,7 @@ static void test_daemons_when_redis_loses_and_restores_then_no_row_is_older(void
                   (unsigned long long)totals.n_found, (unsigned long long)totals.n_inserted,
                   (unsigned long long)totals.n_gaps);
     assert_int_equal(atomic_load(&n_wrong), 0);
-    /* all is quiet: everything comes back, once the server is not left alone any more */
+    /* No more failures: all shards recover when the client uses the server again. */
     struct hps_log_report report = {.n_failed = 1};
     uint64_t end_us = hps_clock_us() + FX_WAIT_US;
     while (report.n_failed > 0 && hps_clock_us() < end_us) {
@@ -399,7 +400,7 @@ static void test_daemons_when_redis_loses_and_restores_then_no_row_is_older(void
     }
 }
 
-/* ---- nothing goes wrong ---------------------------------------------------------------------- */
+/* ---- no failures ----------------------------------------------------------------------------- */
 
 enum { N_BATCHES = HPS_TEST_WORK(400), N_READERS = 3, N_SOUND = 8 };
 
@@ -407,7 +408,7 @@ static struct hps_space *sound; /* the only copy */
 static _Atomic int64_t sound_begun, sound_published;
 static _Atomic uint64_t n_sound_reads;
 
-/* How many of the rows are those of a record from `from` on, and before `end`. */
+/* The number of rows that belong to a record in [from, end). */
 static uint32_t n_right(const hps_key *keys, const uint8_t *rows, int64_t from, int64_t end)
 {
     uint8_t wanted[FX_ROW];
@@ -449,7 +450,8 @@ static void *sound_reader(void *ctx)
     return NULL;
 }
 
-/* Another daemon, now ahead, now behind, whose batches the first one has not heard of. */
+/* Another daemon, sometimes ahead and sometimes behind. The first daemon does not know its
+ * batches. */
 static void *sound_other(void *ctx)
 {
     struct hps_space *space = ctx;
@@ -463,7 +465,7 @@ static void *sound_other(void *ctx)
         const uint32_t from = 0;
         struct hps_write write;
         struct hps_log_report report;
-        if (first > atomic_load(&sound_begun) + 1) { /* not too far */
+        if (first > atomic_load(&sound_begun) + 1) { /* not too far ahead */
             brief_pause();
             continue;
         }
@@ -478,7 +480,7 @@ static void *sound_other(void *ctx)
     return NULL;
 }
 
-/* However fast updates come, of a healthy server every lookup has its answer. */
+/* With a healthy server every lookup succeeds, however fast updates come. */
 static void test_get_when_batches_come_fast_to_the_only_copy_then_it_never_fails(void **state)
 {
     (void)state;
@@ -518,10 +520,10 @@ static void test_get_when_batches_come_fast_to_the_only_copy_then_it_never_fails
 
 static struct hps_space *poor;
 static uint64_t n_poor_found;
-static int64_t poor_at = 10; /* the version's offset, also in the next life */
+static int64_t poor_at = 10; /* the version's offset, kept for the next round */
 
-/* One batch, one lookup, one insertion, of which each allocation fails once. The batch either
- * moved the version on or did not; what is read is right in both cases. */
+/* One batch, one lookup and one insertion, with each allocation failing once. The batch either
+ * moved the version or did not; rows must be right in both cases. */
 static void live_poorly(void *ctx)
 {
     enum { N = 100 };
@@ -579,11 +581,12 @@ static void open_poorly(void *ctx)
     store->ops->close(store);
 }
 
-/* Other threads allocate too, so that which call fails differs from run to run: all do in time. */
-static void test_calls_when_memory_runs_out_then_nothing_old_is_read_and_nothing_leaks(void **state)
+/* Other threads allocate, too, so the failing call differs between runs. In time, all calls
+ * fail. */
+static void test_calls_when_memory_runs_out_then_no_old_row_is_read_and_no_leak(void **state)
 {
     (void)state;
-    (void)fx_options("one"); /* skipped without a server */
+    (void)fx_options("one"); /* skips the test without a server */
     for (size_t fail_at = 1; fail_at < HPS_TEST_WORK(300); fail_at += 1) {
         hps_fault_heap_install(fail_at);
         open_poorly(NULL);
@@ -604,7 +607,7 @@ static int start_cluster(void **state)
     return 0;
 }
 
-/* Reads that replicas may answer, while they are told of updates a moment later. */
+/* Replicas may serve reads, and receive updates a moment later. */
 static void test_get_when_replicas_lag_then_no_row_is_older(void **state)
 {
     (void)state;
@@ -616,7 +619,7 @@ static void test_get_when_replicas_lag_then_no_row_is_older(void **state)
     assert_int_equal(fx_insert(space, N, 9).n_inserted, N);
     for (int64_t offset = 10; offset < 60; offset++) {
         assert_int_equal(fx_apply(space, offset, offset + 1, N).n_applied, FX_SHARDS);
-        (void)fx_found(space, N, offset); /* each that is found is of that record */
+        (void)fx_found(space, N, offset); /* each found row is of that record */
         assert_int_equal(fx_insert(space, N, offset).n_stale, 0);
     }
     uint64_t end_us = hps_clock_us() + FX_WAIT_US;
@@ -626,8 +629,8 @@ static void test_get_when_replicas_lag_then_no_row_is_older(void **state)
     }
 }
 
-/* Nothing could make up for what a replica that lags has not got yet. */
-static void test_get_when_it_is_the_only_copy_then_no_replica_is_asked(void **state)
+/* No tier has the rows that a lagging replica lacks. */
+static void test_get_when_redis_is_the_only_copy_then_no_replica_is_read(void **state)
 {
     (void)state;
     enum { N = 300 };
@@ -657,9 +660,9 @@ static void test_get_when_it_is_the_only_copy_then_no_replica_is_asked(void **st
     }
 }
 
-/* One of the masters says nothing for a while: no call takes longer than it may, what others have
- * is found, and what was written meanwhile is brought on when it is back. */
-static void test_calls_when_one_master_is_paused_then_the_others_go_on(void **state)
+/* One master is paused for a while. Calls end at their deadline, rows of other masters are
+ * found, and missed writes are applied after the pause. */
+static void test_calls_when_one_master_is_paused_then_other_masters_are_used(void **state)
 {
     (void)state;
     enum { N = 300, SOON_US = 200 * 1000 };
@@ -689,7 +692,7 @@ static void test_calls_when_one_master_is_paused_then_the_others_go_on(void **st
     assert_in_range(report.n_failed, 1, FX_SHARDS);
     soon.deadline_us = hps_clock_us() + SOON_US;
     struct hps_batch batch = {.keys = keys, .slots = slots, .rows = rows[1], .n = N};
-    hps_ignore(space->store->ops->get(space, &soon, &fx_tables[0], &batch)); /* in time, or not */
+    hps_ignore(space->store->ops->get(space, &soon, &fx_tables[0], &batch)); /* in time or late */
     assert_in_range(batch.n, 1, N);
     for (uint32_t i = batch.n; i < N; i++) {
         assert_memory_equal(rows[1] + (size_t)slots[i] * FX_ROW, rows[0] + keys[i] * FX_ROW,
@@ -703,7 +706,7 @@ static void test_calls_when_one_master_is_paused_then_the_others_go_on(void **st
     soon.deadline_us = hps_clock_us() + SOON_US;
     hps_status status =
         space->store->ops->insert(space, &soon, &fx_tables[0], keys, slots, rows[0], N, NULL, &in);
-    if (status == HPS_OK) { /* of each row it is known what became of it */
+    if (status == HPS_OK) { /* the result of each row is known */
         assert_int_equal(in.n_inserted + in.n_stale + in.n_failed, N);
     }
     hps_redis_rig_resume(fx_rig, 1);
@@ -712,7 +715,7 @@ static void test_calls_when_one_master_is_paused_then_the_others_go_on(void **st
         assert_true(hps_clock_us() < end_us);
         brief_pause();
     }
-    if (n_behind > 0) { /* else what was on its way has been carried out after all */
+    if (n_behind > 0) { /* otherwise the delayed writes were executed after all */
         assert_int_equal(behind[0].offset, 10);
         report = fx_apply(space, 10, 11, N);
         assert_int_equal(report.n_applied + report.n_had, FX_SHARDS);
@@ -720,7 +723,7 @@ static void test_calls_when_one_master_is_paused_then_the_others_go_on(void **st
     assert_int_equal(fx_found(space, N, 10), N);
 }
 
-/* The slot of each shard goes to the next master, first in name, then with what is in it. */
+/* The slot of each shard moves to the next master: first its assignment, then its contents. */
 static void test_shards_when_slots_move_then_rows_and_positions_stay_together(void **state)
 {
     (void)state;
@@ -755,8 +758,8 @@ static void test_shards_when_slots_move_then_rows_and_positions_stay_together(vo
     }
 }
 
-/* The replica of master 0 has not heard of the last updates when it takes its place. */
-static void test_shards_when_a_fail_over_loses_writes_then_behind_and_brought_on(void **state)
+/* The replica of master 0 takes over without the last updates. */
+static void test_shards_when_a_fail_over_loses_writes_then_behind_until_applied_again(void **state)
 {
     (void)state;
     enum { N = 300 };
@@ -766,7 +769,7 @@ static void test_shards_when_a_fail_over_loses_writes_then_behind_and_brought_on
     struct hps_space *space = fx_daemon_with(&options);
     fx_at(space, 10);
     assert_int_equal(fx_insert(space, N, 9).n_inserted, N);
-    /* WAIT is for what its own connection has written. */
+    /* WAIT covers only the writes of its own connection. */
     char key[64];
     assert_string_equal(hps_redis_rig_ask(fx_rig, 0, "SET %s 1", redis_key_at(0, "waited", key)),
                         "OK");
@@ -781,7 +784,7 @@ static void test_shards_when_a_fail_over_loses_writes_then_behind_and_brought_on
     uint64_t end_us = hps_clock_us() + FX_WAIT_US;
     while (space->store->ops->log->behind(space, &fx_call, behind, 4, &n_behind) != HPS_OK) {
         assert_true(hps_clock_us() < end_us);
-        (void)fx_found(space, N, 14); /* those of the other masters, and nothing older */
+        (void)fx_found(space, N, 14); /* rows of other masters, no older ones */
         brief_pause();
     }
     assert_int_equal(n_behind, 1);
@@ -800,14 +803,14 @@ int main(void)
     const struct CMUnitTest shared[] = {
         FX_TEST(test_daemons_when_redis_loses_and_restores_then_no_row_is_older),
         FX_TEST(test_get_when_batches_come_fast_to_the_only_copy_then_it_never_fails),
-        FX_TEST(test_calls_when_memory_runs_out_then_nothing_old_is_read_and_nothing_leaks),
+        FX_TEST(test_calls_when_memory_runs_out_then_no_old_row_is_read_and_no_leak),
     };
     const struct CMUnitTest cluster[] = {
-        FX_TEST(test_calls_when_one_master_is_paused_then_the_others_go_on),
+        FX_TEST(test_calls_when_one_master_is_paused_then_other_masters_are_used),
         FX_TEST(test_shards_when_slots_move_then_rows_and_positions_stay_together),
         FX_TEST(test_get_when_replicas_lag_then_no_row_is_older),
-        FX_TEST(test_get_when_it_is_the_only_copy_then_no_replica_is_asked),
-        FX_TEST(test_shards_when_a_fail_over_loses_writes_then_behind_and_brought_on),
+        FX_TEST(test_get_when_redis_is_the_only_copy_then_no_replica_is_read),
+        FX_TEST(test_shards_when_a_fail_over_loses_writes_then_behind_until_applied_again),
     };
     int failed = cmocka_run_group_tests_name("one server", shared, fx_start, fx_stop);
     return failed + cmocka_run_group_tests_name("cluster", cluster, start_cluster, fx_stop);

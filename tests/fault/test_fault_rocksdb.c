@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The persistent store on a disk that fails: calls that RocksDB makes end with an error, as the
- * kernel reports one. Reads go on, what was acknowledged is there after a restart, and the store
- * says that it takes no writes.
+ * The persistent store on a failing disk: calls of RocksDB fail with errors of the kernel. Reads
+ * continue, acknowledged writes exist after a restart, and the store reports that it refuses
+ * writes.
  */
 // clang-format off
 #include <stdarg.h>
@@ -75,7 +75,7 @@ static struct hps_space *open_space(struct hps_store *store)
     return space;
 }
 
-/* Rows of the keys from `first` on, and how far that is. */
+/* Apply a batch of rows from key `first` on, with its end as the position. */
 static hps_status apply(struct hps_space *space, hps_key first)
 {
     static uint8_t rows[BATCH * ROW_BYTES];
@@ -90,7 +90,7 @@ static hps_status apply(struct hps_space *space, hps_key first)
     return space->store->ops->durable->apply(space, &no_limit, &write, 1, &record, 1, &error);
 }
 
-/* Apply until that fails, and return the first key that was not taken. */
+/* Apply batches until one fails. Returns its first key. */
 static hps_key apply_until_refused(struct hps_space *space)
 {
     for (hps_key key = 0; key < 1000000; key += BATCH) {
@@ -111,7 +111,7 @@ static hps_status position_read(void *ctx, const void *key, size_t key_size, con
     return HPS_OK;
 }
 
-/* All keys below `end` are there. */
+/* All keys below `end` exist. */
 static void check_keys(struct hps_space *space, hps_key end)
 {
     static uint8_t rows[BATCH * ROW_BYTES];
@@ -131,14 +131,14 @@ static void check_keys(struct hps_space *space, hps_key end)
     }
 }
 
-/* The same, and the position says so. */
+/* The same, and the position is at least `end`. */
 static void check_rows(struct hps_space *space, hps_key end)
 {
     hps_key position = 0;
     assert_int_equal(
         space->store->ops->durable->space_record_scan(space, position_read, &position, &error),
         HPS_OK);
-    assert_true(position >= end); /* one that was refused may be there all the same, whole */
+    assert_true(position >= end); /* a refused batch may be stored completely nevertheless */
     check_keys(space, position);
 }
 
@@ -160,8 +160,8 @@ static bool restart_asked(struct hps_store *store)
     return why != NULL && strstr(why, "only after a restart") != NULL;
 }
 
-/* Wait until the store that met a full disk takes writes: by itself, or opened again if it asks for
- * that, which it did before `*out_asked`. */
+/* Wait until a store that had a full disk takes writes again: by itself, or after a restart if
+ * it requests one. *out_asked: whether it did. */
 static struct hps_space *wait_for_writes(struct hps_space *space, bool *out_asked)
 {
     struct hps_store *store = space->store;
@@ -182,7 +182,7 @@ static struct hps_space *wait_for_writes(struct hps_space *space, bool *out_aske
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-/* Whoever syncs the WAL first: the store's thread, or RocksDB before it writes out its memory. */
+/* The first sync of the WAL fails: in the store's thread, or in RocksDB before a flush. */
 static void sync_fails(uint32_t wal_sync_ms)
 {
     struct hps_store *store = open_store(wal_sync_ms);
@@ -196,7 +196,7 @@ static void sync_fails(uint32_t wal_sync_ms)
     unsigned n_syncs = atomic_load(&failing_disk.n_wal_syncs);
     atomic_store(&failing_disk.wal_sync_errno, 0);
     check_rows(space, end);
-    for (unsigned i = 0; i < 20; i++) { /* nor is the WAL synced behind its back */
+    for (unsigned i = 0; i < 20; i++) { /* and the WAL is not synced in the background */
         assert_int_equal(apply(space, end), HPS_IO);
     }
     close_all(space);
@@ -209,25 +209,25 @@ static void sync_fails(uint32_t wal_sync_ms)
     close_all(space);
 }
 
-static void test_sync_when_the_wal_fails_then_writes_end_and_nothing_is_lost(void **state)
+static void test_sync_when_the_wal_fails_then_writes_are_refused_and_no_row_is_lost(void **state)
 {
     (void)state;
     sync_fails(1);
 }
 
-static void test_flush_when_the_wal_fails_then_writes_end_and_nothing_is_lost(void **state)
+static void test_flush_when_the_wal_fails_then_writes_are_refused_and_no_row_is_lost(void **state)
 {
     (void)state;
-    sync_fails(200); /* RocksDB comes first, then the thread has its turn */
+    sync_fails(200); /* RocksDB syncs first, then the thread */
 }
 
-static void test_write_when_synced_and_the_wal_fails_then_refused_and_nothing_is_lost(void **state)
+static void test_write_when_synced_and_the_wal_fails_then_refused_and_no_row_is_lost(void **state)
 {
     (void)state;
     sync_fails(0);
 }
 
-/* A disk that fails is not one that is full: nobody is told to make room. */
+/* A failing disk is not full: the error must not ask the operator to free space. */
 static void test_write_when_the_wal_cannot_be_written_then_io_until_a_restart(void **state)
 {
     (void)state;
@@ -252,7 +252,7 @@ static void test_write_when_the_wal_cannot_be_written_then_io_until_a_restart(vo
     close_all(space);
 }
 
-/* ---- a disk that others fill at once --------------------------------------------------------- */
+/* ---- a disk that other files fill ------------------------------------------------------------ */
 
 enum { DISK_KEYS = 100 * BATCH };
 
@@ -272,7 +272,7 @@ static void *fill_run(void *arg)
     while (!atomic_load(&fill_now)) {
         brief_pause();
     }
-    for (unsigned i = 0; i < 1000; i++) { /* what is given back meanwhile, too */
+    for (unsigned i = 0; i < 1000; i++) { /* also space that is released now */
         off_t bytes = (off_t)disk_free();
         at += bytes > 0 && fallocate(fd, 0, at, bytes) == 0 ? bytes : 0;
         brief_pause();
@@ -280,8 +280,8 @@ static void *fill_run(void *arg)
     return NULL;
 }
 
-/* Compactions, flushes and the WAL run out of room together, while all of them write. */
-static void test_compaction_when_others_fill_the_disk_then_writes_wait_for_room(void **state)
+/* Compactions, flushes and the WAL run out of space together, while all of them write. */
+static void test_compaction_when_other_files_fill_the_disk_then_writes_wait_for_space(void **state)
 {
     (void)state;
     pthread_t filler;
@@ -313,7 +313,7 @@ static void test_compaction_when_others_fill_the_disk_then_writes_wait_for_room(
     assert_int_equal(ftruncate(fd, 0), 0);
     close(fd);
     bool asked = false;
-    do { /* the store finds out by itself */
+    do { /* the store detects it by itself */
         space = wait_for_writes(space, &asked);
         status = apply(space, 0);
     } while (status == HPS_EXHAUSTED);
@@ -328,8 +328,8 @@ static void test_compaction_when_others_fill_the_disk_then_writes_wait_for_room(
     close_all(space);
 }
 
-/* The disk is full under the WAL. Whether the WAL is the first thing that is written or not, the
- * process goes on, and so do writes once there is room. */
+/* The disk is full when the WAL is written, as the first file or later. The process continues,
+ * and so do writes once there is space. */
 static void wal_meets_full_disk(struct hps_store *store, hps_key end)
 {
     struct hps_space *space = open_space(store);
@@ -358,20 +358,20 @@ static void wal_meets_full_disk(struct hps_store *store, hps_key end)
     close_all(space);
 }
 
-static void test_write_when_the_wal_meets_a_full_disk_then_refused_until_there_is_room(void **state)
+static void test_write_when_the_wal_meets_a_full_disk_then_refused_until_space_is_free(void **state)
 {
     (void)state;
-    /* Fewer than the budget of the WAL: where the failed write is the one that empties the memory,
-     * writes go on only after a restart. */
+    /* Fewer batches than the budget of the WAL. If the failed write flushes the memory, writes
+     * continue only after a restart. */
     wal_meets_full_disk(open_store(1), 2 * BATCH);
 }
 
-static void test_write_when_nothing_is_in_memory_and_the_wal_meets_a_full_disk_then_the_same(
+static void test_write_when_memory_is_empty_and_the_wal_meets_a_full_disk_then_the_same(
     void **state)
 {
     (void)state;
     struct hps_store *store = open_store(1);
-    for (unsigned i = 0; i < 17; i++) { /* all memory has been written out, see wals_limit */
+    for (unsigned i = 0; i < 17; i++) { /* all memory has been flushed, see wals_limit */
         store->ops->close(store);
         store = open_store(1);
     }
@@ -380,10 +380,9 @@ static void test_write_when_nothing_is_in_memory_and_the_wal_meets_a_full_disk_t
 
 enum { NEW_WALS = 40, RESTARTS = 3 };
 
-/* The first write of a new WAL meets a full disk. If that write has sent all of memory to be
- * written out, RocksDB does not get out of that by itself; which one does depends on its
- * threads. */
-static void test_write_when_a_new_wal_meets_a_full_disk_then_writes_go_on_or_a_restart_is_asked_for(
+/* The first write of a new WAL meets a full disk. If this write has started a flush of all
+ * memory, RocksDB does not recover by itself. Which write does so depends on RocksDB's threads. */
+static void test_write_when_a_new_wal_meets_a_full_disk_then_it_recovers_or_requests_a_restart(
     void **state)
 {
     (void)state;
@@ -410,7 +409,7 @@ static void test_write_when_a_new_wal_meets_a_full_disk_then_writes_go_on_or_a_r
     print_message("restarts asked for: %u\n", n_asked);
 }
 
-static void test_close_when_the_wal_was_not_synced_since_a_write_then_it_is(void **state)
+static void test_close_when_the_wal_was_not_synced_since_a_write_then_it_is_synced(void **state)
 {
     (void)state;
     struct hps_store *store = open_store(1 << 30); /* not while the test runs */
@@ -425,15 +424,15 @@ int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_sync_when_the_wal_fails_then_writes_end_and_nothing_is_lost),
-        T(test_flush_when_the_wal_fails_then_writes_end_and_nothing_is_lost),
-        T(test_write_when_synced_and_the_wal_fails_then_refused_and_nothing_is_lost),
+        T(test_sync_when_the_wal_fails_then_writes_are_refused_and_no_row_is_lost),
+        T(test_flush_when_the_wal_fails_then_writes_are_refused_and_no_row_is_lost),
+        T(test_write_when_synced_and_the_wal_fails_then_refused_and_no_row_is_lost),
         T(test_write_when_the_wal_cannot_be_written_then_io_until_a_restart),
-        T(test_write_when_the_wal_meets_a_full_disk_then_refused_until_there_is_room),
-        T(test_write_when_nothing_is_in_memory_and_the_wal_meets_a_full_disk_then_the_same),
-        T(test_compaction_when_others_fill_the_disk_then_writes_wait_for_room),
-        T(test_write_when_a_new_wal_meets_a_full_disk_then_writes_go_on_or_a_restart_is_asked_for),
-        T(test_close_when_the_wal_was_not_synced_since_a_write_then_it_is),
+        T(test_write_when_the_wal_meets_a_full_disk_then_refused_until_space_is_free),
+        T(test_write_when_memory_is_empty_and_the_wal_meets_a_full_disk_then_the_same),
+        T(test_compaction_when_other_files_fill_the_disk_then_writes_wait_for_space),
+        T(test_write_when_a_new_wal_meets_a_full_disk_then_it_recovers_or_requests_a_restart),
+        T(test_close_when_the_wal_was_not_synced_since_a_write_then_it_is_synced),
     };
     return cmocka_run_group_tests_name("fault_rocksdb", tests, NULL, NULL);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Units: lookups of keys of several tables beside updates that change all of them at once. Every
- * update of a group of keys writes its number into each row of the group, in every table, or
- * deletes them all; so a lookup of a group finds one number, or nothing, or it has seen a part of
- * an update. Of several groups it must find what they had after one and the same update. Over the
- * real stores in every order of tiers, with the gpu on the simulated device. The same lookups
- * without `unit` must be caught, or the test proves nothing.
+ * Units: lookups of keys in several tables while updates change all of these keys. Each update
+ * of a group of keys writes its number into each row of the group, in every table, or deletes
+ * all of them. A lookup of a group must find one number or no row; otherwise it has seen a part
+ * of an update. A lookup of several groups must find their state after one update. Uses the real
+ * stores in every order of tiers, with the gpu on the simulated device. The same lookups without
+ * `unit` must fail, or the test proves nothing.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,14 +30,14 @@ enum {
     ROW_WORDS = 4,
     ROW_BYTES = ROW_WORDS * 8,
     N_UNITS = HPS_TEST_WORK(4000),
-    N_LOOKUPS_MIN = HPS_TEST_WORK(1000), /* answered, before updates end */
-    N_UNITS_MAX = 2000 * 1000,           /* where what must be seen is not seen */
-    DELETED = 128,                       /* in the log */
+    N_LOOKUPS_MIN = HPS_TEST_WORK(1000), /* replies before updates end */
+    N_UNITS_MAX = 2000 * 1000,           /* limit, if expected results are missing */
+    DELETED = 128,                       /* flag in the log */
 };
 
 static const struct hps_call no_limit = {0};
 
-/* Which tiers there are. */
+/* The tiers of a race. */
 enum { HOST = 1, DISK = 2, GPU = 4 };
 
 struct race {
@@ -51,9 +51,9 @@ struct race {
     struct hps_gpu_tier *gpu;
     atomic_bool stop;
     _Atomic uint64_t n_answers, n_torn, n_reread, n_gpu;
-    uint64_t n_units; /* the updater's; read at rest */
+    uint64_t n_units; /* of the updater; read at the end */
     _Atomic uint8_t
-        *log; /* [N_UNITS_MAX + 2] by number: the group plus one, DELETED; 0: none yet */
+        *log; /* [N_UNITS_MAX + 2] by number: the group plus one, DELETED; 0: no update */
     struct race_wrong wrong;
 };
 
@@ -62,14 +62,14 @@ struct reader {
     uint64_t seed;
     struct race_lookup own;
     struct hps_lookup_part parts[N_TABLES];
-    uint32_t groups[N_GROUPS], n_groups; /* that it asks for, and their keys */
+    uint32_t groups[N_GROUPS], n_groups; /* requested groups, and their keys */
     hps_key keys[N_KEYS];
     uint32_t offsets[N_GROUPS + 1]; /* a bag for each group */
 };
 
 /* ---- lookups --------------------------------------------------------------------------------- */
 
-/* Read again until it is whole. */
+/* Read again until the lookup is not torn. */
 static hps_status run_tries(struct reader *reader, struct hps_error *err)
 {
     struct race *race = reader->race;
@@ -87,8 +87,8 @@ static bool is_found(const struct hps_lookup_part *part, uint32_t i)
     return part->key_status == NULL || part->key_status[i] == HPS_KEY_FOUND;
 }
 
-/* The same of its bag. The words of a row are floats so small that their bits are added when they
- * are: a number in the low half of each, 0 in the high one. */
+/* The same for a bag. The words of a row are floats so small that adding them adds their bits: a
+ * number in the low half of each word, 0 in the high half. */
 static uint64_t number_of_bag(const struct hps_lookup_part *part, uint32_t group)
 {
     uint64_t row[ROW_WORDS];
@@ -104,7 +104,7 @@ static uint64_t number_of_bag(const struct hps_lookup_part *part, uint32_t group
     return same ? row[0] / GROUP_KEYS : UINT64_MAX;
 }
 
-/* The number in the rows of a group; 0: the keys are not there, UINT64_MAX: not all the same. */
+/* The number in the rows of a group; 0: the keys do not exist; UINT64_MAX: rows differ. */
 static uint64_t number_of(const struct hps_lookup_part *part, uint32_t group)
 {
     uint64_t number = 0;
@@ -128,7 +128,7 @@ static uint64_t number_of(const struct hps_lookup_part *part, uint32_t group)
     return number;
 }
 
-/* What groups had after update m: of each the last one up to it. */
+/* The numbers of groups after update m: each group has its last update up to m. */
 static void state_after(struct race *race, uint64_t m, uint64_t numbers[N_GROUPS])
 {
     bool known[N_GROUPS] = {false};
@@ -144,7 +144,7 @@ static void state_after(struct race *race, uint64_t m, uint64_t numbers[N_GROUPS
     }
 }
 
-/* There was a time at which the groups had these numbers: not before the highest of them. */
+/* Whether the groups had these numbers at one time, not before the highest number. */
 static bool is_a_state(struct race *race, const uint32_t *groups, const uint64_t *seen, uint32_t n,
                        uint64_t newest)
 {
@@ -197,7 +197,7 @@ static void check(struct reader *reader, uint64_t floor)
     }
 }
 
-/* Some groups, one after the other from anywhere. */
+/* Choose consecutive groups from a random start. */
 static void draw_groups(struct reader *reader)
 {
     uint32_t first = (uint32_t)(race_draw(&reader->seed) % N_GROUPS);
@@ -211,8 +211,7 @@ static void draw_groups(struct reader *reader)
     }
 }
 
-/* Row by row, as they are stored or in one matrix; or a bag for each group, of some tables or all.
- */
+/* Row by row, as stored or in one matrix; or a bag for each group, in some tables or all. */
 static void draw_form(struct reader *reader)
 {
     unsigned form = (unsigned)(race_draw(&reader->seed) % 4);
@@ -269,7 +268,7 @@ static void *reader_main(void *arg)
 
 /* ---- evictions and updates ------------------------------------------------------------------- */
 
-/* So that rows come from every tier. */
+/* Evict rows, so that rows come from every tier. */
 static void *evictor_main(void *arg)
 {
     struct race *race = arg;
@@ -299,7 +298,7 @@ static bool enough(struct race *race)
            atomic_load(&race->n_reread) > 0 && (race->gpu == NULL || atomic_load(&race->n_gpu) > 0);
 }
 
-/* One unit: a group in every table. */
+/* Apply one unit: a group in every table. */
 static hps_status apply_unit(struct race *race, uint64_t number, uint64_t *seed,
                              struct hps_error *err)
 {
@@ -337,7 +336,7 @@ static void *updater_main(void *arg)
         if (apply_unit(race, race->n_units + 1, &seed, &err) != HPS_OK) {
             race_report(&race->wrong, "%s", err.text);
         }
-        if (race->gpu != NULL) { /* or its queue would have no room for insertions */
+        if (race->gpu != NULL) { /* otherwise its queue has no space for insertions */
             hps_gpu_tier_sync(race->gpu);
         }
         race->n_units++;
@@ -447,7 +446,7 @@ static void run_race(struct race *race)
     }
 }
 
-/* No lookup sees a part of a unit, and none fails. */
+/* No lookup sees part of a unit, and none fails. */
 static void race_units(unsigned tiers)
 {
     struct race *race = race_new(tiers, true);
@@ -462,7 +461,7 @@ static void race_units(unsigned tiers)
     race_free(race);
 }
 
-/* The same without what keeps units together. */
+/* The same without `unit`: lookups must see parts of units. */
 static void race_rows(unsigned tiers)
 {
     struct race *race = race_new(tiers, false);
