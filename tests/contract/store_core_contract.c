@@ -168,7 +168,7 @@ static void test_keys_when_at_the_edges_then_all_valid(void **state)
 }
 
 /* Random keys, every third present, some twice; slots in random order. */
-static void test_get_when_mixed_then_batch_is_permuted_and_rows_lie_in_their_slots(void **state)
+static void test_get_when_mixed_then_batch_is_permuted_and_rows_are_in_their_slots(void **state)
 {
     (void)state;
     enum { N = 1000 };
@@ -432,8 +432,7 @@ static void test_put_when_over_budget_then_no_older_row_is_left(void **state)
     hps_key keys[N];
     uint8_t *rows = hps_alloc(N * 512);
     for (unsigned i = 0; i < N; i++) {
-        keys[i] =
-            i % 2 == 0 ? 1000000 + i : i; /* new keys do not fit; existing rows are replaced */
+        keys[i] = i % 2 == 0 ? 1000000 + i : i; /* new keys do not fit; old ones are replaced */
         store_contract_fill(rows + i * 512, 512, keys[i], 1);
     }
     assert_int_equal(store->ops->put(space, &contract_no_limit, table, keys, rows, N),
@@ -746,7 +745,7 @@ int contract_core_run(const char *name)
         cmocka_unit_test_teardown(test_calls_when_no_keys_then_ok, contract_clean),
         cmocka_unit_test_teardown(test_keys_when_at_the_edges_then_all_valid, contract_clean),
         cmocka_unit_test_teardown(
-            test_get_when_mixed_then_batch_is_permuted_and_rows_lie_in_their_slots, contract_clean),
+            test_get_when_mixed_then_batch_is_permuted_and_rows_are_in_their_slots, contract_clean),
         cmocka_unit_test_teardown(test_rows_when_of_any_width_then_read_back_unchanged,
                                   contract_clean),
         cmocka_unit_test_teardown(test_get_when_deadline_passed_then_deadline_and_batch_unchanged,

@@ -70,7 +70,7 @@ struct daemon {
     struct hps_space *space;
     pthread_rwlock_t restarts; /* held while the space is in use */
     _Atomic int64_t begun;     /* its own store has all records before */
-    _Atomic int64_t published; /* Redis has all records before, as far as it was reachable */
+    _Atomic int64_t published; /* Redis has them, too, if it was reachable */
     uint64_t random;
     _Atomic uint64_t n_found;
     _Atomic uint64_t n_inserted;
@@ -140,8 +140,7 @@ static void recover(struct daemon *daemon)
         }
         return;
     }
-    hps_ignore(
-        ops->log->reset(daemon->space, &fx_call, &report)); /* if it fails, the next call retries */
+    hps_ignore(ops->log->reset(daemon->space, &fx_call, &report)); /* retried later */
 }
 
 static void *updater_run(void *ctx)

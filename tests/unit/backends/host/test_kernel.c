@@ -169,8 +169,7 @@ static void probe_lanes(const struct map *map, struct hps_host_bucket *bucket)
     memcpy(lanes, (const void *)bucket, sizeof(lanes));
     for (unsigned lane = 0; lane < LANES; lane++) {
         for (unsigned k = 0; (live >> lane & 1) == 0 && k < n; k++) {
-            struct hps_host_buckets alone = {.n_homes = 1,
-                                             .array = bucket}; /* the home of all keys */
+            struct hps_host_buckets alone = {.n_homes = 1, .array = bucket}; /* home of all keys */
             struct hps_host_block block = {.now = &alone, .n = 1};
             if (kernels[k].runs()) {
                 kernels[k].probe(&lookup, &lanes[lane], &block);

@@ -260,8 +260,7 @@ static void test_load_when_budget_is_exact_then_fits_and_one_byte_less_is_refuse
     struct hps_table table = narrow;
     table.n_rows = N;
     uint64_t bytes = 0;
-    for (uint64_t budget = 4096; bytes == 0;
-         budget *= 2) { /* read the needed bytes from the error */
+    for (uint64_t budget = 4096; bytes == 0; budget *= 2) { /* read the need from the error */
         struct fixture f = open_with(budget, &table);
         struct hps_store_load *load = NULL;
         hps_status status = f.store->ops->bulk->begin(f.space, N, N * 8, &load, &error);

@@ -104,7 +104,7 @@ static void test_load_when_the_server_refuses_a_command_then_its_reply_is_the_er
     assert_non_null(strstr(fx_error.text, "NOPERM"));
 }
 
-static void test_drop_when_a_load_was_cut_off_then_nothing_is_left_of_it(void **state)
+static void test_drop_when_a_load_was_cut_off_then_its_rows_are_deleted(void **state)
 {
     (void)state;
     struct hps_space *killed = fx_daemon("one");
@@ -238,7 +238,7 @@ int main(void)
         FX_TEST(test_load_when_two_daemons_load_then_the_first_commit_counts),
         FX_TEST(test_load_when_cut_off_then_the_next_one_begins_clean),
         FX_TEST(test_load_when_the_server_refuses_a_command_then_its_reply_is_the_error),
-        FX_TEST(test_drop_when_a_load_was_cut_off_then_nothing_is_left_of_it),
+        FX_TEST(test_drop_when_a_load_was_cut_off_then_its_rows_are_deleted),
         FX_TEST(test_load_when_shards_get_many_rows_then_commands_have_at_most_fields_max),
         FX_TEST(test_load_when_updates_arrive_during_it_then_its_rows_have_the_versions_position),
         FX_TEST(test_load_when_the_server_falls_silent_then_unavailable),

@@ -140,11 +140,11 @@ static void test_get_when_another_daemon_writes_all_the_time_then_always_found(v
     }
 }
 
-/* ---- delayed replies ------------------------------------------------------------------------ */
+/* ---- delayed replies ------------------------------------------------------------------------- */
 
 enum { LATE = 100 }; /* keys */
 
-/* Text in every read command, and in those that request positions. */
+/* Text in every read command, and in commands that request positions. */
 static const char of_read[] = "$5\r\nHMGET\r\n";
 static const char of_positions[] = "$1\r\np\r\n";
 

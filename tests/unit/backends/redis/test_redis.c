@@ -260,8 +260,7 @@ static void test_load_when_another_daemon_unloads_repeatedly_then_complete_when_
 static void test_usage_when_the_only_copy_is_lost_then_reported_until_loaded_again(void **state)
 {
     (void)state;
-    struct hps_store *one =
-        open_only("one", FX_SHARDS, 30); /* checked in each round of maintenance */
+    struct hps_store *one = open_only("one", FX_SHARDS, 30); /* checked in each round */
     struct hps_space *a = fx_space(one);
     await(n_leases, "1");
     assert_int_equal(n_lost(a), 0); /* not loaded yet */
@@ -298,7 +297,7 @@ static void test_usage_when_a_lookup_finds_a_lost_shard_then_reported_soon(void 
     fx_close(space);
 }
 
-static void test_close_when_opened_again_then_rows_are_there(void **state)
+static void test_close_when_opened_again_then_rows_are_kept(void **state)
 {
     (void)state;
     struct hps_space *space = fx_space(fx_open("one"));
@@ -444,7 +443,7 @@ int main(void)
         FX_TEST(test_load_when_another_daemon_unloads_repeatedly_then_complete_when_done),
         FX_TEST(test_usage_when_the_only_copy_is_lost_then_reported_until_loaded_again),
         FX_TEST(test_usage_when_a_lookup_finds_a_lost_shard_then_reported_soon),
-        FX_TEST(test_close_when_opened_again_then_rows_are_there),
+        FX_TEST(test_close_when_opened_again_then_rows_are_kept),
         FX_TEST(test_usage_when_rows_exist_then_the_estimate_is_near_the_servers_memory),
         FX_TEST(test_space_when_loads_or_versions_differ_then_apart),
         FX_TEST(test_ttl_when_set_then_the_server_expires_shards),

@@ -122,8 +122,7 @@ static void test_learn_when_forgotten_since_the_request_then_older_positions_are
     assert_true(own->shards[0].exact);
     assert_true(learn_at(redis_shard_seen(own, 0), "", 0));
     seen = redis_shard_seen(own, 0);
-    redis_shard_count(own, 0, 2, true,
-                      seen); /* the shard exists again; counted while it was created */
+    redis_shard_count(own, 0, 2, true, seen); /* it exists again, created during the count */
     assert_true(learn_at(seen, "cccccccccccccccccccc", 11));
     assert_true(own->shards[0].exact);
 }
@@ -243,8 +242,7 @@ static void test_moved_when_the_new_state_is_already_known_then_it_stays(void **
     redis_shard_moved(own, 0, a, b, &span, 1); /* another daemon has applied later batches */
     assert_true(own->shards[0].readable && !own->shards[0].exact);
     learn("dddddddddddddddddddd", 9);
-    redis_shard_moved(own, 0, a, b, &span,
-                      1); /* the batch began from another digest: its positions are unknown */
+    redis_shard_moved(own, 0, a, b, &span, 1); /* the batch is of another digest */
     assert_false(own->shards[0].known);
 }
 

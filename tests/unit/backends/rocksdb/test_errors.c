@@ -267,7 +267,7 @@ static void test_text_when_a_call_is_not_for_this_database_then_internal(void **
 }
 
 /* Words count only at the beginning; later they may be part of a path. */
-static void test_text_when_the_words_come_later_then_io(void **state)
+static void test_text_when_the_words_are_not_first_then_io(void **state)
 {
     (void)state;
     assert_int_equal(hps_rocksdb_text_status("IO error: in Corruption: No space left"), HPS_IO);
@@ -295,7 +295,7 @@ int main(void)
         T(test_text_when_the_deadline_has_passed_then_deadline),
         T(test_text_when_an_argument_is_invalid_then_internal),
         T(test_text_when_a_call_is_not_for_this_database_then_internal),
-        T(test_text_when_the_words_come_later_then_io),
+        T(test_text_when_the_words_are_not_first_then_io),
     };
     return cmocka_run_group_tests_name("rocksdb_errors", tests, NULL, NULL);
 }

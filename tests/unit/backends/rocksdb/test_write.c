@@ -193,14 +193,12 @@ static void test_writes_when_disk_fills_up_then_exhausted_and_reads_continue(voi
                      HPS_EXHAUSTED);
     assert_non_null(strstr(error.text, "needed"));
     assert_int_equal(fill_by_load(space), HPS_EXHAUSTED);
-    assert_true(store->ops->durable->bytes_free(store) >
-                60 << 20); /* the load's files are removed */
+    assert_true(store->ops->durable->bytes_free(store) > 60 << 20); /* the load is removed */
     load(space, 1000);
     assert_int_equal(fill_by_put(space), HPS_EXHAUSTED);
     assert_true(has(space, 999));
     hps_status status = HPS_OK;
-    for (hps_key key = 0; key < 10000 && status == HPS_OK;
-         key++) { /* use the space that a batch left */
+    for (hps_key key = 0; key < 10000 && status == HPS_OK; key++) { /* use the space left */
         status = put(space, key);
     }
     assert_int_equal(status, HPS_EXHAUSTED);

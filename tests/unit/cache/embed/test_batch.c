@@ -230,8 +230,7 @@ static void test_rows_when_missing_then_zeros(void **state)
     struct hps_embed_ticket *ticket;
 
     for (uint32_t i = 0; i < 3000; i++) {
-        fixture->keys[i] =
-            fixture->table.keys[0] + 1; /* keys are random: the table lacks this one */
+        fixture->keys[i] = fixture->table.keys[0] + 1; /* random keys lack this one */
     }
     assert_int_equal(submit(fixture, 0, 3000, &ticket), HPS_OK);
     assert_int_equal(wait(ticket), HPS_OK);
@@ -322,8 +321,7 @@ static void test_row_when_used_more_often_then_stays_and_evicts_other_rows(void 
     embed_keys_of_one_set(rig, 2000, 64, 1, keys, N + 2);
     embed_table_open_keys(rig, &table, 64, 2000, keys, N + 2);
     embed_change(rig, &table, HPS_EMBED_INSERT, ways, N); /* the set and its spill are full */
-    for (uint32_t round = 0; round < 6;
-         round++) { /* key 5 once, other cached keys at least six times */
+    for (uint32_t round = 0; round < 6; round++) {        /* key 5 once, others at least 6 times */
         for (uint32_t i = 0; i < N + 2; i++) {
             fixture->keys[i] = keys[i == 5 && round > 0 ? 4 : i == N && round > 2 ? N + 1 : i];
         }

@@ -200,8 +200,7 @@ static void update(uint32_t table, hps_key first, uint32_t n, int version)
     hps_free(keys);
 }
 
-/* ---- running lookups
- * -------------------------------------------------------------------------- */
+/* ---- running lookups ------------------------------------------------------------------------- */
 
 struct question {
     struct hps_gpu_lookup lookup;

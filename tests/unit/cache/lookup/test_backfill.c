@@ -311,8 +311,7 @@ static void test_walk_when_the_shared_tier_is_the_lowest_then_its_failure_fails_
     t->fx.version.n_tiers = 3;
 }
 
-static void test_walk_when_rows_below_are_not_wanted_then_none_goes_into_the_shared_tier(
-    void **state)
+static void test_walk_when_the_shared_tier_takes_no_missed_rows_then_none_is_inserted(void **state)
 {
     struct shared_test *t = *state;
 
@@ -325,8 +324,7 @@ static void test_walk_when_rows_below_are_not_wanted_then_none_goes_into_the_sha
     assert_int_equal(hps_fake_calls(t->redis, HPS_FAKE_INSERT), 0);
 }
 
-/* ---- asynchronous insertion into the shared tier
- * ---------------------------------------------- */
+/* ---- asynchronous insertion into the shared tier --------------------------------------------- */
 
 static void test_backfill_when_the_shared_tier_hangs_then_no_lookup_waits_and_copies_are_bounded(
     void **state)
@@ -351,7 +349,7 @@ static void test_backfill_when_the_shared_tier_hangs_then_no_lookup_waits_and_co
     assert_int_equal(n_in(t, REDIS, 0, 10000), 10000 - n_dropped);
 }
 
-static void test_backfill_when_many_lookups_leave_rows_then_they_go_in_few_calls(void **state)
+static void test_backfill_when_many_lookups_leave_rows_then_few_insert_calls(void **state)
 {
     struct shared_test *t = *state;
 
@@ -394,8 +392,7 @@ static void test_backfill_when_an_update_comes_before_it_runs_then_its_keys_stay
 static void test_backfill_when_the_shared_tier_or_a_part_of_it_fails_then_it_is_counted(
     void **state)
 {
-    static const hps_status statuses[] = {HPS_UNAVAILABLE,
-                                          HPS_OK}; /* OK: a part of the call failed */
+    static const hps_status statuses[] = {HPS_UNAVAILABLE, HPS_OK}; /* OK: a part fails */
     struct shared_test *t = *state;
 
     make_insertion(t, 0);
@@ -648,9 +645,9 @@ int main(void)
         TEST(test_walk_when_the_host_map_is_complete_then_a_miss_still_proves_absence),
         TEST(test_walk_when_the_shared_tier_fails_then_it_is_skipped_without_more_calls),
         TEST(test_walk_when_the_shared_tier_is_the_lowest_then_its_failure_fails_the_walk),
-        TEST(test_walk_when_rows_below_are_not_wanted_then_none_goes_into_the_shared_tier),
+        TEST(test_walk_when_the_shared_tier_takes_no_missed_rows_then_none_is_inserted),
         TEST(test_backfill_when_the_shared_tier_hangs_then_no_lookup_waits_and_copies_are_bounded),
-        TEST(test_backfill_when_many_lookups_leave_rows_then_they_go_in_few_calls),
+        TEST(test_backfill_when_many_lookups_leave_rows_then_few_insert_calls),
         TEST(test_backfill_when_an_update_comes_before_it_runs_then_its_keys_stay_out),
         TEST(test_backfill_when_the_shared_tier_or_a_part_of_it_fails_then_it_is_counted),
         TEST(test_backfill_when_the_version_is_removed_then_its_rows_are_dropped_and_unpinned),

@@ -324,8 +324,7 @@ static void check_part(struct gpu_test *t, uint32_t p)
         hps_key key;
         memcpy(&key, part->keys + (size_t)i * sizeof(key), sizeof(key));
         enum source source = source_of(t, part, i, key);
-        if (seen[key] == N_SOURCES ||
-            hps_lookup_part_hit(part, i)) { /* duplicate hits count, too */
+        if (seen[key] == N_SOURCES || hps_lookup_part_hit(part, i)) { /* counts duplicate hits */
             t->found[p][source]++;
             n_unique++;
         }
@@ -420,7 +419,7 @@ static bool host_has(const struct gpu_test *t, uint32_t table, hps_key key)
     return batch.n == 0;
 }
 
-/* Compute what each tier is going to find for the parts. */
+/* Compute how many keys each tier is going to find. */
 static void expect(struct gpu_test *t, enum hps_lookup_path path)
 {
     memset(t->expected, 0, sizeof(t->expected));
@@ -1036,7 +1035,7 @@ static void test_insertion_when_other_rows_are_used_more_then_the_row_is_inserte
     }
 }
 
-/* Some rows are always used less than others, and the capacity is too small for all. After a
+/* Some rows are always used less than other rows, and the capacity is too small for all. After a
  * default row, the next reply has the real row. */
 static void test_policy_when_a_row_is_used_least_then_it_misses_at_most_once_in_sequence(
     void **state)

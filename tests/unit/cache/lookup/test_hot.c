@@ -462,8 +462,7 @@ static void test_record_when_damaged_or_cut_then_refused_with_a_reason(void **st
             assert_true(err.text[0] != '\0');
             data[i] ^= (uint8_t)(1u << bit);
         }
-        uint8_t *cut =
-            hps_alloc(i); /* an allocation of this size, so that a read past the end is detected */
+        uint8_t *cut = hps_alloc(i); /* of this size, so that a read past the end is detected */
         memcpy(cut, data, i);
         assert_int_equal(hps_hot_record_read(cut, i, &record, &err), HPS_DATA_LOSS);
         hps_free(cut);

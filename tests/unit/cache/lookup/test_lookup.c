@@ -287,7 +287,7 @@ static struct hps_metrics *count_keys(struct lookup_test *t, struct hps_table_me
     return registry;
 }
 
-static void test_lookup_when_a_part_fails_then_no_key_counts_as_answered(void **state)
+static void test_lookup_when_a_part_fails_then_no_key_is_counted(void **state)
 {
     struct lookup_test *t = *state;
     struct hps_table_metrics series[FIXTURE_TABLES];
@@ -503,8 +503,7 @@ static void test_lookup_when_deadline_has_passed_then_it_fails(void **state)
     set_part(t, 0, &key, 1);
     begin(t, 1);
     assert_int_equal(run(t), HPS_DEADLINE);
-    t->lookup.miss_policy =
-        HPS_MISS_WAIT; /* WAIT does not turn the request's deadline into default rows */
+    t->lookup.miss_policy = HPS_MISS_WAIT; /* a passed deadline gives no default rows */
     t->lookup.wait_us_max = 10000;
     t->lookup.deadline_us = hps_clock_us() + 100;
     begin(t, 1);
@@ -552,7 +551,7 @@ int main(void)
         LOOKUP_TEST(test_lookup_when_keys_repeat_then_each_is_fetched_once),
         LOOKUP_TEST(test_lookup_when_keys_are_extreme_then_they_are_keys),
         LOOKUP_TEST(test_lookup_when_unknown_is_an_error_then_table_and_key_are_named),
-        LOOKUP_TEST(test_lookup_when_a_part_fails_then_no_key_counts_as_answered),
+        LOOKUP_TEST(test_lookup_when_a_part_fails_then_no_key_is_counted),
         LOOKUP_TEST(test_lookup_when_defaulted_or_abandoned_then_counted_once),
         LOOKUP_TEST(test_lookup_when_it_has_no_keys_then_no_tier_is_called),
         LOOKUP_TEST(test_lookup_when_memory_suffices_then_done_without_blocking),

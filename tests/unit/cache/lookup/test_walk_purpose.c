@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Walks that are not lookups. Their purpose and their sets of tiers decide which tiers they
- * read, and what they insert, share and remember. Also: explaining one key tier by tier.
+ * read, and whether they insert, share and remember. Also: explaining one key tier by tier.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -203,8 +203,7 @@ static void check_positions(struct hps_version *version, const char *expected)
     assert_string_equal(listed.text, expected);
 }
 
-/* ---- applied batches
- * -------------------------------------------------------------------------- */
+/* ---- applied batches ------------------------------------------------------------------------- */
 
 static void test_batch_when_applied_then_every_tier_has_rows_and_lacks_deleted_keys(void **state)
 {
@@ -319,8 +318,7 @@ static void test_batch_when_it_has_a_key_known_to_be_absent_then_the_key_is_no_l
     assert_true(hps_absent_has(t->version->absent, 0, 2));
 }
 
-/* ---- refused batches
- * -------------------------------------------------------------------------- */
+/* ---- refused batches ------------------------------------------------------------------------- */
 
 static void check_refused(struct update_test *t, hps_status expected, const char *text)
 {
@@ -656,8 +654,7 @@ static void test_host_map_above_a_store_when_it_refuses_rows_then_has_no_old_one
     assert_int_equal(apply_many(t, 0, 1), HPS_OK);
     check_many(t, 1, 1);
     struct hps_epoch *epoch = hps_host_map_epoch(t->stores[0]);
-    struct hps_epoch_slot *slot =
-        hps_epoch_enter(epoch); /* no row memory is freed before the leave */
+    struct hps_epoch_slot *slot = hps_epoch_enter(epoch); /* frees no rows before the leave */
     uint32_t n_missing = 0;
     float value = 1;
     for (uint32_t i = 0; i < 1000 && n_missing == 0; i++) {
@@ -677,7 +674,7 @@ static void test_host_map_above_a_store_when_it_refuses_rows_then_has_no_old_one
 
 /* ---- restarts -------------------------------------------------------------------------------- */
 
-static void test_version_when_opened_again_then_positions_and_sequence_are_there(void **state)
+static void test_version_when_opened_again_then_it_has_its_positions_and_sequence(void **state)
 {
     struct update_test *t = *state;
     const struct hps_record positions[2] = {{"p0", 2, "10", 2}, {"p1", 2, "20", 2}};
@@ -800,8 +797,7 @@ static void test_insertion_when_a_batch_is_in_flight_then_the_guard_keeps_it_out
     insert_while(t, t->stores[0], HPS_FAKE_PUT);
 }
 
-/* ---- results of lookups
- * ----------------------------------------------------------------------- */
+/* ---- results of lookups ---------------------------------------------------------------------- */
 
 /* A lookup of one key of table a. */
 struct running {
@@ -883,8 +879,7 @@ static void test_lookup_when_the_host_map_drops_rows_during_it_then_a_miss_prove
     running_free(running);
     running = running_begin(t, 9);
     hps_fake_fail(t->stores[0], HPS_FAKE_PUT, HPS_NO_MEMORY, 0, 1, 0);
-    t->version->host_complete =
-        false; /* the batch counts rows on the disk: get of the map is held */
+    t->version->host_complete = false; /* rows are counted on the disk: get of the map is held */
     apply_one(t, 9, 1, 1);
     t->version->host_complete = true; /* the lookup must notice the dropped row nevertheless */
     running_join(t, running);
@@ -942,7 +937,7 @@ int main(void)
              host_map),
         TEST(test_host_map_alone_when_a_reader_stays_then_the_batch_resumes_later, host_map),
         TEST(test_host_map_above_a_store_when_it_refuses_rows_then_has_no_old_ones, host_map_above),
-        TEST(test_version_when_opened_again_then_positions_and_sequence_are_there, both),
+        TEST(test_version_when_opened_again_then_it_has_its_positions_and_sequence, both),
         TEST(test_version_when_its_sequence_is_damaged_then_data_loss, both),
         TEST(test_version_when_never_opened_for_updates_then_has_none, both),
         TEST(test_insertion_when_an_update_came_since_then_the_guard_keeps_it_out, both),

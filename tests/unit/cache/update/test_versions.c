@@ -192,7 +192,7 @@ static void test_part_when_it_has_no_versions_then_refused(void **state)
     assert_int_equal(apply(fx, &write.part, 1), HPS_INVALID);
 }
 
-static void test_open_when_no_store_is_durable_then_precondition_says_so(void **state)
+static void test_open_when_no_store_is_durable_then_precondition(void **state)
 {
     struct update_fixture *fx = *state;
     struct hps_version *version = hps_version_new("m", 8, 1);
@@ -217,7 +217,7 @@ int main(void)
         TEST(test_batch_when_versions_cannot_be_read_then_no_write_is_applied),
         TEST(test_versions_when_opened_again_then_still_compared),
         TEST(test_part_when_it_has_no_versions_then_refused),
-        TEST(test_open_when_no_store_is_durable_then_precondition_says_so),
+        TEST(test_open_when_no_store_is_durable_then_precondition),
     };
     return cmocka_run_group_tests_name("update_versions", tests, NULL, NULL);
 }

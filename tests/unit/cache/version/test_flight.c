@@ -174,8 +174,7 @@ static void test_flight_when_the_key_is_updated_during_it_then_no_caller_joins(v
     assert_int_equal(join_at(t, 2, 0, key, stamps), HPS_FLIGHT_ALONE);
     hps_stamps_end(stamps);
     assert_int_equal(join_at(t, 3, 0, key, stamps), HPS_FLIGHT_ALONE);
-    hps_flight_land(t->flight, &t->callers[3], 0, key, ROW,
-                    1); /* callers[3] does not lead the fetch */
+    hps_flight_land(t->flight, &t->callers[3], 0, key, ROW, 1); /* it leads no fetch */
     assert_int_equal(t->keys[1].state, HPS_FLIGHT_WAITS);
     hps_stamps_free(stamps);
 }

@@ -272,7 +272,7 @@ static void await_states(struct rig *rig, const char *expected)
     } while (strcmp(text, expected) != 0);
 }
 
-static void test_load_when_first_then_active_and_later_only_when_asked(void **state)
+static void test_load_when_first_then_active_and_later_only_on_request(void **state)
 {
     struct rig *rig = *state;
     load_ok(rig, "one", false);
@@ -987,7 +987,7 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_load_when_first_then_active_and_later_only_when_asked),
+        TEST(test_load_when_first_then_active_and_later_only_on_request),
         TEST(test_rollback_when_twice_then_refused_also_after_a_restart),
         TEST(test_rollback_when_the_number_went_to_another_version_then_refused),
         TEST(test_load_when_beyond_keep_versions_then_oldest_is_unloaded),

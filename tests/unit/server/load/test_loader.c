@@ -322,8 +322,7 @@ static void loading_close(struct loading *load)
 static void test_load_when_a_file_was_replaced_by_one_of_the_same_shape_then_refused(void **state)
 {
     (void)state;
-    const struct timespec times[2] = {{.tv_sec = 1},
-                                      {.tv_sec = 1}}; /* independent of the clock's resolution */
+    const struct timespec times[2] = {{.tv_sec = 1}, {.tv_sec = 1}}; /* for any clock resolution */
     struct loading load = {.version = NULL};
     struct hps_load_progress progress = {0};
     struct hps_error err;

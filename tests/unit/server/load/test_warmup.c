@@ -345,7 +345,7 @@ static void test_fill_when_its_deadline_passes_then_it_ends_after_the_batch(void
     expect_warm(rig, 0, 1024);
 }
 
-static void test_fill_when_told_to_stop_then_before_the_next_batch(void **state)
+static void test_fill_when_stopped_then_it_ends_before_the_next_batch(void **state)
 {
     struct rig *rig = *state;
     heat(rig, 0, 0, 3000, 100000);
@@ -839,7 +839,7 @@ int main(void)
         TEST(test_fill_when_memory_is_short_then_the_hottest_rows_of_all_tables),
         TEST(test_fill_when_the_map_takes_no_more_then_it_ends),
         TEST(test_fill_when_its_deadline_passes_then_it_ends_after_the_batch),
-        TEST(test_fill_when_told_to_stop_then_before_the_next_batch),
+        TEST(test_fill_when_stopped_then_it_ends_before_the_next_batch),
         TEST(test_fill_when_rows_are_damaged_then_other_rows_are_warm_else_it_ends),
         TEST(test_fill_when_a_shared_tier_is_ahead_or_down_then_rows_come_from_below),
         TEST(test_fill_when_an_update_overtakes_a_row_then_it_is_not_inserted),

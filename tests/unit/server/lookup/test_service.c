@@ -113,8 +113,7 @@ static void test_times_when_another_fetches_the_row_then_the_wait_is_named(void 
     open_blocked(t);
     start(t, 1, LOOKUP, "m", "t0", 1);
     unsigned n_looks = atomic_load(&t->calls[1].n_looks);
-    while (atomic_load(&t->calls[1].n_looks) <
-           n_looks + 4) { /* it checks repeatedly while it waits */
+    while (atomic_load(&t->calls[1].n_looks) < n_looks + 4) { /* it checks while it waits */
         brief_pause();
     }
     hps_clock_advance(6000);
@@ -803,8 +802,7 @@ static void test_unit_when_the_batch_completes_while_it_waits_then_it_replies(vo
     begin_batch(t, true);
     update_turn_end(t->fx.version.updates);
     start(t, 0, LOOKUP, "m", "t0", 1);
-    while (hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET) <
-           3) { /* read again, after a wait */
+    while (hps_fake_calls(t->fx.stores[FIXTURE_HOST], HPS_FAKE_GET) < 3) { /* read again, waited */
         hps_loop_turn(t->loop, 1000);
         hps_clock_advance(1000);
     }

@@ -254,16 +254,14 @@ static void test_records_when_passed_over_or_frozen_then_reported(void **state)
     CASE(records, P.skipped = -2; P.skipped_end = 4, PASSED_OVER, TOPIC ":0:3 may not|gap");
     CASE(records, P.skipped = -2; P.skipped_end = 3, VISIBLE, "");
 
-    CASE(records, V.frozen = true;
-         P.state = HPS_PARTITION_FROZEN, VISIBLE, ""); /* frozen after these records */
+    CASE(records, V.frozen = true; P.state = HPS_PARTITION_FROZEN, VISIBLE, ""); /* frozen later */
     CASE(records, V.frozen = true; P.state = HPS_PARTITION_FROZEN; P.next = 8, FROZEN, "seek");
     CASE(records, V.frozen = true; V.n_partitions = 0, FROZEN, "frozen");
     CASE(records, V.frozen = true; P.skipped = 3, PASSED_OVER, TOPIC ":0:3");
     CASE(records, V.frozen = true; P.skipped = P.frozen = 3;
          at.request.names_version = true, VISIBLE, "");
     CASE(records, V.frozen = true; P.skipped = 3; P.frozen = 8; P.skipped_end = 9;
-         at.request.names_version = true, PASSED_OVER,
-         TOPIC ":0:3"); /* skipped by an earlier seek */
+         at.request.names_version = true, PASSED_OVER, TOPIC ":0:3"); /* by an earlier seek */
     CASE(records, V.frozen = true; P.skipped = -2; P.skipped_end = 9;
          at.request.names_version = true, PASSED_OVER, TOPIC ":0:3 may not|gap");
     CASE(records, V.frozen = true; P.skipped = 0; P.frozen = 2; P.skipped_end = 9;
@@ -279,8 +277,7 @@ static void test_ready_when_judged_then_names_updates_that_never_become_visible(
     assert_int_equal(at.wait.mark.instance, INSTANCE);
     assert_int_equal(at.wait.key_bytes, 8);
     CASE_REFRESH(ready, at.request.topic = "hps_et.m", "hps_et.m is not read");
-    CASE(ready, at.request.topic = "hps_et.m";
-         V.connected = false, VISIBLE, ""); /* topics unknown */
+    CASE(ready, at.request.topic = "hps_et.m"; V.connected = false, VISIBLE, ""); /* unknown */
     CASE(ready, P.state = HPS_PARTITION_FAILED, FAILED, "has failed");
     CASE(ready, P.state = HPS_PARTITION_FAILED; at.request.topic = "", VISIBLE, "");
     CASE(ready, P.state = HPS_PARTITION_GONE, VISIBLE, ""); /* it was recreated */

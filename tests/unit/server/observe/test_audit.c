@@ -104,7 +104,7 @@ static const char *content(const char *path)
     return t.text;
 }
 
-static void test_write_when_called_then_one_line_with_who_what_and_result(void **state)
+static void test_write_when_called_then_one_line_with_identity_method_and_result(void **state)
 {
     (void)state;
     const struct hps_log_field request[] = {HPS_STR("request.directory", "/srv/a b\n\xe2\x80\xae"),
@@ -333,7 +333,7 @@ int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_write_when_called_then_one_line_with_who_what_and_result),
+        T(test_write_when_called_then_one_line_with_identity_method_and_result),
         T(test_write_when_many_at_once_then_none_is_limited),
         T(test_refused_when_many_at_once_then_ten_and_the_next_counts_the_rest),
         T(test_limited_when_many_at_once_then_ten_failures_and_ten_reads),

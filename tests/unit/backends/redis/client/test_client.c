@@ -89,8 +89,7 @@ static void test_commands_when_larger_than_socket_buffers_then_writes_and_reads_
 
 static void test_unix_socket_when_named_then_it_is_used(void **state)
 {
-    const char *const args[] = {"--unixsocket", "sock",
-                                NULL}; /* relative to the server's directory */
+    const char *const args[] = {"--unixsocket", "sock", NULL}; /* in its directory */
     char address[600];
     (void)state;
 

@@ -249,7 +249,7 @@ static void test_event_when_work_before_it_waits_then_again(void **state)
     rig_close(&rig);
 }
 
-static void test_event_when_freed_under_way_then_nothing_is_disturbed(void **state)
+static void test_event_when_freed_in_flight_then_its_waiters_continue(void **state)
 {
     (void)state;
     struct rig rig = rig_open(NULL);
@@ -469,8 +469,7 @@ static void test_heap_when_any_allocation_fails_then_an_error_or_a_lost_device(v
     assert_true(hps_fault_heap_run(scenario, NULL) > 40);
 }
 
-/* ---- forbidden calls
- * -------------------------------------------------------------------------- */
+/* ---- forbidden calls ------------------------------------------------------------------------- */
 
 static void copy_past_the_end(void)
 {
@@ -546,7 +545,7 @@ int main(void)
             test_register_when_two_devices_register_then_each_reaches_it_until_it_unregisters),
         cmocka_unit_test(test_work_when_given_then_done_in_order),
         cmocka_unit_test(test_event_when_work_before_it_waits_then_again),
-        cmocka_unit_test(test_event_when_freed_under_way_then_nothing_is_disturbed),
+        cmocka_unit_test(test_event_when_freed_in_flight_then_its_waiters_continue),
         cmocka_unit_test(test_stream_when_freed_then_its_work_is_done),
         cmocka_unit_test(test_stream_when_idle_then_sleeps),
         cmocka_unit_test(test_loss_when_at_the_nth_operation_then_it_is_skipped_and_all_calls_fail),

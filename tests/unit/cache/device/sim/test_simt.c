@@ -17,8 +17,7 @@
 #include "tests/gpu/device_checks.h"
 #include "tests/unit/cache/device/sim/sim_test.h"
 
-/* ---- correct kernels
- * -------------------------------------------------------------------------- */
+/* ---- correct kernels ------------------------------------------------------------------------- */
 
 static void checks_run(const struct hps_device_sim_config *config)
 {
@@ -176,8 +175,7 @@ static void test_stacks_when_deep_on_every_lane_then_hold(void **state)
     }
 }
 
-/* ---- faulty kernels
- * --------------------------------------------------------------------------- */
+/* ---- faulty kernels -------------------------------------------------------------------------- */
 
 HPS_KERNEL(half_ballots, struct bad_args, args, 32, 1)
 {
