@@ -201,7 +201,7 @@ static void test_sets_when_full_then_a_new_key_needs_more_requests(void **state)
     while (policy->there[out]) {
         out++;
     }
-    for (uint32_t i = 0; i < 20; i++) { /* 20, because other keys may have its counts */
+    for (uint32_t i = 0; i < 20; i++) { /* 20: other keys may share its counters */
         request(policy, out);
     }
     assert_true(policy->there[out]);

@@ -179,7 +179,7 @@ static void test_threshold_when_keys_are_sent_twice_then_the_rate_counts_unique_
     struct threshold_test *t = *state;
 
     set_part(t, 0, 18, 2, 0, 3);
-    for (uint32_t k = 0; k < 20; k++) { /* 22 more of one miss: 0.66 of the keys as sent are hits */
+    for (uint32_t k = 0; k < 20; k++) { /* 20 more of one miss: 0.675 of the keys as sent */
         t->keys[0][60 + k] = 19;
     }
     t->parts[0].n_keys = 80;
