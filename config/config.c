@@ -41,8 +41,13 @@ bool hps_notes_drop(struct hps_notes *notes)
     return full;
 }
 
+bool hps_note_is_warning(const struct hps_note *note)
+{
+    return note->kind == HPS_NOTE_IGNORED || note->kind == HPS_NOTE_WARNING;
+}
+
 /* takes `text`; NULL: no memory. */
-static hps_status append_note(struct hps_notes *notes, bool error, bool warning, char *text)
+static hps_status append_note(struct hps_notes *notes, enum hps_note_kind kind, char *text)
 {
     struct hps_note *items =
         text == NULL ? NULL : hps_realloc(notes->items, (notes->n + 1) * sizeof(*items));
@@ -51,8 +56,8 @@ static hps_status append_note(struct hps_notes *notes, bool error, bool warning,
         return HPS_NO_MEMORY;
     }
     notes->items = items;
-    notes->items[notes->n++] = (struct hps_note){.error = error, .warning = warning, .text = text};
-    notes->n_errors += error;
+    notes->items[notes->n++] = (struct hps_note){.kind = kind, .text = text};
+    notes->n_errors += kind == HPS_NOTE_ERROR;
     return HPS_OK;
 }
 
@@ -70,12 +75,12 @@ hps_status hps_notes_add_error(struct hps_notes *notes, const struct hps_error *
         notes->n_dropped++;
         return HPS_OK;
     }
-    return append_note(notes, true, false, hps_strdup(err->text));
+    return append_note(notes, HPS_NOTE_ERROR, hps_strdup(err->text));
 }
 
-hps_status hps_notes_add(struct hps_notes *notes, bool warning, const char *fmt, ...)
+hps_status hps_notes_add(struct hps_notes *notes, enum hps_note_kind kind, const char *fmt, ...)
 {
-    HPS_ASSERT(fmt != NULL);
+    HPS_ASSERT(fmt != NULL && kind != HPS_NOTE_ERROR);
     if (hps_notes_drop(notes)) {
         return HPS_OK;
     }
@@ -85,7 +90,7 @@ hps_status hps_notes_add(struct hps_notes *notes, bool warning, const char *fmt,
     (void)vsnprintf(raw, sizeof(raw), fmt, args);
     va_end(args);
     (void)hps_text_plain(raw, strlen(raw), text, sizeof(text));
-    return append_note(notes, false, warning, hps_strdup(text));
+    return append_note(notes, kind, hps_strdup(text));
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -218,10 +223,11 @@ void hps_config_sane(const struct hps_config *config)
     HPS_ASSERT(config->volatile_db.memory_bytes > 0 && config->volatile_db.num_partitions > 0);
     HPS_ASSERT(server->loop_threads > 0 && server->worker_threads > 0 && server->io_threads > 0);
     HPS_ASSERT(server->reply_bytes_in_flight > 0);
-    HPS_ASSERT(server->state_dir[0] != '\0' && server->admin_listen.address[0] != '\0');
+    bool has_state_dir = server->state_dir[0] != '\0'; /* else the file is only checked */
+    HPS_ASSERT(!has_state_dir || server->admin_listen.address[0] != '\0');
     HPS_ASSERT(server->listen.n > 0);
     HPS_ASSERT((server->tls.certificate[0] == '\0') == (server->tls.key[0] == '\0'));
-    HPS_ASSERT(config->persistent_db.type == HPS_CONFIG_PERSISTENT_DISABLED ||
+    HPS_ASSERT(config->persistent_db.type == HPS_CONFIG_PERSISTENT_DISABLED || !has_state_dir ||
                config->persistent_db.path[0] != '\0');
     HPS_ASSERT(config->update_source.type == HPS_CONFIG_UPDATE_SOURCE_NULL ||
                config->update_source.group[0] != '\0');

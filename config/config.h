@@ -252,9 +252,17 @@ struct hps_config {
 
 /* A message about a configuration: an error, a warning, or, if both flags are false, information on
  * how hpsd treats a setting of HPS. */
+/* Kinds of notes, in the order in which --check prints them. */
+enum hps_note_kind {
+    HPS_NOTE_ERROR,     /* the configuration is rejected */
+    HPS_NOTE_MISSING,   /* something that a file of HPS lacks, and its effect */
+    HPS_NOTE_DIFFERENT, /* an option that has another effect than in HPS */
+    HPS_NOTE_IGNORED,   /* options of HPS without effect; a warning in the log */
+    HPS_NOTE_WARNING,   /* a likely mistake, for example a misspelt key */
+};
+
 struct hps_note {
-    bool error;   /* the configuration is rejected */
-    bool warning; /* a likely mistake, for example a misspelt key */
+    enum hps_note_kind kind;
     char *text;
 };
 
@@ -273,6 +281,8 @@ enum { HPS_NOTES_MAX = 100, HPS_NOTE_BYTES_MAX = 1024 };
 
 void hps_notes_init(struct hps_notes *notes);
 void hps_notes_fini(struct hps_notes *notes); /* frees the notes; `notes` may be used again */
+/* Whether the log has the note as a warning. False for errors. */
+bool hps_note_is_warning(const struct hps_note *note);
 
 /* Parse a configuration file that is in memory. // and block comments are allowed. `file` is the
  * file name for messages. Notes and errors are appended to `notes`, which may be NULL. *err is the
@@ -318,6 +328,9 @@ struct hps_config_flags {
     const char *state_dir;
     const char *log_level;
     const char *log_format;
+    /* The configuration is only checked: server.state_dir may be missing, and options that depend
+     * on it then stay empty. `notes` gets more notes for users of HPS. */
+    bool check;
 };
 
 /* Apply the flags (may be NULL), set defaults that depend on the machine or on other options, and

@@ -241,25 +241,20 @@ static hps_status derive_model_roots(struct hps_config *config, struct hps_error
             hps_free(root);
         }
     }
-    char *own = status == HPS_OK ? hps_file_path("%s/models", config->server.state_dir) : NULL;
-    status = own == NULL ? HPS_NO_MEMORY : add_root(roots, own);
-    hps_free(own);
+    if (status == HPS_OK && config->server.state_dir[0] != '\0') {
+        char *own = hps_file_path("%s/models", config->server.state_dir);
+        status = own == NULL ? HPS_NO_MEMORY : add_root(roots, own);
+        hps_free(own);
+    }
     return status == HPS_OK ? HPS_OK : no_memory(config, err);
 }
 
-static hps_status derive_paths(struct hps_config *config, struct hps_notes *notes,
-                               struct hps_error *err)
+static hps_status derive_state_paths(struct hps_config *config, struct hps_notes *notes,
+                                     struct hps_error *err)
 {
     struct hps_config_server *server = &config->server;
     struct hps_config_persistent_db *persistent = &config->persistent_db;
     hps_status status = HPS_OK;
-    if (server->state_dir[0] == '\0') {
-        return hps_error_set(
-            err, HPS_INVALID,
-            "%s: server.state_dir: got none, expected a directory: give it in the file or "
-            "as --state-dir DIR",
-            config->file);
-    }
     if (server->admin_listen.address[0] == '\0') {
         status = replace(config, &server->admin_listen.address,
                          hps_file_path("unix:%s/admin.sock", server->state_dir), err);
@@ -269,13 +264,34 @@ static hps_status derive_paths(struct hps_config *config, struct hps_notes *note
         status = replace(config, &persistent->path, hps_strdup(server->state_dir), err);
         if (status == HPS_OK && hps_option_is_set(&config->set, HPS_OPTION_top_persistent_db)) {
             status = hps_notes_add(
-                         notes, false,
+                         notes, HPS_NOTE_DIFFERENT,
                          "%s: persistent_db.path: not given; the database is in %s/hpsd, where HPS "
                          "would use a temporary directory",
                          config->file, persistent->path) == HPS_OK
                          ? HPS_OK
                          : no_memory(config, err);
         }
+    }
+    return status;
+}
+
+static hps_status derive_paths(struct hps_config *config, bool is_check, struct hps_notes *notes,
+                               struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+    if (config->server.state_dir[0] != '\0') {
+        status = derive_state_paths(config, notes, err);
+    } else if (!is_check) {
+        status =
+            hps_error_set(err, HPS_INVALID,
+                          "%s: server.state_dir: got none, expected a directory: give it in the "
+                          "file or as --state-dir DIR",
+                          config->file);
+    } else if (hps_notes_add(notes, HPS_NOTE_MISSING,
+                             "%s: server.state_dir: not given; a start needs a directory of its "
+                             "own: give it in the file or as --state-dir DIR",
+                             config->file) != HPS_OK) {
+        status = no_memory(config, err);
     }
     return status == HPS_OK ? derive_model_roots(config, err) : status;
 }
@@ -324,7 +340,7 @@ static hps_status check_tiers(const struct hps_config *config, struct hps_notes 
         redis ? config->volatile_db.local_cache_bytes : config->volatile_db.memory_bytes;
     if (host > memory) {
         hps_status status =
-            hps_notes_add(notes, true,
+            hps_notes_add(notes, HPS_NOTE_WARNING,
                           "%s: volatile_db.%s: got %" PRIu64 ", more than the %" PRIu64
                           " bytes that this process may use",
                           config->file, redis ? "local_cache_bytes" : "memory_bytes", host, memory);
@@ -391,7 +407,7 @@ static hps_status check_redis(const struct hps_config *config, struct hps_notes 
     if (db->type != HPS_CONFIG_VOLATILE_REDIS_CLUSTER) {
         if (db->local_cache_bytes > 0) {
             status =
-                hps_notes_add(notes, true,
+                hps_notes_add(notes, HPS_NOTE_WARNING,
                               "%s: volatile_db.local_cache_bytes: not applied; it limits a host "
                               "map above redis_cluster, without which memory_bytes is the limit",
                               config->file);
@@ -443,6 +459,25 @@ static struct model_wishes wishes_of(const struct hps_config *config)
     return wishes;
 }
 
+/* A note on a setting, if it applies. */
+struct setting {
+    bool applies;
+    enum hps_note_kind kind;
+    const char *text;
+};
+
+static hps_status note_settings(const struct hps_config *config, const struct setting *all,
+                                size_t n, struct hps_notes *notes)
+{
+    hps_status status = HPS_OK;
+    for (size_t i = 0; i < n && status == HPS_OK; i++) {
+        if (all[i].applies) {
+            status = hps_notes_add(notes, all[i].kind, "%s: %s", config->file, all[i].text);
+        }
+    }
+    return status;
+}
+
 /* Add one note per subject, for any number of models. */
 static hps_status note_hps_settings(const struct hps_config *config, struct hps_notes *notes)
 {
@@ -450,36 +485,85 @@ static hps_status note_hps_settings(const struct hps_config *config, struct hps_
     const struct hps_option_set *set = &volatile_db->set;
     const struct model_wishes wishes = wishes_of(config);
     bool redis = volatile_db->type == HPS_CONFIG_VOLATILE_REDIS_CLUSTER;
-    const struct {
-        bool applies;
-        const char *text;
-    } all[] = {
+    const struct setting all[] = {
         {!hps_option_is_set(&config->set, HPS_OPTION_top_supportlonglong) &&
              hps_option_is_set(&config->set, HPS_OPTION_top_models),
-         "supportlonglong: not given; HPS requires it, and hpsd assumes true"},
-        {wishes.other_cache, "models[].embedding_cache_type: every type uses the stores; a static "
-                             "embedding cache can hold every row, requests wait for misses of "
-                             "static and uvm, and stochastic behaves like dynamic"},
-        {wishes.no_warmup,
+         HPS_NOTE_MISSING, "supportlonglong: not given; HPS requires it, and hpsd assumes true"},
+        {wishes.other_cache, HPS_NOTE_DIFFERENT,
+         "models[].embedding_cache_type: every type uses the stores; a static "
+         "embedding cache can hold every row, requests wait for misses of "
+         "static and uvm, and stochastic behaves like dynamic"},
+        {wishes.no_warmup, HPS_NOTE_DIFFERENT,
          "models[].init_ec: hpsd warms up the host map, with the most requested keys, and not the "
          "embedding cache; server.hot_keys_bytes 0 turns that off"},
-        {volatile_db->type == HPS_CONFIG_VOLATILE_MULTI_PROCESS_HASH_MAP,
+        {volatile_db->type == HPS_CONFIG_VOLATILE_MULTI_PROCESS_HASH_MAP, HPS_NOTE_DIFFERENT,
          "volatile_db.type: multi_process_hash_map is the host map of this daemon, and all clients "
          "share it"},
         {!redis && hps_option_is_set(set, HPS_OPTION_volatile_db_overflow_policy),
+         HPS_NOTE_DIFFERENT,
          "volatile_db.overflow_policy: not applied; the host map has one policy, with higher hit "
          "rates than those of HPS"},
         {volatile_db->initial_cache_rate < 1.0 &&
              (!redis || config->persistent_db.type == HPS_CONFIG_PERSISTENT_DISABLED),
+         HPS_NOTE_DIFFERENT,
          "volatile_db.initial_cache_rate: not applied, as in HPS; every row is loaded"},
     };
-    hps_status status = HPS_OK;
-    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]) && status == HPS_OK; i++) {
-        if (all[i].applies) {
-            status = hps_notes_add(notes, false, "%s: %s", config->file, all[i].text);
+    return note_settings(config, all, sizeof(all) / sizeof(all[0]), notes);
+}
+
+/* HPS has the same default, but there it matches no topic. */
+static bool has_default_filter(const struct hps_config *config)
+{
+    const struct hps_strings *all[] = {&config->volatile_db.update_filters,
+                                       &config->persistent_db.update_filters};
+    const bool is_used[] = {config->volatile_db.type != HPS_CONFIG_VOLATILE_DISABLED,
+                            config->persistent_db.type != HPS_CONFIG_PERSISTENT_DISABLED};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        for (size_t k = 0; k < all[i]->n && is_used[i]; k++) {
+            if (strcmp(all[i]->items[k], "^hps_.+$") == 0) {
+                return true;
+            }
         }
     }
-    return status;
+    return false;
+}
+
+/* Add the notes that only `hpsd --check` prints. */
+static hps_status note_check(const struct hps_config *config, struct hps_notes *notes)
+{
+    const struct hps_option_set *top = &config->set;
+    bool redis = config->volatile_db.type == HPS_CONFIG_VOLATILE_REDIS_CLUSTER;
+    bool rocks = config->persistent_db.type == HPS_CONFIG_PERSISTENT_ROCKS_DB;
+    const struct setting all[] = {
+        {!rocks, HPS_NOTE_MISSING,
+         "persistent_db: disabled; a restart reads the model files again, and forgets versions "
+         "that hpsctl has loaded"},
+        {!hps_option_is_set(top, HPS_OPTION_top_server) && config->server.kserve_listen.n == 0,
+         HPS_NOTE_MISSING,
+         "server.kserve_listen: not given; clients of Triton that use HTTP need it or "
+         "--kserve-listen ADDR"},
+        {!redis && hps_config_host_bytes(config) > 0 &&
+             !hps_option_is_set(&config->volatile_db.set, HPS_OPTION_volatile_db_memory_bytes),
+         HPS_NOTE_DIFFERENT,
+         "volatile_db.memory_bytes: not given; the host map may use half of the memory, and HPS "
+         "has "
+         "no limit"},
+        {redis, HPS_NOTE_DIFFERENT,
+         "volatile_db.type: hpsd has its own keys in Redis, and neither reads nor deletes the rows "
+         "that HPS wrote there"},
+        {rocks && hps_option_is_set(&config->persistent_db.set, HPS_OPTION_persistent_db_path),
+         HPS_NOTE_DIFFERENT,
+         "persistent_db.path: hpsd has its own database in the subdirectory hpsd, and does not "
+         "read "
+         "the rows that HPS wrote"},
+        {config->update_source.type == HPS_CONFIG_UPDATE_SOURCE_KAFKA && has_default_filter(config),
+         HPS_NOTE_DIFFERENT,
+         "update_filters: \"^hps_.+$\", the default, selects the updates of all models; in HPS it "
+         "selects none"},
+    };
+    return hps_option_is_set(top, HPS_OPTION_top_models)
+               ? note_settings(config, all, sizeof(all) / sizeof(all[0]), notes)
+               : HPS_OK; /* of --table */
 }
 
 /* ---- updates --------------------------------------------------------------------------------- */
@@ -657,10 +741,11 @@ hps_status hps_config_finish(struct hps_config *config, const struct hps_config_
     HPS_ASSERT(config != NULL);
     struct errors errors = {.notes = notes};
     struct hps_error *one = &errors.one;
+    bool is_check = flags != NULL && flags->check;
     hps_status status = flags == NULL ? HPS_OK : keep(&errors, apply_flags(config, flags, one));
     if (status == HPS_OK) {
         derive_sizes(config);
-        status = keep(&errors, derive_paths(config, notes, one));
+        status = keep(&errors, derive_paths(config, is_check, notes, one));
     }
     if (status == HPS_OK) {
         status = keep(&errors, derive_redis_tls(config, one));
@@ -684,7 +769,8 @@ hps_status hps_config_finish(struct hps_config *config, const struct hps_config_
         status = check_row_versions(config, &errors);
     }
     if (status == HPS_OK &&
-        (note_hps_settings(config, notes) != HPS_OK || hps_secrets_note(config, notes) != HPS_OK)) {
+        (note_hps_settings(config, notes) != HPS_OK || hps_secrets_note(config, notes) != HPS_OK ||
+         (is_check && note_check(config, notes) != HPS_OK))) {
         status = keep(&errors, no_memory(config, one));
     }
     status = status == HPS_OK ? errors.first.status : status;

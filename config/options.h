@@ -145,7 +145,7 @@ hps_status hps_notes_add_error(struct hps_notes *notes, const struct hps_error *
                                struct hps_error *first) HPS_MUST_CHECK;
 /* Append a note that is not an error. If hps_notes_drop returns true, the note is dropped and the
  * result is OK. NO_MEMORY: no memory for the note. */
-hps_status hps_notes_add(struct hps_notes *notes, bool warning, const char *fmt, ...)
+hps_status hps_notes_add(struct hps_notes *notes, enum hps_note_kind kind, const char *fmt, ...)
     HPS_PRINTF(3, 4) HPS_MUST_CHECK;
 
 /* Create a configuration in which all options have their defaults. `file` is the file name for

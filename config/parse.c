@@ -58,8 +58,8 @@ hps_status HPS_PRINTF(4, 5)
 }
 
 hps_status HPS_PRINTF(4, 5)
-    parse_note(const struct parse_reader *reader, const struct hps_text_path *path, bool warning,
-               const char *fmt, ...)
+    parse_note(const struct parse_reader *reader, const struct hps_text_path *path,
+               enum hps_note_kind kind, const char *fmt, ...)
 {
     char place[PATH_CHARS + 128];
     char text[400];
@@ -68,7 +68,7 @@ hps_status HPS_PRINTF(4, 5)
     (void)vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
     where(reader, path, place, sizeof(place));
-    hps_status status = hps_notes_add(reader->notes, warning, "%s%s", place, text);
+    hps_status status = hps_notes_add(reader->notes, kind, "%s%s", place, text);
     return status == HPS_OK ? HPS_OK : hps_error_set(reader->err, status, "%sout of memory", place);
 }
 
@@ -210,7 +210,7 @@ static hps_status unknown_key(const struct parse_reader *reader, const struct hp
         return parse_fail(reader, path, HPS_INVALID,
                           "unknown key, expected one of docs/config.md%s", hint);
     }
-    return parse_note(reader, path, true, "unknown key, ignored%s", hint);
+    return parse_note(reader, path, HPS_NOTE_WARNING, "unknown key, ignored%s", hint);
 }
 
 static hps_status no_option(const struct parse_reader *reader, const struct hps_text_path *path,
@@ -380,7 +380,8 @@ static hps_status check_types(const struct parse_reader *reader)
     if (hps_option_is_set(&config->set, HPS_OPTION_top_volatile_db) &&
         !hps_option_is_set(&config->volatile_db.set, HPS_OPTION_volatile_db_type)) {
         config->volatile_db.type = HPS_CONFIG_VOLATILE_DISABLED;
-        return parse_note(reader, &path, true, "got no \"type\", so it is disabled, as in HPS");
+        return parse_note(reader, &path, HPS_NOTE_WARNING,
+                          "got no \"type\", so it is disabled, as in HPS");
     }
     return HPS_OK;
 }
@@ -427,7 +428,7 @@ static hps_status note_ignored(const struct parse_reader *reader, json_t *root)
     }
     hps_status status = names.status;
     if (status == HPS_OK && names.size > 0) {
-        status = hps_notes_add(reader->notes, true, "%s: accepted and ignored: %.*s",
+        status = hps_notes_add(reader->notes, HPS_NOTE_IGNORED, "%s: no effect in hpsd: %.*s",
                                reader->source.file, (int)names.size, (const char *)names.data);
     }
     hps_buf_fini(&names);
@@ -497,8 +498,9 @@ static void note_repeat(void *ctx, const struct hps_text_path *path, size_t offs
         return; /* skip counting lines: a file may have thousands */
     }
     hps_text_path_print(path, name, sizeof(name));
-    if (hps_notes_add(reader->notes, true, "%s:%u: %s: duplicate key; its last value is used",
-                      source->file, hps_text_line(source, offset), name) != HPS_OK) {
+    if (hps_notes_add(reader->notes, HPS_NOTE_WARNING,
+                      "%s:%u: %s: duplicate key; its last value is used", source->file,
+                      hps_text_line(source, offset), name) != HPS_OK) {
         hps_ignore(parse_no_memory(reader));
     }
 }

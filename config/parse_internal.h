@@ -35,8 +35,8 @@ hps_status HPS_PRINTF(4, 5)
                hps_status status, const char *fmt, ...);
 /* Record a warning or another note, in the form of parse_fail. Returns OK or NO_MEMORY. */
 hps_status HPS_PRINTF(4, 5)
-    parse_note(const struct parse_reader *reader, const struct hps_text_path *path, bool warning,
-               const char *fmt, ...);
+    parse_note(const struct parse_reader *reader, const struct hps_text_path *path,
+               enum hps_note_kind kind, const char *fmt, ...);
 /* Set the error NO_MEMORY with the name of the file. Returns NO_MEMORY. */
 hps_status parse_no_memory(const struct parse_reader *reader);
 /* Record that the value at `path` is invalid for the option. The message shows the value and the

@@ -237,7 +237,7 @@ static hps_status read_default_values(const struct model_reader *m)
         get_array(m, HPS_OPTION_model_default_value_for_each_table, SIZE_MAX, &values);
     struct hps_text_path list = {.parent = m->path, .key = "default_value_for_each_table"};
     if (status == HPS_OK && values != NULL && json_array_size(values) != n) {
-        status = parse_note(m->reader, &list, true,
+        status = parse_note(m->reader, &list, HPS_NOTE_WARNING,
                             "got %zu entries, expected %zu, one for each table; missing ones are "
                             "0.0, extra ones are ignored",
                             json_array_size(values), n);
@@ -322,7 +322,8 @@ static hps_status check_model(const struct model_reader *m)
     status = parse_go_on(status);
     struct hps_text_path label = {.parent = m->path, .key = "label"};
     if (status == HPS_OK && m->model->label[0] != '\0' && !hps_label_valid(m->model->label)) {
-        status = parse_note(m->reader, &label, true, "expected %s; a load refuses this label",
+        status = parse_note(m->reader, &label, HPS_NOTE_WARNING,
+                            "expected %s; a load refuses this label",
                             HPS_LABEL_RULE); /* versions that are stored already are still served */
     }
     if (m->model->use_static_table) {

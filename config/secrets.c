@@ -70,7 +70,7 @@ static hps_status note_readable(const struct hps_config *config, const struct hp
     if ((mode & S_IROTH) == 0) {
         return HPS_OK;
     }
-    return hps_notes_add(notes, true,
+    return hps_notes_add(notes, HPS_NOTE_WARNING,
                          "%s: %s%s%s: a secret that every user of this host can read (mode "
                          "%04o); chmod o= %s",
                          config->file, secret->option, secret->option[0] != '\0' ? ": " : "",
@@ -83,7 +83,7 @@ static hps_status note_writable(const struct hps_config *config, const struct hp
     if (!secret->gives_rights || (mode & (S_IWGRP | S_IWOTH)) == 0) {
         return HPS_OK;
     }
-    return hps_notes_add(notes, true,
+    return hps_notes_add(notes, HPS_NOTE_WARNING,
                          "%s: %s: %s: %s can write to it, and so give themselves any role (mode "
                          "%04o); chmod go-w %s",
                          config->file, secret->option, secret->path,

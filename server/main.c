@@ -69,12 +69,24 @@ static int complain(const struct hps_error *err, int code)
     return code;
 }
 
+static void print_note(enum hps_note_kind kind, const char *text)
+{
+    static const char *const words[] = {
+        [HPS_NOTE_ERROR] = "",
+        [HPS_NOTE_MISSING] = "missing: ",
+        [HPS_NOTE_DIFFERENT] = "different from HPS: ",
+        [HPS_NOTE_IGNORED] = "ignored: ",
+        [HPS_NOTE_WARNING] = "warning: ",
+    };
+    char shown[CHECK_LINE_BYTES]; /* may contain file names */
+    (void)hps_text_plain(text, strlen(text), shown, sizeof(shown));
+    fprintf(stderr, "hpsd: %s%s\n", words[kind], shown);
+}
+
 static void tell(void *ctx, bool is_error, const char *text)
 {
-    char shown[CHECK_LINE_BYTES]; /* may contain file names */
     (void)ctx;
-    (void)hps_text_plain(text, strlen(text), shown, sizeof(shown));
-    fprintf(stderr, "hpsd: %s%s\n", is_error ? "" : "warning: ", shown);
+    print_note(is_error ? HPS_NOTE_ERROR : HPS_NOTE_WARNING, text);
 }
 
 /* ---- configuration --------------------------------------------------------------------------- */
@@ -117,8 +129,9 @@ static hps_status read_config(const struct hps_options *options, struct hps_conf
 static int complain_all(const struct hps_notes *notes, const struct hps_error *err)
 {
     for (size_t i = 0; i < notes->n; i++) {
-        if (notes->items[i].error || notes->items[i].warning) {
-            tell(NULL, notes->items[i].error, notes->items[i].text);
+        const struct hps_note *note = &notes->items[i];
+        if (note->kind == HPS_NOTE_ERROR || hps_note_is_warning(note)) {
+            print_note(note->kind, note->text);
         }
     }
     return notes->n_errors == 0 ? complain(err, EXIT_USAGE) : EXIT_USAGE;
@@ -140,7 +153,7 @@ static int print_effective(const struct hps_config *config)
 static void log_notes(const struct hps_notes *notes)
 {
     for (size_t i = 0; i < notes->n; i++) {
-        if (notes->items[i].warning) {
+        if (hps_note_is_warning(&notes->items[i])) {
             HPS_LOG(WARN, "config", notes->items[i].text);
         } else {
             HPS_LOG(INFO, "config", notes->items[i].text);
@@ -382,6 +395,40 @@ static unsigned check_start(const struct hps_check *what)
     return check_kafka(what->config) + check_redis_tls(what->config) + hps_check_server(what);
 }
 
+/* Print the notes by kind, so that a user of HPS first sees what to do and what changes. */
+static void print_notes(const struct hps_notes *notes)
+{
+    for (int kind = HPS_NOTE_MISSING; kind <= HPS_NOTE_WARNING; kind++) {
+        for (size_t i = 0; i < notes->n; i++) {
+            if (notes->items[i].kind == (enum hps_note_kind)kind) {
+                print_note(notes->items[i].kind, notes->items[i].text);
+            }
+        }
+    }
+}
+
+/* Report whether models need a GPU that hpsd cannot use. Opens no GPU. */
+static void check_gpus(const struct hps_config *config)
+{
+    const struct hps_device_driver *driver = NULL;
+    struct hps_error err = {0};
+    char text[CHECK_LINE_BYTES];
+    bool is_wanted = false;
+    int n = 0;
+    for (size_t i = 0; i < config->n_models; i++) {
+        is_wanted = is_wanted || (config->models[i].gpucache && config->models[i].gpucacheper > 0);
+    }
+    if (!is_wanted || hps_program_devices(&driver, &err) != HPS_OK ||
+        (hps_device_count(driver, &n, &err) == HPS_OK && n > 0)) {
+        return;
+    }
+    snprintf(text, sizeof(text),
+             "%s: models[].gpucache: no usable GPU here%s%s; replies come from the stores and are "
+             "exact",
+             config->file, err.text[0] == '\0' ? "" : ": ", err.text);
+    print_note(HPS_NOTE_MISSING, text);
+}
+
 /* The configuration is valid; check the files that it names. Opens no store, connects to nothing.
  */
 static int check(const struct hps_config *config, const struct hps_notes *notes)
@@ -389,11 +436,11 @@ static int check(const struct hps_config *config, const struct hps_notes *notes)
     const struct hps_config_persistent_db *db = &config->persistent_db;
     const struct hps_check what = {.config = config,
                                    .stored = db->type == HPS_CONFIG_PERSISTENT_ROCKS_DB &&
+                                             db->path[0] != '\0' &&
                                              hps_rocksdb_dir_has_database(db->path),
                                    .tell = tell};
-    for (size_t i = 0; i < notes->n; i++) {
-        tell(NULL, !notes->items[i].warning, notes->items[i].text);
-    }
+    check_gpus(config);
+    print_notes(notes);
     unsigned n_errors = hps_check_models(&what) + check_start(&what);
     int code = print_effective(config);
     return code == EXIT_DRAINED && n_errors > 0 ? EXIT_USAGE : code;
@@ -500,7 +547,7 @@ int main(int argc, char **argv)
     int code;
     if (read_config(&options, &config, &notes, &err) != HPS_OK) {
         code = complain_all(&notes, &err);
-    } else if (options.check) {
+    } else if (options.flags.check) {
         code = check(config, &notes);
     } else {
         hps_log_setup((enum hps_log_level)config->server.log_level,

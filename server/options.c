@@ -20,7 +20,7 @@ static const struct hps_arg args[] = {
      "tables belong to the model \"default\""},
     {"state-dir", 0, HPS_ARG_TEXT, "DIR", &given.flags.state_dir,
      "where the RocksDB store and the admin socket live; required unless FILE has "
-     "server.state_dir"},
+     "server.state_dir, or for --check"},
     {"listen", 0, HPS_ARG_LIST, "ADDR", &given.listen,
      "gRPC listener: HOST:PORT (port 0: any free port) or unix:PATH; repeatable (default "
      "127.0.0.1:8601)"},
@@ -31,7 +31,7 @@ static const struct hps_arg args[] = {
     {"admin-listen", 0, HPS_ARG_TEXT, "ADDR", &given.flags.admin_listen,
      "listener for hpsctl (default unix:/run/hpsd/admin.sock as a systemd service, else "
      "unix:STATE_DIR/admin.sock)"},
-    {"check", 0, HPS_ARG_FLAG, NULL, &given.check,
+    {"check", 0, HPS_ARG_FLAG, NULL, &given.flags.check,
      "check the configuration, its model files and its Kafka properties; print the effective "
      "configuration as JSON; exit. Opens no store and no connection"},
     {"log-level", 0, HPS_ARG_TEXT, "LEVEL", &given.flags.log_level,

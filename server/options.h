@@ -14,7 +14,6 @@ struct hps_options {
     struct hps_arg_list listen;
     struct hps_arg_list kserve_listen;
     struct hps_config_flags flags;
-    bool check;
     /* --help and --version; if one is given, the other fields are not checked. */
     struct hps_args args;
 };

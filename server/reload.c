@@ -97,7 +97,7 @@ static void report_write(const struct report *report)
 static void log_warnings(const struct hps_notes *notes)
 {
     for (size_t i = 0; i < notes->n; i++) {
-        if (notes->items[i].warning) {
+        if (hps_note_is_warning(&notes->items[i])) {
             HPS_LOG(WARN, "config", notes->items[i].text);
         }
     }
@@ -323,7 +323,7 @@ static hps_status reload(struct hps_daemon *daemon, struct hps_error *err)
         status = take_over(daemon, next, &report, err);
     }
     for (size_t i = 0; i < notes.n; i++) {
-        if (notes.items[i].error && strcmp(notes.items[i].text, err->text) != 0) {
+        if (notes.items[i].kind == HPS_NOTE_ERROR && strcmp(notes.items[i].text, err->text) != 0) {
             HPS_LOG(ERROR, "config", "configuration invalid: see error",
                     HPS_STR("error", notes.items[i].text));
         }

@@ -104,9 +104,10 @@ static int take_config(struct hpsctl *ctl, const char *file, const char *name,
     hps_notes_init(&notes);
     hps_status status = hps_config_parse_file(file, &config, &notes, &err);
     for (size_t i = 0; i < notes.n; i++) {
-        if (notes.items[i].warning || notes.items[i].error) {
+        const struct hps_note *note = &notes.items[i];
+        if (note->kind == HPS_NOTE_ERROR || hps_note_is_warning(note)) {
             (void)fprintf(stderr, "hpsctl: %s%s\n",
-                          notes.items[i].error ? "" : "warning: ", notes.items[i].text);
+                          note->kind == HPS_NOTE_ERROR ? "" : "warning: ", note->text);
         }
     }
     if (status != HPS_OK && notes.n_errors == 0) {

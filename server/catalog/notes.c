@@ -104,7 +104,7 @@ static hps_status note_entry(const struct catalog_model *model,
     hps_status status = HPS_OK;
     size_t n_warnings = request->entry_notes != NULL ? request->entry_notes->n : 0;
     for (size_t i = 0; status == HPS_OK && i < n_warnings; i++) {
-        if (request->entry_notes->items[i].warning) {
+        if (hps_note_is_warning(&request->entry_notes->items[i])) {
             status = hps_strings_append(notes, request->entry_notes->items[i].text);
         }
     }

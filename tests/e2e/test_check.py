@@ -8,7 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from rig import (BIN, PATIENCE_S, Authority, Daemon, Table, default_config, generate, model_config,
+from rig import (BIN, GPU, PATIENCE_S, Authority, Daemon, Table, default_config, generate, model_config,
                  run_hpsd)
 
 pytestmark = pytest.mark.one_thread
@@ -50,6 +50,56 @@ def test_check_when_all_files_are_good_then_it_passes_and_opens_no_store(work):
     passed(done)
     assert json.loads(done.stdout)["models"][0]["model"]["value"] == "m"
     assert not os.path.exists(work + "/state")
+
+
+def of_hps(work):
+    """A ps.json as for HPS, with the directories of HugeCTR that it names."""
+    paths = [Table.random(f"wdl{i}_sparse_2000.model", 50, dim, number=i).save_hugectr(work + "/m/1") for i, dim in ((0, 1), (1, 4))]
+    return {"supportlonglong": True,
+            "volatile_db": {"type": "parallel_hash_map", "overflow_policy": "evict_oldest", "allocation_rate": 1 << 28},
+            "update_source": {"type": "kafka_message_queue", "brokers": "127.0.0.1:1", "receive_buffer_size": 262144},
+            "models": [{"model": "wdl", "sparse_files": paths, "embedding_table_names": ["wide", "deep"],
+                        "embedding_vecsize_per_table": [1, 4], "maxnum_catfeature_query_per_table_per_sample": [2, 26],
+                        "default_value_for_each_table": [0.0, 0.0], "deployed_device_list": [0], "refresh_interval": 10}]}
+
+
+def notes_of(config, work):
+    """What the check of a file says without a state directory, [kind and option of each line]."""
+    path = f"{work}/ps.json"
+    with open(path, "w", encoding="utf-8") as out:
+        json.dump(config, out)
+    code, out, err = run_hpsd("--check", "--config", path)
+    assert code == 0, err
+    assert json.loads(out)["models"][0]["model"]["value"] == "wdl"
+    assert not any(os.path.exists(f"{where}/admin.sock") for where in (work, os.getcwd()))
+    return [tuple(line.removeprefix("hpsd: ").split(": ")[::2][:2]) for line in err.splitlines()]
+
+
+def test_check_when_a_file_of_hps_is_given_alone_then_first_what_is_missing_different_and_ignored(work):
+    config = of_hps(work)
+    config["model"] = []  # a misspelt key
+    assert notes_of(config, work) == [
+        *([] if GPU else [("missing", "models[].gpucache")]),
+        ("missing", "server.state_dir"),
+        ("missing", "persistent_db"),
+        ("missing", "server.kserve_listen"),
+        ("different from HPS", "volatile_db.overflow_policy"),
+        ("different from HPS", "volatile_db.memory_bytes"),
+        ("different from HPS", "update_filters"),
+        ("ignored", "no effect in hpsd"),
+        ("warning", "model")]
+
+
+def test_check_when_rows_of_hps_are_in_its_stores_then_it_says_that_they_are_not_read(work):
+    config = {**of_hps(work), "volatile_db": {"type": "redis_cluster", "address": "127.0.0.1:1", "update_filters": [".+"]},
+              "persistent_db": {"type": "rocks_db", "path": work + "/rocksdb", "update_filters": ["wdl"]},
+              "server": {"state_dir": work + "/state"}}
+    config["models"][0]["gpucache"] = False
+    assert notes_of(config, work) == [("different from HPS", "volatile_db.type"),
+                                      ("different from HPS", "persistent_db.path"),
+                                      ("ignored", "no effect in hpsd")]
+    del config["server"], config["persistent_db"]["path"]
+    assert ("missing", "server.state_dir") in notes_of(config, work)
 
 
 def test_check_when_files_are_wrong_then_each_table_is_named_with_its_reason(work):

@@ -81,9 +81,9 @@ static void test_notes_when_added_then_kept_and_cut(void **state)
     char text[2 * HPS_NOTE_BYTES_MAX];
     memset(text, 'x', sizeof(text) - 1);
     text[sizeof(text) - 1] = '\0';
-    assert_int_equal(hps_notes_add(&notes, true, "%s", text), HPS_OK);
-    assert_int_equal(hps_notes_add(&notes, false, "n=%d", 3), HPS_OK);
-    assert_int_equal(hps_notes_add(NULL, false, "dropped"), HPS_OK);
+    assert_int_equal(hps_notes_add(&notes, HPS_NOTE_WARNING, "%s", text), HPS_OK);
+    assert_int_equal(hps_notes_add(&notes, HPS_NOTE_DIFFERENT, "n=%d", 3), HPS_OK);
+    assert_int_equal(hps_notes_add(NULL, HPS_NOTE_DIFFERENT, "dropped"), HPS_OK);
     assert_int_equal(strlen(notes.items[0].text), HPS_NOTE_BYTES_MAX - 1);
     assert_string_equal(notes.items[1].text, "n=3");
     hps_notes_fini(&notes);

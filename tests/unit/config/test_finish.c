@@ -349,6 +349,51 @@ static void test_notes_when_settings_of_models_have_no_effect_then_each_is_repor
     assert_true(has_note(&noted, "embedding_cache_type: every type uses the stores"));
 }
 
+static void test_finish_when_only_checked_then_no_state_dir_is_needed_and_more_is_noted(
+    void **state)
+{
+    (void)state;
+    const struct hps_config_flags check = {.check = true};
+    struct hps_config *config = parse_good(
+        FILE_WITH("\"volatile_db\":{\"type\":\"redis_cluster\",\"update_filters\":[\".+\"]},"
+                  "\"persistent_db\":{\"type\":\"rocks_db\",\"path\":\"/p\"},"
+                  "\"update_source\":{\"type\":\"kafka\"}"),
+        &noted);
+    assert_int_equal(hps_config_finish(config, &check, &noted, NULL), HPS_OK);
+    assert_string_equal(config->server.state_dir, "");
+    assert_string_equal(config->server.admin_listen.address, "");
+    assert_int_equal(config->server.model_roots.n, 1);
+    static const struct {
+        enum hps_note_kind kind;
+        const char *text;
+    } expected[] = {
+        {HPS_NOTE_MISSING, "ps.json: server.state_dir: not given; a start needs a directory"},
+        {HPS_NOTE_MISSING, "ps.json: server.kserve_listen: not given"},
+        {HPS_NOTE_DIFFERENT, "ps.json: volatile_db.type: hpsd has its own keys in Redis"},
+        {HPS_NOTE_DIFFERENT, "ps.json: persistent_db.path: hpsd has its own database"},
+        {HPS_NOTE_DIFFERENT, "ps.json: update_filters: \"^hps_.+$\", the default, selects"},
+    };
+    enum { N = sizeof(expected) / sizeof(expected[0]) };
+    assert_int_equal(noted.n, N);
+    for (size_t i = 0; i < N; i++) {
+        assert_int_equal(noted.items[i].kind, expected[i].kind);
+        assert_ptr_equal(strstr(noted.items[i].text, expected[i].text), noted.items[i].text);
+    }
+}
+
+static void test_finish_when_a_file_of_hpsd_is_checked_then_little_is_noted(void **state)
+{
+    (void)state;
+    const struct hps_config_flags check = {.check = true};
+    struct hps_config *config =
+        parse_good("{\"supportlonglong\":true," MODELS ",\"server\":{\"state_dir\":\"/s\"},"
+                   "\"volatile_db\":{\"type\":\"hash_map\",\"memory_bytes\":\"1MiB\"}}",
+                   &noted);
+    assert_int_equal(hps_config_finish(config, &check, &noted, NULL), HPS_OK);
+    assert_int_equal(noted.n, 1);
+    assert_true(has_note(&noted, "persistent_db: disabled; a restart reads the model files"));
+}
+
 static void test_roots_when_tables_share_directories_then_their_parents_once(void **state)
 {
     (void)state;
@@ -471,6 +516,8 @@ int main(void)
         CONFIG_TEST(test_tiers_when_all_are_disabled_then_refused),
         CONFIG_TEST(test_notes_when_hps_settings_have_no_effect_then_each_is_reported_once),
         CONFIG_TEST(test_notes_when_settings_of_models_have_no_effect_then_each_is_reported_once),
+        CONFIG_TEST(test_finish_when_only_checked_then_no_state_dir_is_needed_and_more_is_noted),
+        CONFIG_TEST(test_finish_when_a_file_of_hpsd_is_checked_then_little_is_noted),
         CONFIG_TEST(test_roots_when_tables_share_directories_then_their_parents_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

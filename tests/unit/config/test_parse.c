@@ -34,7 +34,7 @@ static void test_full_sample_when_parsed_then_every_hps_key_is_set(void **state)
     (void)state;
     struct hps_config *config = parse_sample(SAMPLES "hps-full.json", &noted);
     assert_int_equal(noted.n, 1);
-    assert_true(noted.items[0].warning);
+    assert_int_equal(noted.items[0].kind, HPS_NOTE_IGNORED);
     for (const struct hps_option_past *past = hps_options_past; past->name != NULL; past++) {
         bool old =
             strncmp(past->name, "max_", 4) == 0 && strstr(past->name, "t_batch_size") != NULL;
@@ -243,9 +243,9 @@ static void test_ignored_keys_when_a_file_has_any_then_one_warning_lists_them(vo
         &noted);
     assert_int_equal(noted.n, 2);
     assert_true(has_note(&noted, "volatile_db.fp8_quant: unknown key"));
-    assert_true(noted.items[1].warning);
+    assert_int_equal(noted.items[1].kind, HPS_NOTE_IGNORED);
     assert_string_equal(noted.items[1].text,
-                        "ps.json: accepted and ignored: fuse_embedding_table, max_get_batch_size, "
+                        "ps.json: no effect in hpsd: fuse_embedding_table, max_get_batch_size, "
                         "fp8_quant");
 }
 
@@ -267,7 +267,7 @@ static void test_unknown_key_when_in_hps_section_then_warning_with_suggestion(vo
                      "\"overflow_margins\":1,\"keys_max\":7,\"zzz\":1}}",
                      &noted);
     assert_int_equal(noted.n, 4);
-    assert_true(noted.items[0].warning);
+    assert_int_equal(noted.items[0].kind, HPS_NOTE_WARNING);
     assert_true(has_note(
         &noted, "ps.json:2: peristent_db: unknown key, ignored; did you mean \"persistent_db\"?"));
     assert_true(has_note(
@@ -376,7 +376,7 @@ static void parse_wrong(const char *text, struct hps_notes *notes)
     hps_status status = hps_config_parse(text, strlen(text), "ps.json", &config, notes, &err);
     assert_int_equal(status, HPS_INVALID);
     assert_null(config);
-    assert_true(notes->items[0].error);
+    assert_int_equal(notes->items[0].kind, HPS_NOTE_ERROR);
     assert_string_equal(notes->items[0].text, err.text);
     assert_int_equal(notes->n, notes->n_errors);
 }

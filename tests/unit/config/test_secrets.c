@@ -54,7 +54,7 @@ static void test_note_when_others_can_read_a_secret_then_each_is_named(void **st
     hps_notes_fini(&notes);
     assert_int_equal(hps_config_finish(config, NULL, &notes, NULL), HPS_OK);
     assert_int_equal(notes.n, n + 2);
-    assert_true(notes.items[n].warning);
+    assert_int_equal(notes.items[n].kind, HPS_NOTE_WARNING);
     assert_non_null(strstr(notes.items[n].text, "server.tls.key: "));
     assert_non_null(strstr(notes.items[n].text, "(mode 0404); chmod o= "));
     assert_non_null(strstr(notes.items[n + 1].text, "server.admin_token_file: "));
@@ -74,7 +74,7 @@ static void test_note_when_others_can_write_what_gives_rights_then_it_is_named(v
     assert_int_equal(hps_config_finish(config, NULL, &notes, NULL), HPS_OK);
     assert_true(notes.n > 0);
     const struct hps_note *last = &notes.items[notes.n - 1];
-    assert_true(last->warning);
+    assert_int_equal(last->kind, HPS_NOTE_WARNING);
     assert_non_null(strstr(last->text, "server.admin_token_file: "));
     assert_non_null(strstr(last->text, "its group can write to it"));
     assert_non_null(strstr(last->text, "(mode 0620); chmod go-w "));

@@ -39,7 +39,7 @@ static void test_parse_when_both_spellings_then_same(void **state)
         parse(&options, &err, ARGS("--table", "a=b.npy", "--state-dir", "d", "--check")), HPS_OK);
     assert_int_equal(options.tables.n, 1);
     assert_string_equal(options.tables.items[0], "a=b.npy");
-    assert_true(options.check);
+    assert_true(options.flags.check);
     assert_null(options.flags.listen); /* nothing of the command line before */
     assert_int_equal(options.args.ask, HPS_ARGS_RUN);
 }
