@@ -288,8 +288,8 @@ static hps_status derive_paths(struct hps_config *config, bool is_check, struct 
                           "file or as --state-dir DIR",
                           config->file);
     } else if (hps_notes_add(notes, HPS_NOTE_MISSING,
-                             "%s: server.state_dir: not given; a start needs a directory of its "
-                             "own: give it in the file or as --state-dir DIR",
+                             "%s: server.state_dir: not given; a start needs a state "
+                             "directory: give it in the file or as --state-dir DIR",
                              config->file) != HPS_OK) {
         status = no_memory(config, err);
     }

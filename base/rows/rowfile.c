@@ -6,6 +6,7 @@
 #include "base/rows/rowfile.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -306,6 +307,25 @@ static bool has_narrow_keys(uint64_t keys_bytes, uint64_t rows_bytes, uint64_t d
                     : n % 2 != 0 && rows_bytes % (4 * n) == 0;
 }
 
+/* With a known width, an even number of keys of 4 bytes can also be int64 keys of rows that are
+ * twice as wide. */
+static hps_status refuse_narrow_keys(const struct hps_row_reader *reader, uint64_t keys_bytes,
+                                     uint64_t dim, struct hps_error *err)
+{
+    char other[128] = "";
+    if (dim != 0 && keys_bytes % KEY_BYTES == 0) {
+        (void)snprintf(other, sizeof(other),
+                       "; or the keys are int64, and the rows have %" PRIu64
+                       " values, expected %" PRIu64,
+                       2 * dim, dim);
+    }
+    return hps_error_set(err, HPS_INVALID,
+                         "%s: %" PRIu64 " bytes look like %" PRIu64
+                         " keys of 4 bytes, expected int64 keys; write them as numpy.int64, also "
+                         "where supportlonglong is false%s",
+                         reader->keys.path, keys_bytes, keys_bytes / 4, other);
+}
+
 static hps_status open_hugectr(struct hps_row_reader *reader, const struct hps_row_options *options,
                                struct hps_error *err)
 {
@@ -320,12 +340,7 @@ static hps_status open_hugectr(struct hps_row_reader *reader, const struct hps_r
         return status;
     }
     if (has_narrow_keys(keys_bytes, rows_bytes, options->dim)) {
-        return hps_error_set(err, HPS_INVALID,
-                             "%s: %" PRIu64 " bytes look like %" PRIu64
-                             " keys of 4 bytes, expected "
-                             "int64 keys; write them as numpy.int64, also where supportlonglong "
-                             "is false",
-                             reader->keys.path, keys_bytes, keys_bytes / 4);
+        return refuse_narrow_keys(reader, keys_bytes, options->dim, err);
     }
     if (keys_bytes % KEY_BYTES != 0) {
         return hps_error_set(err, HPS_INVALID,

@@ -9,18 +9,22 @@ import os
 import re
 import select
 import shlex
+import struct
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
+from inference import model_config_pb2
 
 import documents
 import redis
 import test_check
 import test_kafka_rights
 import test_redis
-from rig import BIN, PATIENCE_S, REPORT, ROOT, Authority, Table, default_config, generate, hpsgen, model_config, pb, run_hpsd
+from rig import (BIN, PATIENCE_S, REPORT, ROOT, Authority, Daemon, Table, admin_pb, default_config, generate, hpsgen, kserve_grpc,
+                 kserve_pb, model_config, pb, run_hpsd)
 
 pytestmark = pytest.mark.one_thread
 guarded_broker = test_kafka_rights.guarded_broker  # a fixture
@@ -33,6 +37,10 @@ NOT_RUN = {
         "needs tritonclient; ./dev interop runs it (tests/interop/test_tritonclient.py)",
     ("docs/kserve.md", '{"data"'): "needs perf_analyzer; ./dev interop runs it (tests/interop/test_perf_analyzer.py)",
     ("docs/kserve.md", "perf_analyzer"): "as the one before",
+    ("docs/migration.md", "-tritonserver"): "needs Triton with libtriton_hps.so; ./dev interop starts it with these options",
+    ("docs/migration.md", " import numpy as np\n import tritonclient"):
+        "needs tritonclient; ./dev interop runs it (tests/interop/test_tritonclient.py)",
+    ("docs/migration.md", " import torch"): "needs torch; ./dev frameworks runs it (tests/frameworks/test_torch.py)",
     ("docs/operations.md", "./dev build && sudo cmake --install"):
         "needs root and systemd; tests/deploy installs into a directory and starts hpsd by its units there",
     ("docs/operations.md", "level=info msg=reloaded"): "lines of a log; test_config.py asserts them",
@@ -237,6 +245,140 @@ def test_kserve_when_begun_as_shown_then_each_first_request_has_the_rows_of_its_
         np.testing.assert_array_equal(names["rows"], expected)
         exec(here(by_http), names)  # pylint: disable=exec-used
         np.testing.assert_allclose(names["means"], [items[:3].mean(axis=0), items[7:9].mean(axis=0)], rtol=1e-6)
+
+
+# ---- migration from HPS ------------------------------------------------------------------------------
+
+MIGRATION = "docs/migration.md"
+
+
+def migration(begins):
+    found = documents.block(MIGRATION, begins)
+    RUN.add(found)
+    return found.code
+
+
+PS_JSON, CHECK, CHECKED, OURS, CHECK_AGAIN, START, FIRST, FIRST_OUTPUT, INFER, SECOND, HUGECTR, UPDATES = map(migration, (
+    '{\n  "supportlonglong"', "cp ps.json", "hpsd: missing", '"persistent_db"', "hpsd --check", "hpsd --config", "export HPSD_ADDR",
+    "MODEL  VERSION", "curl", "hpsctl load", "sed", "hpsctl updates"))
+CONFIG_PBTXT, PYTHON = map(migration, (' name: "wdl"', "-from hugectr"))
+
+
+def diff_side(code, mark):
+    """One side of a diff: '-' before, '+' after."""
+    return "".join(line[1:] + "\n" for line in code.splitlines() if line[:1] in ("", " ", mark))
+
+
+def wdl(work):
+    """The tables of version 1 and of version 2, in directories of HugeCTR."""
+    versions = []
+    for version, iterations, sign in ((1, 2000, 1), (2, 4000, -1)):
+        tables = []
+        for number, (rows, dim) in enumerate(((200, 1), (500, 16))):
+            keys = np.arange(rows)
+            values = sign * (keys[:, None] + np.arange(dim) / 100).astype("<f4")
+            tables.append(Table(f"wdl{number}_sparse_{iterations}.model", keys, values))
+            path = tables[-1].save_hugectr(f"{work}/models/wdl/{version}")
+            keys.astype("<i8").tofile(f"{path}/slot_id")
+        versions.append(tables)
+    return versions
+
+
+def at_work(code, work, brokers="127.0.0.1:1"):
+    """A block with the places of a test."""
+    for shown, here in (("/models", f"{work}/models"), ("/var/lib/hpsd", f"{work}/state"), ("/run/hpsd", work),
+                        ("127.0.0.1:8600", "127.0.0.1:0"), ("127.0.0.1:9092", brokers)):
+        code = code.replace(shown, here)
+    return code
+
+
+def moved(work, brokers="127.0.0.1:1"):
+    """The configuration after step 2, from its blocks."""
+    return {**json.loads(at_work(PS_JSON, work, brokers)), **json.loads("{" + at_work(OURS, work) + "}")}
+
+
+def of_infer(code, kserve, work):
+    output, = json.loads(shell(code.replace("127.0.0.1:8600", kserve), work))["outputs"]
+    return np.array(output["data"], "<f4")
+
+
+def of_check(code, work):
+    """The lines of a check; the reason why no GPU is usable depends on the build."""
+    done = subprocess.run(["bash", "-euc", code], cwd=work, env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"},
+                          capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    assert json.loads(read(f"{work}/effective.json"))["models"][0]["model"]["value"] == "wdl"
+    return without_reason(done.stderr)
+
+
+def without_reason(lines):
+    return [re.sub("GPU here: [^;]*", "GPU here", line) for line in lines.splitlines()]
+
+
+def test_migration_when_followed_then_each_step_does_what_the_guide_says(work):
+    versions = wdl(work)
+    old, new = (np.concatenate([wide.rows[5:7], deep.rows[1:2]], None) for wide, deep in versions)
+    write(f"{work}/ps.json", at_work(PS_JSON, work))
+    said, shown = of_check(CHECK, work), without_reason(CHECKED)
+    assert said in (shown, shown[1:])  # the first line is not said on a host with a GPU
+    write(f"{work}/hpsd.json", json.dumps(moved(work)))
+    assert [line for line in of_check(CHECK_AGAIN, work) if "missing" in line] in (shown[:1], [])
+
+    with started(START, work) as (_, env):
+        here = {"HPSD_ADDR": f"unix:{work}/state/admin.sock"}
+        kserve = re.search(r"kserve=(\S+)", env["HPSD_SAID"])[1]
+        assert shell(at_work(FIRST, work), work) == FIRST_OUTPUT
+        np.testing.assert_array_equal(of_infer(INFER, kserve, work), old)
+        steps = shell(at_work(SECOND, work), work, **here)
+        assert re.search(r"host memory .* yes\n[^$]*version 2 loaded, 700 rows, active\n[^$]*version 1 is active", steps), steps
+        shell("hpsctl activate wdl 2", work, **here)
+        np.testing.assert_array_equal(of_infer(INFER, kserve, work), new)
+        with pytest.raises(AssertionError, match="expected 1 to 120 letters"):
+            shell(f"hpsctl load wdl --from {work}/models/wdl/2", work, **here)
+        assert "wdl version 3 loaded" in shell(at_work(HUGECTR, work), work, **here)
+    with Daemon(work, json.loads(read(f"{work}/hpsd.json"))) as one:
+        assert one.stub().Lookup(pb.LookupRequest(model="wdl"), timeout=PATIENCE_S).version == 3
+        assert not one.admin_stub().GetStatus(admin_pb.GetStatusRequest(), timeout=PATIENCE_S).config_drift
+
+
+def test_migration_when_hps_producers_write_then_hpsd_applies_their_records(work, broker):
+    (_, deep), _ = wdl(work)
+    for table in ("wide", "deep"):
+        broker.create(f"hps_et.wdl.{table}")
+    config = moved(work, broker.bootstrap)
+    with Daemon(work, config) as one:
+        row = np.arange(16, dtype="<f4") - 7
+        record = b"HCTR" + struct.pack("<Iq", row.nbytes, 3) + row.tobytes()
+        broker.write("hps_et.wdl.deep", [{"value": record}])
+        out = shell(UPDATES, work, HPSD_ADDR=one.admin)
+        assert "hps_et.wdl.deep" in out, out
+        result, = one.stub().Lookup(pb.LookupRequest(model="wdl", queries=[pb.TableQuery(
+            table="deep", keys=np.array([3, 4], "<i8").tobytes())]), timeout=PATIENCE_S).results
+        np.testing.assert_array_equal(np.frombuffer(result.rows, "<f4").reshape(2, 16), [row, deep.rows[4]])
+
+
+def test_migration_when_config_pbtxt_is_as_shown_then_hpsd_reports_the_same_tensors(work):
+    wdl(work)
+    with Daemon(work, moved(work)) as one:
+        served = kserve_grpc.GRPCInferenceServiceStub(one.channel()).ModelConfig(
+            kserve_pb.ModelConfigRequest(name="wdl"), timeout=PATIENCE_S).config
+    for side, kind in (("-", "KIND_GPU"), ("+", "KIND_CPU")):
+        shown = text_format.Parse(diff_side(CONFIG_PBTXT, side), model_config_pb2.ModelConfig())
+        for field in ("name", "backend", "max_batch_size"):
+            assert getattr(shown, field) == getattr(served, field), field
+        assert [(one.name, one.data_type, list(one.dims)) for one in (*shown.input, *shown.output)] == [
+            (one.name, one.data_type, list(one.dims)) for one in (*served.input, served.output[0])]
+        group, = shown.instance_group
+        assert group.Kind.Name(group.kind) == kind
+
+
+def test_migration_when_python_is_changed_as_shown_then_the_same_rows(work):
+    (_, deep), _ = wdl(work)
+    with Daemon(work, moved(work)) as one:
+        code = diff_side(PYTHON, "+").replace(documents.ADDRESS, one.grpc[0])
+        done = subprocess.run([sys.executable, "-c", f"keys = [1, 2, 1]\n{code}print(rows.tolist())"], check=False, text=True,
+                              timeout=PATIENCE_S, env={**os.environ, "PYTHONPATH": f"{ROOT}/clients/python"}, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(np.array(json.loads(done.stdout), "<f4"), deep.rows[[1, 2, 1]])
 
 
 # ---- operations --------------------------------------------------------------------------------------

@@ -367,7 +367,7 @@ static void test_finish_when_only_checked_then_no_state_dir_is_needed_and_more_i
         enum hps_note_kind kind;
         const char *text;
     } expected[] = {
-        {HPS_NOTE_MISSING, "ps.json: server.state_dir: not given; a start needs a directory"},
+        {HPS_NOTE_MISSING, "ps.json: server.state_dir: not given; a start needs a state"},
         {HPS_NOTE_MISSING, "ps.json: server.kserve_listen: not given"},
         {HPS_NOTE_DIFFERENT, "ps.json: volatile_db.type: hpsd has its own keys in Redis"},
         {HPS_NOTE_DIFFERENT, "ps.json: persistent_db.path: hpsd has its own database"},

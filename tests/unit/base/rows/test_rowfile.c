@@ -185,6 +185,8 @@ static void test_hugectr_when_sizes_disagree_then_invalid_with_both(void **state
     expect_refused("dim", dim4, HPS_INVALID, "32 bytes, expected 4 rows x 4");
     put_hugectr("narrow", 32, 128);
     expect_refused("narrow", dim4, HPS_INVALID, "narrow/key: 32 bytes look like 8 keys of 4 bytes");
+    expect_refused("narrow", dim4, HPS_INVALID,
+                   "or the keys are int64, and the rows have 8 values, expected 4");
     put_hugectr("narrow3", 12, 48); /* an odd number of keys: whatever the width is */
     expect_refused("narrow3", dim0, HPS_INVALID, "12 bytes look like 3 keys of 4 bytes");
     put_hugectr("none", 32, 0);
