@@ -14,8 +14,9 @@ import documents
 import hpsd
 import hpsd.aio
 import hpsd.torch as layers
+import test_documents
 from hpsd import _answer, _query
-from rig import run_hpsd
+from rig import Daemon, run_hpsd
 from served import DIMS, MODEL, N_ROWS, rows_of
 
 
@@ -278,6 +279,19 @@ def test_lookup_layer_when_made_of_a_ps_json_then_its_table(daemon, work):
         f.write("{")
     with pytest.raises(hpsd.InvalidArgument, match="ps_config_file: .*ps.json is not JSON"):
         layers.LookupLayer(path, MODEL, 0, 8)
+
+
+def test_lookup_layer_when_changed_as_the_migration_guide_shows_then_the_same_rows(work):
+    code = test_documents.diff_side(documents.block(test_documents.MIGRATION, " import torch").code, "+")
+    (_, deep), _ = test_documents.wdl(work)
+    with Daemon(work, test_documents.moved(work)) as one:
+        config = test_documents.moved(work)
+        config["server"]["listen"] = one.grpc[0]
+        with open(f"{work}/hpsd.json", "w", encoding="utf-8") as f:
+            json.dump(config, f)
+        names = {}
+        exec(code.replace("hpsd.json", f"{work}/hpsd.json"), names)  # pylint: disable=exec-used
+    close(names["vectors"], torch.from_numpy(deep.rows[[[0, 1], [2, 3]]]))
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])

@@ -11,7 +11,7 @@ from inference import grpc_service_pb2, grpc_service_pb2_grpc, model_config_pb2
 
 import documents
 from rig import PATIENCE_S, Daemon, Table, default_config, model_config, scratch
-from test_documents import KSERVE, followed
+from test_documents import KSERVE, MIGRATION, diff_side, followed, moved, wdl
 
 pytest.importorskip("tritonclient", reason="tritonclient is not installed; ./dev interop installs it")
 # A process can have one set of stubs whose messages have these names: rig.py has made some of our protos.
@@ -215,3 +215,13 @@ def test_kserve_when_by_tritonclient_as_shown_then_the_rows_of_the_keys(work):
         exec(here(documents.block(KSERVE, "import numpy as np\nimport tritonclient").code), names)  # pylint: disable=exec-used
         items, users = (np.load(f"{work}/g/feature_{number}.npy") for number in range(2))
         np.testing.assert_array_equal(names["rows"], np.concatenate([items[[0, 1, 2]].ravel(), users[7]]))
+
+
+def test_migration_when_the_address_is_changed_as_shown_then_the_same_rows():
+    code = diff_side(documents.block(MIGRATION, " import numpy as np\n import tritonclient").code, "+")
+    with scratch() as work:
+        (wide, deep), _ = wdl(work)
+        with Daemon(work, moved(work)) as one:
+            names = {}
+            exec(code.replace("127.0.0.1:8600", one.kserve[0]), names)  # pylint: disable=exec-used
+    np.testing.assert_array_equal(names["rows"], np.concatenate([wide.rows[5:7], deep.rows[1:2]], None))
