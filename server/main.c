@@ -395,7 +395,7 @@ static unsigned check_start(const struct hps_check *what)
     return check_kafka(what->config) + check_redis_tls(what->config) + hps_check_server(what);
 }
 
-/* Print the notes by kind, so that a user of HPS first sees what to do and what changes. */
+/* Print the notes by kind: a user of HPS first sees missing options, then different ones. */
 static void print_notes(const struct hps_notes *notes)
 {
     for (int kind = HPS_NOTE_MISSING; kind <= HPS_NOTE_WARNING; kind++) {
