@@ -23,8 +23,8 @@ import redis
 import test_check
 import test_kafka_rights
 import test_redis
-from rig import (BIN, PATIENCE_S, REPORT, ROOT, Authority, Daemon, Table, admin_pb, default_config, generate, hpsgen, kserve_grpc,
-                 kserve_pb, model_config, pb, run_hpsd)
+from rig import (BIN, PATIENCE_S, REPORT, ROOT, SLOW, Authority, Daemon, Table, admin_pb, ask, default_config, generate, hpsgen,
+                 kserve_grpc, kserve_pb, model_config, pb, run_hpsd)
 
 pytestmark = pytest.mark.one_thread
 guarded_broker = test_kafka_rights.guarded_broker  # a fixture
@@ -260,7 +260,7 @@ def migration(begins):
 
 PS_JSON, CHECK, CHECKED, OURS, CHECK_AGAIN, START, FIRST, FIRST_OUTPUT, INFER, SECOND, HUGECTR, UPDATES = map(migration, (
     '{\n  "supportlonglong"', "cp ps.json", "hpsd: missing", '"persistent_db"', "hpsd --check", "hpsd --config", "export HPSD_ADDR",
-    "MODEL  VERSION", "curl", "hpsctl load", "sed", "hpsctl updates"))
+    "MODEL  VERSION", "curl", "hpsctl load", "sed", "hpsctl wait-for"))
 CONFIG_PBTXT, PYTHON = map(migration, (' name: "wdl"', "-from hugectr"))
 
 
@@ -314,10 +314,20 @@ def without_reason(lines):
     return [re.sub("GPU here: [^;]*", "GPU here", line) for line in lines.splitlines()]
 
 
+def contents(*paths):
+    names = [name for path in paths for name in (path, *glob.glob(f"{path}/**", recursive=True)) if os.path.isfile(name)]
+    found = {}
+    for name in names:
+        with open(name, "rb") as f:
+            found[name] = f.read()
+    return found
+
+
 def test_migration_when_followed_then_each_step_does_what_the_guide_says(work):
     versions = wdl(work)
     old, new = (np.concatenate([wide.rows[5:7], deep.rows[1:2]], None) for wide, deep in versions)
     write(f"{work}/ps.json", at_work(PS_JSON, work))
+    files_of_hps = contents(f"{work}/ps.json", f"{work}/models")
     said, shown = of_check(CHECK, work), without_reason(CHECKED)
     assert said in (shown, shown[1:])  # the first line is not said on a host with a GPU
     write(f"{work}/hpsd.json", json.dumps(moved(work)))
@@ -338,6 +348,29 @@ def test_migration_when_followed_then_each_step_does_what_the_guide_says(work):
     with Daemon(work, json.loads(read(f"{work}/hpsd.json"))) as one:
         assert one.stub().Lookup(pb.LookupRequest(model="wdl"), timeout=PATIENCE_S).version == 3
         assert not one.admin_stub().GetStatus(admin_pb.GetStatusRequest(), timeout=PATIENCE_S).config_drift
+    assert contents(f"{work}/ps.json", f"{work}/models") == files_of_hps  # with which HPS can be started again
+
+
+needs_redis = pytest.mark.skipif(redis.missing() is not None, reason=redis.missing() or "")
+
+
+@needs_redis
+def test_migration_when_hps_has_rows_in_redis_then_hpsd_neither_reads_nor_deletes_them(work):
+    (_, deep), _ = wdl(work)
+    of_hps = "hps_et{hps_et.wdl.deep/p0}v"
+    with redis.Redis(f"{work}/redis") as server:
+        server.ask("HSET", of_hps, "\x01" + "\0" * 7, "an older row")
+        config = {**moved(work), "volatile_db": {"type": "redis_cluster", "address": server.address, "num_partitions": 8,
+                                                 "num_node_connections": 5, "overflow_policy": "evict_oldest",
+                                                 "redis_command_timeout_ms": int(1000 * SLOW)}}
+        with Daemon(work, config) as one:
+            result, = ask(one.stub(), "wdl", {"deep": [1]}).results
+            np.testing.assert_array_equal(np.frombuffer(result.rows, "<f4"), deep.rows[1])
+            assert [count.found_keys for count in result.tier_counts if count.tier == "redis"] == [1]
+            assert len(server.ask("KEYS", "*")) > 1
+            one.ctl("unload", "wdl", "1")
+            assert server.ask("KEYS", "*") == [of_hps]
+            assert server.ask("HGETALL", of_hps)[1] == "an older row"
 
 
 def test_migration_when_hps_producers_write_then_hpsd_applies_their_records(work, broker):
@@ -351,8 +384,7 @@ def test_migration_when_hps_producers_write_then_hpsd_applies_their_records(work
         broker.write("hps_et.wdl.deep", [{"value": record}])
         out = shell(UPDATES, work, HPSD_ADDR=one.admin)
         assert "hps_et.wdl.deep" in out, out
-        result, = one.stub().Lookup(pb.LookupRequest(model="wdl", queries=[pb.TableQuery(
-            table="deep", keys=np.array([3, 4], "<i8").tobytes())]), timeout=PATIENCE_S).results
+        result, = ask(one.stub(), "wdl", {"deep": [3, 4]}).results
         np.testing.assert_array_equal(np.frombuffer(result.rows, "<f4").reshape(2, 16), [row, deep.rows[4]])
 
 
@@ -479,9 +511,6 @@ def test_roles_when_written_as_shown_then_they_are_served(work, daemon, code):
 
 
 # ---- Redis -------------------------------------------------------------------------------------------
-
-needs_redis = pytest.mark.skipif(redis.missing() is not None, reason=redis.missing() or "")
-
 
 @needs_redis
 @code_of("docs/redis.md", "ACL SETUSER")
