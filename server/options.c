@@ -32,8 +32,8 @@ static const struct hps_arg args[] = {
      "listener for hpsctl (default unix:/run/hpsd/admin.sock as a systemd service, else "
      "unix:STATE_DIR/admin.sock)"},
     {"check", 0, HPS_ARG_FLAG, NULL, &given.flags.check,
-     "check the configuration, its model files and its Kafka properties; print the effective "
-     "configuration as JSON; exit. Opens no store and no connection"},
+     "check the configuration, its model files and its Kafka properties; print what differs from "
+     "HPS, and the effective configuration as JSON; exit. Opens no store and no connection"},
     {"log-level", 0, HPS_ARG_TEXT, "LEVEL", &given.flags.log_level,
      "debug, info, warn or error (default info)"},
     {"log-format", 0, HPS_ARG_TEXT, "FORMAT", &given.flags.log_format,
