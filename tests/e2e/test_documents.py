@@ -37,7 +37,7 @@ NOT_RUN = {
         "needs tritonclient; ./dev interop runs it (tests/interop/test_tritonclient.py)",
     ("docs/kserve.md", '{"data"'): "needs perf_analyzer; ./dev interop runs it (tests/interop/test_perf_analyzer.py)",
     ("docs/kserve.md", "perf_analyzer"): "as the one before",
-    ("docs/migration.md", "-tritonserver"): "needs Triton with libtriton_hps.so; ./dev interop starts it with these options",
+    ("docs/migration.md", "-tritonserver"): "needs Triton; ./dev interop runs it (tests/interop/test_migration.py)",
     ("docs/migration.md", " import numpy as np\n import tritonclient"):
         "needs tritonclient; ./dev interop runs it (tests/interop/test_tritonclient.py)",
     ("docs/migration.md", " import torch"): "needs torch; ./dev frameworks runs it (tests/frameworks/test_torch.py)",
