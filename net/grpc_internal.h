@@ -1,28 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the server of calls share. A file calls only files above it:
+ * Declarations that the files of the gRPC server share. A file calls only functions of the files
+ * above it:
  *
- *     grpc_fields.c        metadata
- *     grpc_route.c         methods, and the routes of HTTP/1.1
- *     grpc_conn.c          references to connections, their end, and pressure when memory is short
- *     grpc_seat.c          places of connections: which give way, which never had a request
- *     grpc_call_phase.c    the phases of a call: which may follow, what goes with each
- *     grpc_call.c          references to a call, and what a service may ask of it
- *     grpc_http_answer.c   the answer to a call that came by HTTP/1.1
- *     grpc_call_send.c     the answer
+ *     grpc_fields.c        metadata of a call
+ *     grpc_route.c         finds the method or the HTTP/1.1 route of a request
+ *     grpc_conn.c          references to connections, draining, and pressure when memory is short
+ *     grpc_seat.c          accounts and places of connections, and connections that fail
+ *     grpc_call_phase.c    the phases of a call and their transitions
+ *     grpc_call.c          references to a call, and the functions that services call
+ *     grpc_http_answer.c   replies to HTTP/1.1 requests
+ *     grpc_call_send.c     replies
  *     grpc_call_life.c     how a call begins and ends
- *     grpc_guard.c         who may call what, as the owner decides
+ *     grpc_guard.c         authorization of calls
  *     grpc_call_receive.c  request messages
- *     grpc_http.c          calls that came by HTTP/1.1: how they are judged and received
- *     grpc_call_headers.c  request headers, by which a call is judged
- *     grpc_pace.c          how fast clients take replies
- *     grpc_intake.c        how fast clients send requests
- *     grpc_tick.c          limits of time, and what a loop does when memory is short
+ *     grpc_http.c          headers and bodies of HTTP/1.1 requests
+ *     grpc_call_headers.c  request headers
+ *     grpc_pace.c          ends connections and calls that read replies too slowly
+ *     grpc_intake.c        refuses requests that are sent too slowly
+ *     grpc_tick.c          time limits, and actions of a loop when memory is short
  *     grpc_server.c        the connections of a loop
  *
- * What they need of a connection is in http.h, of either version.
+ * Terms:
  *
- * Loop thread, but for the atomics.
+ * - A call has a request and a reply, each with its own phase. It is *finished* when its status is
+ *   decided, and *closed* when its stream has ended.
+ * - A connection is *full* when its replies hold the maximum memory. Then its complete unary
+ *   requests are *held*. Messages of client-streaming calls that must wait are *stashed*.
+ * - A loop works in *slices*, which it divides among clients (net/run.h).
+ * - The memory of a call is *charged* to accounts (net/limits.h).
+ * - A connection has a *place* (net/places.h). It is *displaced* when a new connection needs the
+ *   place.
+ *
+ * net/http.h is the interface to connections, for HTTP/2 and HTTP/1.1. Everything runs on the loop
+ * thread, unless a comment says "any thread". Any thread may access atomic fields.
  */
 #ifndef HPS_NET_GRPC_INTERNAL_H
 #define HPS_NET_GRPC_INTERNAL_H
@@ -37,19 +48,19 @@
 #include "net/places.h"
 
 enum {
-    GRPC_METADATA_BYTES_MAX = 16 * 1024, /* of a request by HTTP/2: names + values + 32 each */
+    GRPC_METADATA_BYTES_MAX = 16 * 1024, /* names + values + 32 per field, of an HTTP/2 request */
     GRPC_METADATA_FIELDS_MAX = 64,
-    GRPC_FIELD_BYTES_MAX = 8 * 1024, /* of what a service adds to headers or trailers */
-    GRPC_FIELDS_MAX = 16,
+    GRPC_FIELD_BYTES_MAX = 8 * 1024, /* of metadata that a service adds to headers or trailers */
+    GRPC_FIELDS_MAX = 16,            /* that a service adds to trailers; half as many to headers */
     GRPC_PEER_BYTES = 80,
-    GRPC_DRAINED_BYTES = 1024 * 1024,
-    GRPC_WINDOW_BYTES = 1024 * 1024, /* that a client may send ahead on one stream */
-    GRPC_NOTES = 4,                  /* of how far readers are, that are kept */
+    GRPC_DRAINED_BYTES = 1024 * 1024, /* on_drained is called when at most this much is queued */
+    GRPC_WINDOW_BYTES = 1024 * 1024,  /* flow-control window of a stream */
+    GRPC_NOTES = 4,                   /* samples of the progress of clients that a loop keeps */
 };
 
 /* ---- grpc_fields.c --------------------------------------------------------------------------- */
 
-/* Metadata, packed one after another. */
+/* Metadata: names and values, packed one after another. */
 struct grpc_fields {
     struct hps_buf bytes;
     unsigned n;
@@ -59,16 +70,16 @@ void grpc_fields_init(struct grpc_fields *fields);
 void grpc_fields_fini(struct grpc_fields *fields);
 hps_status grpc_fields_add(struct grpc_fields *fields, const char *name, size_t name_size,
                            const void *value, size_t value_size) HPS_MUST_CHECK;
-/* The first of that name, NULL if none; NUL-terminated. */
+/* Returns the value of the first field with this name, NUL-terminated; NULL: no such field. */
 const char *grpc_fields_get(const struct grpc_fields *fields, const char *name, size_t *out_size);
-/* Fill `out` with up to n_max; returns how many. */
+/* Fills `out` with at most n_max fields, and returns their number. */
 unsigned grpc_fields_list(const struct grpc_fields *fields, struct hps_http_field *out,
                           unsigned n_max);
 
 /* ---- servers, connections, calls ------------------------------------------------------------- */
 
 struct grpc_entry {
-    void *ctx;
+    void *ctx; /* of the service */
     const struct hps_grpc_method *method;
     size_t path_size;
     uint32_t listener_mask;
@@ -82,111 +93,109 @@ struct grpc_segment {
 struct grpc_route {
     struct grpc_entry entry;
     const char *verb;
-    struct grpc_segment segments[HPS_HTTP_SEGMENTS_MAX]; /* [n_segments] of its pattern */
+    struct grpc_segment segments[HPS_HTTP_SEGMENTS_MAX]; /* [n_segments] of the pattern */
     unsigned n_segments;
-    uint32_t literals; /* bit 31 - i: segment i of the pattern is no "{}" */
+    uint32_t literals; /* bit 31 - i: segment i of the pattern is a literal, not "{}" */
 };
 
-/* What loops do when memory or places are short. */
+/* Actions of a loop when memory or places are short. */
 enum grpc_pressure {
-    GRPC_NOTE_READERS,    /* how far they are */
-    GRPC_CUT_READERS,     /* the slowest of each loop */
-    GRPC_CUT_OWN_READERS, /* the same, of one client */
-    GRPC_CUT_SENDERS,
-    GRPC_CUT_OWN_SENDERS,
-    GRPC_GIVE_WAY, /* for new connections */
+    GRPC_NOTE_READERS,    /* sample how much each client has read */
+    GRPC_CUT_READERS,     /* end the slowest reader of replies */
+    GRPC_CUT_OWN_READERS, /* the same, among the connections of one client */
+    GRPC_CUT_SENDERS,     /* refuse slow requests */
+    GRPC_CUT_OWN_SENDERS, /* the same, among the connections of one client */
+    GRPC_GIVE_WAY,        /* close connections that were displaced */
     GRPC_PRESSURES,
 };
 
 struct hps_grpc_server {
-    struct hps_grpc_limits limits; /* what loops begin with */
+    struct hps_grpc_limits limits; /* initial limits of its loops */
     struct hps_grpc_observer observer;
-    struct hps_grpc_guard guard; /* `enter` NULL: none */
+    struct hps_grpc_guard guard; /* `enter` is NULL: no guard */
     struct hps_limits *accounts; /* NULL: memory is not limited */
-    uint32_t operator_mask;
+    uint32_t operator_mask;      /* listeners of operators */
     struct grpc_entry *entries;
     unsigned n_entries;
     struct grpc_route *routes;
     unsigned n_routes;
-    const char *const *kept_names; /* NULL-ended: headers that are stored; NULL: none */
-    struct hps_grpc_loop *loops;   /* changed while none of them runs */
-    _Atomic uint64_t pressed_us[GRPC_PRESSURES];     /* when loops were last told to do so */
-    _Atomic uint64_t pressed_client[GRPC_PRESSURES]; /* only its connections; 0: any */
+    const char *const *kept_names; /* request headers that are stored, ended by NULL */
+    struct hps_grpc_loop *loops;   /* changed only while no loop runs */
+    _Atomic uint64_t pressed_us[GRPC_PRESSURES];     /* when all loops were last told to do this */
+    _Atomic uint64_t pressed_client[GRPC_PRESSURES]; /* concerns only its connections; 0: all */
 };
 
-/* How fast a client takes what waits for it, on a connection or a stream; or sends a request. */
+/* The progress of a client that reads the replies of a connection or call, or sends a request. */
 struct grpc_pace {
-    uint64_t since_us;          /* it has waited for the client alone since then; 0: it does not */
-    uint64_t period_us;         /* when the period began in which the minimum is looked at */
-    uint64_t taken;             /* bytes, ever, when it began */
-    uint64_t noted[GRPC_NOTES]; /* bytes, ever, at the loop's noted_us of the same index; of a
-                                 * request at its ticked_us */
+    uint64_t since_us;  /* since then the server waits only for the client; 0: it does not wait */
+    uint64_t period_us; /* begin of the period that is compared with the minimum rate */
+    uint64_t taken;     /* total bytes when the period began */
+    uint64_t noted[GRPC_NOTES]; /* total bytes at the loop's noted_us (of a request: ticked_us) with
+                                   the same index */
 };
 
 enum grpc_loop_phase {
     GRPC_LOOP_SERVING,
-    GRPC_LOOP_DRAINING, /* connections end with their calls; new ones are closed */
-    GRPC_LOOP_DRAINED,  /* none was left: the owner has been notified */
-    GRPC_LOOP_FREED,    /* adoptions that are under way still refer to it */
+    GRPC_LOOP_DRAINING, /* connections close when their calls have ended; new ones are closed */
+    GRPC_LOOP_DRAINED,  /* all connections have closed, and the owner was notified */
+    GRPC_LOOP_FREED,    /* connections that are being adopted still refer to it */
     GRPC_LOOP_PHASES,
 };
 
 struct hps_grpc_loop {
     struct hps_grpc_loop *next; /* of the server */
     struct hps_grpc_server *server;
-    struct hps_grpc_limits *limits; /* in its allocation; at first the server's */
+    struct hps_grpc_limits *limits; /* in the loop's allocation; first the server's */
     struct hps_loop *loop;
     struct hps_http2_shared *shared;
-    atomic_size_t http_queued; /* bytes of answers, as shared has them, but of HTTP/1.1 */
+    atomic_size_t http_queued; /* reply bytes of HTTP/1.1; `shared` counts HTTP/2 */
     struct grpc_conn *conns;
     struct hps_timer tick;
-    struct hps_loop_later drained;
-    struct hps_loop_later recheck; /* connections that have not been looked at since the change */
-    uint64_t changes;              /* of the guard's rules */
+    struct hps_loop_later drained; /* calls drain_done */
+    struct hps_loop_later recheck; /* checks connections by the changed rules */
+    uint64_t changes;              /* of the guard's rules so far */
     void (*drain_done)(void *ctx);
     void *drain_ctx;
-    struct grpc_conn *tick_next; /* the next one that the tick looks at; NULL: it is done */
+    struct grpc_conn *tick_next; /* the next that the tick checks; NULL: it is complete */
     uint64_t tick_began_us;
-    enum grpc_loop_phase phase; /* changed by loop_phase_set of grpc_server.c alone */
-    uint64_t
-        noted_us[GRPC_NOTES]; /* when it was noted how far readers are, newest first; 0: never */
-    struct hps_task press;    /* posted while any bit of `pressed` is set */
-    atomic_uint pressed;      /* bit p: enum grpc_pressure */
-    uint64_t ticked_us[GRPC_NOTES]; /* when ticks noted how far requests are, newest first */
-    atomic_uint refs;               /* itself, and adoptions and `press` while they are posted */
+    enum grpc_loop_phase phase;    /* changed only by loop_phase_set of grpc_server.c */
+    uint64_t noted_us[GRPC_NOTES]; /* times of the samples of replies, newest first; 0: no sample */
+    struct hps_task press;         /* posted while any bit of `pressed` is set */
+    atomic_uint pressed;           /* bit p: must do enum grpc_pressure p */
+    uint64_t ticked_us[GRPC_NOTES]; /* the same, of the samples of requests */
+    atomic_uint refs; /* one for itself, and one for each posted adoption and `press` */
     atomic_uint n_conns;
 };
 
 struct grpc_conn {
-    atomic_uint refs;            /* one is its own, until it is gone; one of each call */
+    atomic_uint refs;            /* one until the connection has ended, and one per call */
     struct hps_account *account; /* NULL: memory is not limited */
-    unsigned n_unpaid;           /* calls without a charge, which are refused */
+    unsigned n_unpaid; /* calls without a charge: they are refused, unless it can be opened later */
     struct grpc_conn *next, *prev;
     struct hps_grpc_loop *grpc_loop;
     struct hps_http *http;
     struct hps_grpc_call *calls;
-    struct hps_grpc_call *held_head,
-        *held_tail; /* whole requests that wait for reply bytes to go, or for another slice */
-    struct hps_run_item item; /* goes on with what waits: with requests and messages */
-    bool stashed;             /* some call has messages that wait for a slice */
+    struct hps_grpc_call *held_head, *held_tail; /* HELD calls: they wait for memory or a slice */
+    struct hps_run_item item; /* a slice of the loop, which continues held and stashed requests */
+    bool stashed;             /* a call has stashed messages that wait for a slice */
     uint32_t listener_mask;
     bool is_http;           /* it speaks HTTP/1.1 */
-    void *visitor;          /* of the guard, from the first call on */
-    uint64_t rechecked;     /* after which change of its rules */
-    struct hps_place *seat; /* NULL: none */
-    uint64_t idle_us;       /* since when there is no call */
-    uint64_t age_end_us;    /* 0: none */
-    uint64_t drain_us;      /* when the drain began; 0: not */
-    uint64_t ping_us;       /* keepalive sent; 0: none out */
-    uint64_t written;       /* as seen by the last tick */
-    uint64_t written_us;
+    void *visitor;          /* the guard's identity of the client; created for the first call */
+    uint64_t rechecked;     /* the loop's `changes` when the guard last checked it */
+    struct hps_place *seat; /* its place; NULL: none */
+    uint64_t idle_us;       /* when it was opened or its last call ended */
+    uint64_t age_end_us;    /* when it is drained because of its age; 0: never */
+    uint64_t drain_us;      /* when its drain began; 0: not draining */
+    uint64_t ping_us;       /* when the keepalive PING was sent; 0: no PING is unanswered */
+    uint64_t written;       /* http->written at the last tick */
+    uint64_t written_us;    /* the last tick with progress, or with a socket that was not blocked */
     struct grpc_pace pace;
-    unsigned n_unknown; /* calls that were refused as nobody knows who made them, in a row */
+    unsigned n_unknown; /* consecutive calls that were refused as UNAUTHENTICATED */
     bool had_request;
-    bool late;     /* it ends because its first request did not come in time */
-    bool leaving;  /* it gives way, and ends soon */
-    bool withheld; /* some call has window to give back */
-    uint64_t client;
+    bool late;       /* closed because its first request was too late */
+    bool leaving;    /* displaced: it closes soon */
+    bool withheld;   /* a call has `unconsumed` bytes */
+    uint64_t client; /* hps_conn_client */
     char peer[GRPC_PEER_BYTES];
 };
 
@@ -197,123 +206,123 @@ struct grpc_kept {
 
 enum grpc_encoding { GRPC_IDENTITY, GRPC_GZIP, GRPC_ZLIB, GRPC_UNKNOWN_ENCODING };
 
-/* The client's half of a call: its request. */
+/* The phases of a request. */
 enum grpc_request_phase {
-    GRPC_REQUEST_HEADERS,    /* the header block is being read */
-    GRPC_REQUEST_OPEN,       /* messages come, or bytes of one */
-    GRPC_REQUEST_WHOLE,      /* unary: the one message is whole, the half-close still to come */
-    GRPC_REQUEST_STASHED,    /* streaming: half-closed, but messages wait in the stash */
-    GRPC_REQUEST_HELD,       /* unary: half-closed; in its connection's queue for room and time */
-    GRPC_REQUEST_DISPATCHED, /* the service has all of it */
-    GRPC_REQUEST_DROPPED,    /* answered before that: what still comes is thrown away */
+    GRPC_REQUEST_HEADERS,    /* the headers are being received */
+    GRPC_REQUEST_OPEN,       /* messages are being received */
+    GRPC_REQUEST_WHOLE,      /* unary: the message is complete, the half-close is missing */
+    GRPC_REQUEST_STASHED,    /* streaming: half-closed, but messages are stashed */
+    GRPC_REQUEST_HELD,       /* unary: half-closed; queued until there is memory and a slice */
+    GRPC_REQUEST_DISPATCHED, /* the service has received it completely */
+    GRPC_REQUEST_DROPPED,    /* the reply was finished before; further bytes are discarded */
     GRPC_REQUEST_CLOSED,
     GRPC_REQUEST_PHASES,
 };
 
-/* Our half of a call: its reply. From FINISHED on nothing more is taken from the service. */
+/* The phases of a reply. The service can send nothing more from FINISHED on. */
 enum grpc_reply_phase {
-    GRPC_REPLY_NONE,     /* nothing has been said */
-    GRPC_REPLY_OPEN,     /* headers are submitted, messages may follow */
-    GRPC_REPLY_FINISHED, /* the status is known; it follows what is queued */
-    GRPC_REPLY_EXPIRED,  /* the deadline passed while messages were queued: a reset is due */
-    GRPC_REPLY_STATUS,   /* the status is submitted */
-    GRPC_REPLY_RESET,    /* a reset is submitted */
+    GRPC_REPLY_NONE,     /* nothing was sent */
+    GRPC_REPLY_OPEN,     /* the headers are queued, messages may follow */
+    GRPC_REPLY_FINISHED, /* the status is decided, and follows the queued messages */
+    GRPC_REPLY_EXPIRED,  /* the deadline passed while messages were queued; a reset follows */
+    GRPC_REPLY_STATUS,   /* the status is queued */
+    GRPC_REPLY_RESET,    /* the stream was reset */
     GRPC_REPLY_CLOSED,
     GRPC_REPLY_PHASES,
 };
 
 enum grpc_deadline_phase {
-    GRPC_DEADLINE_NONE,  /* none was asked for, or headers are still being read */
-    GRPC_DEADLINE_ARMED, /* the timer stands at at_us */
-    GRPC_DEADLINE_GRACE, /* it has passed; the timer stands at the reset of what is under way */
-    GRPC_DEADLINE_OVER,
+    GRPC_DEADLINE_NONE,  /* no deadline, or the headers are still being received */
+    GRPC_DEADLINE_ARMED, /* the timer fires at at_us */
+    GRPC_DEADLINE_GRACE, /* the deadline has passed; the timer fires at the time of the reset */
+    GRPC_DEADLINE_OVER,  /* the timer is stopped */
     GRPC_DEADLINE_PHASES,
 };
 
-/* What the headers said, by which the call is judged. */
+/* What the request headers say about whether the call can be accepted. */
 struct grpc_headers {
     bool post;
     bool content_ok;
     bool codec_ok;
     bool bad_timeout;
-    bool bad_fields; /* one cannot be decoded or kept, or there are two authorizations */
+    bool bad_fields; /* one cannot be decoded or stored, or "authorization" came twice */
     enum grpc_encoding encoding;
     struct grpc_fields fields;
 };
 
 struct grpc_request {
-    enum grpc_request_phase phase;   /* changed by grpc_call_request_set alone */
-    bool compressed;                 /* the message; inflated when it is delivered */
-    bool paused;                     /* streaming: by the service */
-    struct hps_grpc_decoder decoder; /* HTTP/1.1: its body and size_max, nothing else */
+    enum grpc_request_phase phase; /* changed only by grpc_call_request_set */
+    bool compressed; /* unary: the message is compressed, and is inflated when it is delivered */
+    bool paused;     /* streaming: the service has paused it */
+    struct hps_grpc_decoder decoder; /* HTTP/1.1 uses only its `body` and `size_max` */
     struct hps_buf plain;            /* an inflated message */
-    struct hps_buf stash;            /* streaming: what came while its messages wait, */
-    size_t stash_taken;              /* behind so many bytes that were delivered */
-    const uint8_t *message;          /* unary: the one, once it is whole */
+    struct hps_buf stash;            /* streaming: bytes of messages that wait */
+    size_t stash_taken;              /* bytes at its start that were delivered */
+    const uint8_t *message;          /* unary: the complete message */
     size_t message_size;
-    size_t counted;    /* charged in addition to HPS_CALL_BYTES */
-    uint64_t received; /* bytes of its body, ever */
+    size_t counted;    /* bytes charged in addition to HPS_CALL_BYTES */
+    uint64_t received; /* total bytes of the body */
     struct grpc_pace pace;
-    size_t unconsumed; /* taken in, window withheld while the connection is full */
-    struct grpc_kept *kept;
-    size_t kept_bytes; /* of all of them */
-    struct grpc_kept *kept_spare;
+    size_t unconsumed; /* processed, but not yet returned to the window: the connection is full */
+    struct grpc_kept *kept;       /* streaming: messages that the service keeps */
+    size_t kept_bytes;            /* total size of `kept` */
+    struct grpc_kept *kept_spare; /* allocated in advance for the next message */
 };
 
-/* When a call last made progress. */
+/* The last progress of a call. */
 struct grpc_progress {
-    uint64_t framed; /* bytes of its reply, as seen by the last tick */
+    uint64_t framed; /* bytes of the reply in frames at the last tick */
     uint64_t at_us;
 };
 
 struct grpc_reply {
-    enum grpc_reply_phase phase; /* changed by grpc_call_reply_set alone */
-    int code;                    /* from FINISHED on */
-    size_t charged;              /* reply bytes that are charged because they are queued */
-    struct hps_buf status_text;  /* percent-encoded */
+    enum grpc_reply_phase phase; /* changed only by grpc_call_reply_set */
+    int code;                    /* the gRPC code, from FINISHED on */
+    size_t charged; /* queued reply bytes that the server (not the service) has charged */
+    struct hps_buf status_text; /* grpc-message, percent-encoded */
     struct grpc_fields fields;
     struct grpc_fields trailers;
-    unsigned http_status; /* HTTP/1.1; 0: the one that the code has */
-    bool offer_encodings;
-    bool bare; /* HTTP/1.1: without a body, unless one is sent */
-    bool head; /* HTTP/1.1: to a HEAD */
+    unsigned http_status; /* HTTP/1.1: set by the service; 0: follows from `code` */
+    bool offer_encodings; /* the headers list the encodings that the server supports */
+    bool bare;            /* HTTP/1.1: without a message the reply has no body */
+    bool head;            /* HTTP/1.1: the request is a HEAD */
     struct grpc_progress progress;
     struct grpc_pace pace;
 };
 
 struct grpc_deadline {
-    enum grpc_deadline_phase phase; /* changed by grpc_call_deadline_set alone */
-    uint64_t at_us;                 /* 0: none */
+    enum grpc_deadline_phase phase; /* changed only by grpc_call_deadline_set */
+    uint64_t at_us;                 /* 0: no deadline */
     struct hps_timer timer;
 };
 
 struct hps_grpc_call {
-    atomic_uint refs; /* one is the stream's, until the call is closed */
+    atomic_uint refs; /* one belongs to the stream, until the call is closed */
     atomic_bool cancelled;
     struct grpc_conn *conn; /* NULL once closed */
-    struct grpc_conn *home; /* referenced */
+    struct grpc_conn *home; /* the connection, referenced until the call is freed */
     struct hps_charge charge;
     struct hps_http_stream *stream; /* NULL once closed */
     struct hps_grpc_call *next, *prev;
     struct hps_grpc_call *held_next;
-    struct hps_grpc_loop *grpc_loop;
+    struct hps_grpc_loop *grpc_loop; /* the next HELD call of the connection */
     struct hps_loop *loop;
     const struct grpc_entry *entry; /* NULL: no such method */
     void *user;
-    const void *grant; /* of the guard; NULL: none */
+    const void *grant; /* permissions from the guard; NULL: none */
     void (*release_grant)(const void *grant);
     uint64_t start_us;
-    bool delivered;  /* the service has the call: it is notified of the end */
-    bool delivering; /* a message is with the service just now, which borrows its bytes */
-    bool keep;       /* the service keeps the message that it was given last, or still has it */
+    bool delivered;  /* the service has received the call, so on_close will be called */
+    bool delivering; /* a callback of the service is running, and borrows the message */
+    bool keep;       /* the service has kept the last message, and has not dropped it */
     struct grpc_headers *headers; /* these four are in the allocation of the call */
     struct grpc_request *request;
     struct grpc_reply *reply;
     struct grpc_deadline *deadline;
 };
 
-/* The status is decided: nothing more is taken from the service, and of the client only bytes to be
- * thrown away. */
+/* Whether the status is decided. The service can then send nothing more, and bytes from the client
+ * are discarded. */
 static inline bool grpc_call_is_finished(const struct hps_grpc_call *call)
 {
     return call->reply->phase >= GRPC_REPLY_FINISHED;
@@ -329,27 +338,27 @@ static inline bool grpc_call_is_closed(const struct hps_grpc_call *call)
 extern const unsigned grpc_request_follows[GRPC_REQUEST_PHASES]; /* bit p: phase p may follow */
 extern const unsigned grpc_reply_follows[GRPC_REPLY_PHASES];
 
-/* The deadline goes on to `to`, which must be able to follow its phase. The timer follows.
+/* Changes the phase of the deadline, and sets or stops its timer. deadline_follows must allow the
+ * transition.
  *
- * unit    at_us when the timer is to fire, by hps_clock_us; ARMED and GRACE only
+ * unit    at_us: when the timer fires, by hps_clock_us; used only for ARMED and GRACE
  */
 void grpc_call_deadline_set(struct hps_grpc_call *call, enum grpc_deadline_phase to,
                             uint64_t at_us);
-/* Bytes that the request of a call takes: its headers, and messages that are incomplete, wait or
- * are kept. */
+/* Bytes that the request holds: its headers, and messages that are incomplete, stashed or kept. */
 static inline size_t grpc_call_held_bytes(const struct hps_grpc_call *call)
 {
     return call->headers->fields.bytes.capacity + hps_grpc_decoder_held(&call->request->decoder) +
            call->request->stash.size + call->request->kept_bytes;
 }
 
-/* Of these bytes, the part that is charged in addition to HPS_CALL_BYTES. */
+/* The bytes to charge in addition to HPS_CALL_BYTES for a request that holds `held` bytes. */
 static inline size_t grpc_call_charged_bytes(size_t held)
 {
     return held > HPS_CALL_MESSAGE_BYTES ? held : 0;
 }
 
-/* The request of a call holds fewer bytes now. */
+/* Reduces the charge of a request that now holds only `held` bytes. */
 static inline void grpc_call_count_less(struct hps_grpc_call *call, size_t held)
 {
     size_t bytes = grpc_call_charged_bytes(held);
@@ -361,16 +370,15 @@ static inline void grpc_call_count_less(struct hps_grpc_call *call, size_t held)
     }
 }
 
-/* The bytes of a request that nobody will look at go, and count no more. */
+/* Frees the bytes of a DROPPED request, and their charge. */
 void grpc_call_drop_request(struct hps_grpc_call *call);
-/* Into the queue of held calls of its connection, and out of it. */
+/* Adds the call to its connection's queue of HELD calls, and removes it. */
 void grpc_call_hold(struct hps_grpc_call *call);
 void grpc_call_unhold(struct hps_grpc_call *call);
 
-/* The request goes on to `to`, which must be able to follow its phase. The queue of held calls and
- * the bytes that are counted follow: who enters HELD is queued, who leaves it is not; what is
- * DROPPED gives its bytes back, unless the service is borrowing them. Inline, as the reply's: a
- * call takes several steps, and `to` is a constant. */
+/* Changes the phase of the request. grpc_request_follows must allow the transition. A HELD call is
+ * queued, others are not. A DROPPED request frees its bytes now, or after the callback that borrows
+ * them. Inline, because a call changes phase several times and `to` is a constant. */
 static inline void grpc_call_request_set(struct hps_grpc_call *call, enum grpc_request_phase to)
 {
     enum grpc_request_phase from = call->request->phase;
@@ -388,7 +396,7 @@ static inline void grpc_call_request_set(struct hps_grpc_call *call, enum grpc_r
     case GRPC_REQUEST_DISPATCHED:
         if (call->entry->method->on_packed == NULL) {
             grpc_call_count_less(call, call->headers->fields.bytes.capacity);
-        } /* else when the service is done with them */
+        } /* else when the service drops the message */
         break;
     case GRPC_REQUEST_DROPPED:
         if (!call->delivering) {
@@ -400,7 +408,8 @@ static inline void grpc_call_request_set(struct hps_grpc_call *call, enum grpc_r
     }
 }
 
-/* The same for the reply. Who finishes a call whose request is not dispatched drops that. */
+/* Changes the phase of the reply, as grpc_call_request_set does. A finished reply drops a request
+ * that was not dispatched. A reset or closed reply stops the timer of the deadline. */
 static inline void grpc_call_reply_set(struct hps_grpc_call *call, enum grpc_reply_phase to)
 {
     HPS_ASSERT(call->reply->phase < GRPC_REPLY_PHASES && to < GRPC_REPLY_PHASES);
@@ -416,153 +425,160 @@ static inline void grpc_call_reply_set(struct hps_grpc_call *call, enum grpc_rep
     }
 }
 
-/* Reset the stream, once; what is queued goes with it. The call ends when the stream has closed.
+/* Resets the stream unless it was reset, and drops its queued bytes. The call is closed when the
+ * stream has ended.
  *
- * unit    error of RFC 9113
+ * unit    error: a code of RFC 9113
  */
 void grpc_call_reset(struct hps_grpc_call *call, uint32_t error);
-/* hps_http_send or a like function returned `status` for the answer. The call ends unless OK. */
+/* Resets the call unless `status`, the result of a send function of net/http.h, is OK. */
 void grpc_call_note_sent(struct hps_grpc_call *call, hps_status status);
-/* Assert that phases, timer, queue and byte counts of a call go together: at the end of each turn
- * that touched it, in debug and sanitizer builds. Loop thread. */
+/* Asserts the invariants of a call. Debug and sanitizer builds call it after each event of the
+ * call. */
 void grpc_call_sane(const struct hps_grpc_call *call);
-/* The same for a connection: its queue, its calls, its counts. */
+/* Asserts the invariants of a connection, and in debug builds also of its calls. */
 void grpc_conn_sane(const struct grpc_conn *conn);
 
 /* ---- grpc_conn.c ----------------------------------------------------------------------------- */
 
-/* Tells a loop to do this. Any thread. */
+/* Makes one loop do `what`. Any thread. */
 void grpc_loop_tell(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what);
-/* Tells all loops of the server to cut slow readers or senders, because a call finds no memory. If
- * the memory of all clients is short, connections of all clients are candidates. If only the share
- * of the client is used up, only its connections are. `what` is GRPC_CUT_READERS or
- * GRPC_CUT_SENDERS. Not repeated within 40 ms. Thread of the call's loop.
- */
+/* Makes all loops of the server end slow readers or refuse slow requests, because a call finds no
+ * memory. `what` is GRPC_CUT_READERS or GRPC_CUT_SENDERS. If the memory of all clients is short,
+ * connections of all clients are candidates. If only the quota of the client is used up, only its
+ * connections are. Calls within 40 ms count as one. */
 void grpc_press(struct hps_grpc_call *call, enum grpc_pressure what, enum hps_limit_scope scope);
 void grpc_loop_unref(struct hps_grpc_loop *grpc_loop); /* any thread */
-/* The connection is gone, or a call of it is freed: it is freed with the last. Any thread. */
+/* Drops a reference. The last one frees the connection. Any thread. */
 void grpc_conn_unref(struct grpc_conn *conn);
-/* Announce the end of a connection that is ready; new calls are refused after a round trip. */
+/* Announces the end of a connection, which must be ready. See hps_http_drain. */
 void grpc_conn_drain(struct grpc_conn *conn, uint64_t now_us);
-/* What waits goes on in another slice. Idempotent. */
+/* Continues held and stashed requests in another slice. Idempotent. */
 static inline void grpc_conn_resume(struct grpc_conn *conn)
 {
     hps_run_add(&conn->item, 1);
 }
-/* Its slice is spent: further calls and messages wait for another one. */
+/* Whether the slice of the connection is spent. Further calls and messages then wait for another
+ * slice. */
 static inline bool grpc_conn_is_spent(const struct grpc_conn *conn)
 {
     return hps_run_is_spent(conn->item.run);
 }
-/* The time, where somebody has read it anyhow. */
+/* Reports a time that was read for another reason, so that grpc_conn_is_spent is up to date. */
 static inline void grpc_conn_see(struct grpc_conn *conn, uint64_t now_us)
 {
     hps_run_see(conn->item.run, now_us);
 }
-/* Its replies take, or have queued, as much as they may: its requests wait. */
+/* Whether the replies of the connection hold, or have queued, the maximum. Its requests then wait.
+ */
 bool grpc_conn_is_full(const struct grpc_conn *conn);
 
 /* ---- grpc_call_life.c ------------------------------------------------------------------------ */
 
-/* The call of a stream that the client has opened.
+/* Creates the call of a stream that the client has opened.
  *
- * owner   its reference is the stream's, until grpc_call_closed
- * error   NULL: no memory, or more calls without a charge than may be answered
+ * owner   the reference belongs to the stream, until grpc_call_closed
+ * error   NULL: no memory, or too many calls of the connection have no charge
  */
 struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http_stream *stream);
-/* The stream is closed: service and observer are notified, and the stream's reference is dropped.
+/* The stream has ended: notifies the service and the observer, and drops the stream's reference.
  *
- * unit    error of RFC 9113, or HPS_HTTP2_LOST
+ * unit    error: a code of RFC 9113, or HPS_HTTP2_LOST
  */
 void grpc_call_closed(struct hps_grpc_call *call, uint32_t error);
-/* The peer of a call has stalled: cancel it and reset its stream. */
+/* Ends a call if its client makes no progress. Resets the stream, or replies with 408 to an
+ * HTTP/1.1 request if nothing was sent. */
 void grpc_call_stalled(struct hps_grpc_call *call);
-/* Opens the charge of a call if it is not open. error: EXHAUSTED, with a text for the client. */
+/* Opens the charge of a call unless it is open. error: EXHAUSTED, with a text for the client */
 hps_status grpc_call_pay(struct hps_grpc_call *call, struct hps_error *err) HPS_MUST_CHECK;
 
 /* ---- grpc_call_headers.c --------------------------------------------------------------------- */
 
-/* One field of a header block came; both NUL-terminated. */
+/* Processes one field of the request headers. Both strings are NUL-terminated. */
 void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_size,
                       const char *value, size_t value_size);
-/* The block is complete: refuse the call, or let its messages come. */
+/* The headers are complete: refuses the call, or accepts its messages. */
 void grpc_call_headers_done(struct hps_grpc_call *call);
 
 /* ---- grpc_guard.c ---------------------------------------------------------------------------- */
 
-/* May the call begin? Its headers are there. Else how it ends is in `err`. It is noted against the
- * connection's peer, or for it. */
+/* Asks the guard whether the call may begin. Any status but OK: the caller must refuse the call
+ * with `err`. Reports the result to grpc_conn_judged. */
 hps_status grpc_guard_enter(struct hps_grpc_call *call, struct hps_error *err) HPS_MUST_CHECK;
-/* After a change of the rules: end the calls of the connection that may not go on, and drain it if
- * there are any.
+/* After a change of the guard's rules: ends the calls of the connection that are no longer allowed,
+ * and drains the connection if it ended any.
  *
- * error   the connection may not stay
+ * error   the caller must close the connection
  */
 hps_status grpc_guard_again(struct grpc_conn *conn, struct hps_error *err) HPS_MUST_CHECK;
 
 /* ---- grpc_call_receive.c --------------------------------------------------------------------- */
 
-/* Bytes of the body came; the window for them is given back when they need no longer wait.
+/* Processes bytes of the request body. Returns them to the flow-control window, unless they wait or
+ * the connection is full.
  *
- * owner   data borrowed
+ * owner   data: borrowed
  */
 void grpc_call_data(struct hps_grpc_call *call, const uint8_t *data, size_t size);
-/* The client sends no more: deliver what is whole, hold it, or refuse the call. */
+/* The client has half-closed: dispatches or holds a complete request, waits for stashed messages,
+ * or refuses the call. */
 void grpc_call_end(struct hps_grpc_call *call);
 /* Charges the bytes that the request holds now. Refuses the call if there is no memory for them. */
 void grpc_call_check_bytes(struct hps_grpc_call *call);
-/* A unary request is whole: now, or when there is room and time. */
+/* Delivers a complete unary request to the service, or holds it until there is memory and a slice.
+ */
 void grpc_call_dispatch_or_hold(struct hps_grpc_call *call);
-void grpc_call_dispatch(struct hps_grpc_call *call); /* a held one, now that there is room */
-/* Fewer bytes of the answer are queued: messages that waited for that are taken in, and the service
- * may send more. */
+void grpc_call_dispatch(struct hps_grpc_call *call); /* delivers a complete request */
+/* Fewer bytes of the reply are queued: continues stashed messages, and lets the service send more.
+ */
 void grpc_call_sent(struct hps_grpc_call *call);
-/* Answers have gone: on with what waits for that. The call may be gone afterwards, unless the
- * caller has a reference. */
+/* Processes stashed messages, unless they must still wait. May free the call, unless the caller has
+ * a reference. */
 void grpc_call_resume(struct hps_grpc_call *call);
 
 /* ---- grpc_call_send.c ------------------------------------------------------------------------ */
 
-/* The last byte of the answer is framed: the status follows. */
+/* The last byte of the reply is in a frame: sends the status with the trailers. */
 void grpc_call_trailers(struct hps_grpc_call *call);
-/* So many bytes of the reply are still queued. */
+/* Reduces the charge of the reply to `bytes`, which are still queued. */
 void grpc_call_reply_left(struct hps_grpc_call *call, size_t bytes);
-/* hps_grpc_call_finish with the code of `status` and this text, of which 479 bytes are kept. */
+/* Finishes the call with the gRPC code of `status` and a text, which is cut after 479 bytes. */
 void grpc_call_refuse(struct hps_grpc_call *call, hps_status status, const char *fmt, ...)
     HPS_PRINTF(3, 4);
-/* grpc_call_refuse, but with this status of HTTP. */
+/* Like grpc_call_refuse, with a given HTTP status. */
 void grpc_http_refuse(struct hps_grpc_call *call, unsigned http_status, hps_status status,
                       const char *fmt, ...) HPS_PRINTF(4, 5);
-/* What speaks HTTP/2 but not gRPC gets a status of HTTP, which ends the call; `status` is what the
- * observer is notified. */
+/* Ends an HTTP/2 request that is not gRPC with an HTTP status. The observer gets the gRPC code of
+ * `status`. */
 void grpc_call_answer_http(struct hps_grpc_call *call, const char *http_status, hps_status status);
 
 /* ---- grpc_http_answer.c ---------------------------------------------------------------------- */
 
-/* What the functions of the same names do (hps_grpc_call_*), for a call that came by HTTP/1.1. */
+/* The parts of hps_grpc_call_send, _send_copy and _finish for HTTP/1.1. */
 void grpc_http_send(struct hps_grpc_call *call, const struct hps_slice *slices, unsigned n_slices);
 void grpc_http_send_copy(struct hps_grpc_call *call, const void *data, size_t size);
 void grpc_http_finish(struct hps_grpc_call *call, int grpc_code, const char *message);
 
 /* ---- grpc_route.c ---------------------------------------------------------------------------- */
 
-/* The method of that path on those listeners; NULL: none. */
+/* Returns the method with this path on these listeners; NULL: no such method. */
 const struct grpc_entry *grpc_server_find(const struct hps_grpc_server *server, const char *path,
                                           size_t path_size, uint32_t listener_mask);
-/* Whether services read request headers of that name. */
+/* Whether request headers of this name are stored. */
 bool grpc_server_keeps(const struct hps_grpc_server *server, const char *name, size_t name_size);
 
 enum grpc_route_found {
     GRPC_ROUTE_FOUND,
     GRPC_ROUTE_NO_PATH,
-    GRPC_ROUTE_NO_VERB,  /* that path has others */
-    GRPC_ROUTE_BAD_PATH, /* no path of any route looks like that */
+    GRPC_ROUTE_NO_VERB,  /* the path has routes, but only for other verbs */
+    GRPC_ROUTE_BAD_PATH, /* the path is malformed */
 };
 
-/* The route of a call whose request line is among its fields. FOUND: its entry is set, and what
- * stands for each "{}" is among its fields, too; NO_VERB: Allow is among those of its answer.
+/* Finds the route of a call whose request headers are stored. FOUND: sets call->entry, and stores
+ * the segments that match "{}" as request headers ":0", ":1" and so on. NO_VERB: adds "allow" to
+ * the headers of the reply.
  *
- * owner   *out_why static: what is wrong with the path
+ * owner   *out_why: static text about the error in a BAD_PATH, else NULL
  * error   NO_MEMORY
  */
 hps_status grpc_route_find(struct hps_grpc_call *call, enum grpc_route_found *out_found,
@@ -570,62 +586,68 @@ hps_status grpc_route_find(struct hps_grpc_call *call, enum grpc_route_found *ou
 
 /* ---- grpc_http.c ----------------------------------------------------------------------------- */
 
-/* What the functions of the same names do (grpc_call_*), for a call that came by HTTP/1.1. */
+/* The parts of grpc_call_header, _headers_done, _data and _end for HTTP/1.1. */
 void grpc_http_header(struct hps_grpc_call *call, const char *name, size_t name_size,
                       const char *value, size_t value_size);
 void grpc_http_headers_done(struct hps_grpc_call *call);
 void grpc_http_data(struct hps_grpc_call *call, const uint8_t *data, size_t size);
 void grpc_http_end(struct hps_grpc_call *call);
-/* Where up to `size` bytes of its body that come next may be put; NULL: nowhere. */
+/* Returns a buffer for the next bytes of the body; *out_room is its size, at most `size`. NULL: no
+ * buffer. */
 uint8_t *grpc_http_room(struct hps_grpc_call *call, size_t size, size_t *out_room);
 
 /* ---- grpc_seat.c ----------------------------------------------------------------------------- */
 
-/* The account of a connection. *out_account: NULL if memory is not limited. error: NO_MEMORY */
+/* Creates the account of a connection. *out_account: NULL if memory is not limited. error:
+ * NO_MEMORY */
 hps_status grpc_seat_account(const struct hps_grpc_server *server, const struct hps_conn *raw,
                              uint32_t listener_mask, struct hps_account **out_account)
     HPS_MUST_CHECK;
-/* A connection that is adopted on this loop can be asked to give way from now on. */
+/* Lets a connection be displaced from now on. It is, or will be, a connection of this loop. */
 void grpc_seat_watch(struct hps_grpc_loop *grpc_loop, struct hps_place *seat);
-/* The connection was asked to give way: it does, unless it does already. */
+/* Closes the connection if it was displaced. If it has calls, it is drained instead, unless they
+ * may be aborted. Idempotent. */
 void grpc_conn_leave(struct grpc_conn *conn, uint64_t now_us);
-/* The same for all connections of a loop. */
+/* Calls grpc_conn_leave for all connections of a loop. */
 void grpc_conns_leave(struct hps_grpc_loop *grpc_loop);
-/* A connection that gives way has had time enough for its calls. */
+/* Whether a displaced connection, which must be draining, has had its calls for 2 s more. */
 bool grpc_conn_must_go(const struct grpc_conn *conn, uint64_t now_us);
-/* The connection is over, and never had a request: tell whom it concerns, and note it against its
- * peer if that is to blame.
+/* The connection has ended without a request. Notifies the observer, and records a failure of the
+ * client if the client caused the end.
  *
- * owner   why borrowed
+ * owner   why: borrowed
  */
 void grpc_conn_no_start(struct grpc_conn *conn, const struct hps_error *why);
-/* A call of the connection was let in, or refused. What nobody knows (UNAUTHENTICATED) is noted
- * against its peer, and 16 such calls in a row end the connection. */
+/* The guard has accepted or refused a call with this status. UNAUTHENTICATED is recorded as a
+ * failure of the client, and the 16th such call in a row makes the connection close. */
 void grpc_conn_judged(struct grpc_conn *conn, hps_status status);
 
 /* ---- grpc_pace.c ----------------------------------------------------------------------------- */
 
-/* At each tick: cut off a connection, or calls of it, that took less than the minimum for long
- * enough. False: the connection. */
+/* For each tick: ends the connection, or single calls, if the client read less than the minimum for
+ * 10 s. Returns false if it ended the connection. */
 bool grpc_paces_check(struct grpc_conn *conn, uint64_t now_us) HPS_MUST_CHECK;
-/* waits: for the client alone, which has taken, or sent, so many bytes. */
+/* Begins or ends the time in which the server waits only for the client. taken: total bytes that
+ * the client has read or sent. */
 void grpc_pace_see(struct grpc_pace *pace, bool waits, uint64_t taken, uint64_t now_us);
-/* Whether a period is over in which less than the minimum was taken, or sent. */
+/* Whether a period of 10 s is complete in which the client read or sent less than the minimum.
+ * Begins the next period. */
 bool grpc_pace_was_slow(struct grpc_pace *pace, uint64_t taken, uint64_t bytes_per_s_min,
                         uint64_t now_us);
+/* Records a sample. */
 void grpc_pace_note(struct grpc_pace *pace, uint64_t taken);
-/* Of the times at which a loop noted (GRPC_NOTES, newest first, 0: never) the index of the newest
- * that is long enough ago; -1: there is none. */
+/* Returns the index of the newest sample that is at least 80 ms old; -1: no such sample. noted_us:
+ * GRPC_NOTES times, newest first; 0: no sample. */
 int grpc_notes_usable(const uint64_t *noted_us, uint64_t now_us);
-/* Notes how far the readers of a loop are. */
+/* Samples how much each client of the loop has read. */
 void grpc_paces_note(struct hps_grpc_loop *grpc_loop);
-/* Of the readers of a loop that took less than the minimum since they were noted, at least 80 ms
- * ago: cuts off the one that would need longest for what is left. client: only its connections; 0:
- * any */
+/* Ends the slowest reader of the loop. Candidates are connections and calls whose client has read
+ * less than the minimum since a sample at least 80 ms ago. The one that would take longest to read
+ * its replies is ended. client: only its connections; 0: all connections */
 void grpc_paces_cut(struct hps_grpc_loop *grpc_loop, uint64_t client);
-/* The observer is told. */
+/* Notifies the observer. */
 void grpc_slow_count(const struct grpc_conn *conn, enum hps_grpc_slow why);
-/* Nothing waits for the client any more. */
+/* The server does not wait for the client. */
 static inline void grpc_pace_rest(struct grpc_pace *pace)
 {
     pace->since_us = 0;
@@ -633,22 +655,24 @@ static inline void grpc_pace_rest(struct grpc_pace *pace)
 
 /* ---- grpc_intake.c --------------------------------------------------------------------------- */
 
-/* At each tick of a loop, before those of its connections. */
+/* For each tick of a loop, before it checks connections: begins a sample, unless one began within
+ * 40 ms. */
 void grpc_intakes_tick(struct hps_grpc_loop *grpc_loop, uint64_t now_us);
-/* At each tick: refuse the requests of a connection that came at less than the minimum for long
- * enough. */
+/* For each tick: samples the requests of the connection, and refuses requests that were sent at
+ * less than the minimum for 10 s. */
 void grpc_intakes_check(struct grpc_conn *conn, uint64_t now_us);
-/* Of the connections of a loop: refuses the requests that came at less than the minimum of late, of
- * the one that has most memory in such requests. client: as for grpc_paces_cut */
+/* Refuses slow requests of one connection of the loop: that with most memory in such requests. A
+ * request is slow if it was sent at less than the minimum since a sample at least 80 ms ago.
+ * client: as for grpc_paces_cut */
 void grpc_intakes_cut(struct hps_grpc_loop *grpc_loop, uint64_t client);
 
 /* ---- grpc_tick.c ----------------------------------------------------------------------------- */
 
-/* The tick's timer has fired; ctx is the loop. */
+/* Callback of the loop's tick; ctx: the loop. */
 void grpc_loop_tick(void *ctx);
-/* A loop was told to do what `pressed` says: its `press` was posted. */
+/* Task `press` of a loop: does what `pressed` says. */
 void grpc_loop_pressed(struct hps_task *task);
-/* How often a loop ticks, by these limits. */
+/* The time between two ticks with these limits. */
 uint64_t grpc_tick_us(const struct hps_grpc_limits *limits);
 
 #endif
