@@ -314,7 +314,9 @@ bool hps_grpc_call_cancelled(const struct hps_grpc_call *call);
  * connection_reply_bytes_max, or while one of them waits (hps_charge_wait). */
 struct hps_charge *hps_grpc_call_charge(struct hps_grpc_call *call);
 /* Gives back `bytes` of reply memory, and lets waiting calls of the connection go on. The caller
- * must have a reference to the call, which may have ended. No effect if bytes is 0. Loop thread. */
+ * must have a reference to the call, which may have ended. Call it with 0 after a wait in vain
+ * (hps_charge_cancel): while the reply waited, other calls of the connection waited too. Loop
+ * thread. */
 void hps_grpc_call_discharge(struct hps_grpc_call *call, uint64_t bytes);
 
 /* Records on all loops how much each client has read so far, for hps_grpc_readers_cut. Call it when

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * References to a server call, which is freed after its stream has closed, and what a service may
- * ask of it. Loop thread of the connection, but for references and the cancel flag.
+ * References to a server call, and the functions that services call. Loop thread of the connection,
+ * except for references and the cancel flag.
  */
 #include "net/grpc_internal.h"
 
@@ -37,7 +37,7 @@ void hps_grpc_call_unref(struct hps_grpc_call *call)
     if (refs > 1) {
         return;
     }
-    HPS_ASSERT(grpc_call_is_closed(call)); /* until then its stream has a reference */
+    HPS_ASSERT(grpc_call_is_closed(call)); /* the stream has a reference until then */
     HPS_ASSERT(!hps_timer_armed(&call->deadline->timer));
     hps_charge_close(&call->charge);
     grpc_conn_unref(call->home);
@@ -56,7 +56,7 @@ void hps_grpc_call_unref(struct hps_grpc_call *call)
     hps_free(call);
 }
 
-/* ---- what a service asks --------------------------------------------------------------------- */
+/* ---- functions for services ------------------------------------------------------------------ */
 
 void *hps_grpc_call_ctx(const struct hps_grpc_call *call)
 {
@@ -101,8 +101,9 @@ void hps_grpc_call_discharge(struct hps_grpc_call *call, uint64_t bytes)
     if (bytes > 0) {
         hps_charge_shrink(&call->charge, HPS_LIMIT_REPLIES, bytes);
     }
-    /* Also after a wait without memory, which others waited for. Not at once: the service may be
-     * ending a call, or all calls of the connection. */
+    /* `bytes` is 0 after a wait in vain, while which other calls of the connection waited too. They
+     * continue in another slice, because the service may be ending a call, or all calls of the
+     * connection. */
     if (conn->http != NULL && (conn->held_head != NULL || conn->withheld)) {
         grpc_conn_resume(conn);
     }
@@ -196,7 +197,8 @@ void hps_grpc_call_pause(struct hps_grpc_call *call, bool paused)
     HPS_ASSERT(hps_loop_is_mine(call->loop));
     HPS_ASSERT(call->entry->method->client_streaming);
     call->request->paused = paused;
-    /* Not at once: who goes on may be answering within the delivery of the message before. */
+    /* In another slice, because the caller may be within on_message or on_packed of the previous
+     * message. */
     if (!paused && call->conn != NULL && call->request->stash.size > 0) {
         call->conn->stashed = true;
         grpc_conn_resume(call->conn);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The headers of a server call: each is read as it comes, and when all are there the call is
- * judged: refused, or its messages may come. Loop thread of the connection.
+ * The request headers of a server call. Each field is processed when it arrives. When the headers
+ * are complete, the call is refused or its messages are accepted. Loop thread of the connection.
  */
 #include "net/grpc_internal.h"
 
@@ -21,8 +21,9 @@ static void read_content_type(struct hps_grpc_call *call, const char *value, siz
                               (size - n > 7 && memcmp(value + n, "+proto;", 7) == 0);
 }
 
-/* Keep a header for the service; -bin values decoded, one entry for each of a joined list. Of two
- * authorizations a proxy may have checked either, so the second one is an error. */
+/* Stores a header for services and the guard. Values of names that end in -bin are decoded; each
+ * value of a joined list becomes one field. A second "authorization" is an error, because a proxy
+ * may have checked only the first or only the last. */
 static void keep_header(struct hps_grpc_call *call, const char *name, size_t name_size,
                         const char *value, size_t value_size)
 {
@@ -54,7 +55,7 @@ static void keep_header(struct hps_grpc_call *call, const char *name, size_t nam
     }
     if (status != HPS_OK) {
         call->headers->bad_fields = true;
-        /* For the message; no client can send this name. */
+        /* for the error text; no client can send this name */
         hps_ignore(grpc_fields_add(&call->headers->fields, ":bad", 4, name, name_size));
     }
 }
@@ -63,7 +64,7 @@ void grpc_call_header(struct hps_grpc_call *call, const char *name, size_t name_
                       const char *value, size_t value_size)
 {
     if (call->request->phase != GRPC_REQUEST_HEADERS) {
-        return; /* request trailers say nothing in gRPC; nor does the rest of a call that is over */
+        return; /* request trailers have no meaning in gRPC; neither do headers of a refused call */
     }
     if (call->home->is_http) {
         grpc_http_header(call, name, name_size, value, value_size);

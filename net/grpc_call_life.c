@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a server call begins and ends: with its stream, by its deadline, or because its peer has
- * stalled. Loop thread of the connection.
+ * The begin and the end of a server call. A call ends with its stream, at its deadline, or when its
+ * client makes no progress. Loop thread of the connection.
  */
 #include "net/grpc_internal.h"
 
@@ -11,7 +11,7 @@
 
 enum {
     DEADLINE_GRACE_US = 50 * 1000,
-    UNPAID_MAX = 16, /* calls of a connection without a charge; further streams are reset */
+    UNPAID_MAX = 16, /* open calls of a connection without a charge; else the stream is reset */
 };
 
 static void set_grace(struct hps_grpc_call *call)
@@ -20,8 +20,8 @@ static void set_grace(struct hps_grpc_call *call)
                            hps_loop_now_us(call->loop) + DEADLINE_GRACE_US);
 }
 
-/* A reply that is under way is reset a moment after its deadline, so that the client sees its
- * own time-out first: an earlier reset would read as "cancelled". */
+/* A reply that is being sent is reset a short time after the deadline. Then the client detects its
+ * own timeout first. An earlier reset would look to the client like a cancelled call. */
 static void on_deadline(void *ctx)
 {
     struct hps_grpc_call *call = ctx;
@@ -98,7 +98,7 @@ struct hps_grpc_call *grpc_call_new(struct grpc_conn *conn, struct hps_http_stre
     grpc_fields_init(&call->reply->trailers);
     hps_grpc_decoder_init(&call->request->decoder, 0, false);
     hps_buf_init(&call->request->plain, 0);
-    hps_buf_init(&call->request->stash, 2 * GRPC_WINDOW_BYTES); /* half of it delivered */
+    hps_buf_init(&call->request->stash, 2 * GRPC_WINDOW_BYTES); /* at most half is delivered */
     hps_buf_init(&call->reply->status_text, 4096);
     call->next = conn->calls;
     if (conn->calls != NULL) {
@@ -144,7 +144,7 @@ void grpc_call_closed(struct hps_grpc_call *call, uint32_t error)
     grpc_call_reply_set(call, GRPC_REPLY_CLOSED);
     unlink_from_conn(call);
     grpc_call_reply_left(call, 0);
-    call->request->unconsumed = 0; /* goes back with the stream */
+    call->request->unconsumed = 0; /* the end of the stream returns them to the window */
     call->stream = NULL;
     call->conn = NULL;
     HPS_DEBUG_SANE(grpc_call_sane(call));
@@ -164,7 +164,7 @@ void grpc_call_closed(struct hps_grpc_call *call, uint32_t error)
 void grpc_call_stalled(struct hps_grpc_call *call)
 {
     if (call->home->is_http &&
-        call->reply->phase == GRPC_REPLY_NONE) { /* a whole answer can be sent */
+        call->reply->phase == GRPC_REPLY_NONE) { /* a complete reply can be sent */
         atomic_store_explicit(&call->cancelled, true, memory_order_relaxed);
         grpc_http_refuse(call, 408, HPS_CANCELLED, "the request did not come in time");
         return;

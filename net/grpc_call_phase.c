@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The phases of a server call, one for each half and one for its deadline: which may follow which,
- * and what goes with each. What would lie if it did not follow (the queue of held calls, the timer,
- * the bytes that are counted) is changed here with the phase. Loop thread of the connection.
+ * The phases of the request, the reply and the deadline of a server call, and the transitions that
+ * are allowed. The functions that change a phase also update the queue of held calls, the timer and
+ * the charge. Loop thread of the connection.
  */
 #include "base/assert.h"
 #include "net/grpc_internal.h"
@@ -46,7 +46,7 @@ static const unsigned deadline_follows[GRPC_DEADLINE_PHASES] = {
     [GRPC_DEADLINE_OVER] = TO(GRPC_DEADLINE_OVER), /* a reset may follow a refusal */
 };
 
-/* ---- what follows a phase -------------------------------------------------------------------- */
+/* ---- effects of transitions ------------------------------------------------------------------ */
 
 void grpc_call_drop_request(struct hps_grpc_call *call)
 {
@@ -78,7 +78,7 @@ void grpc_call_unhold(struct hps_grpc_call *call)
     struct hps_grpc_call **at = &conn->held_head;
 
     while (*at != call) {
-        HPS_ASSERT(*at != NULL); /* who is HELD is queued */
+        HPS_ASSERT(*at != NULL); /* each HELD call is in the queue */
         before = *at;
         at = &before->held_next;
     }
@@ -113,7 +113,7 @@ void grpc_call_reset(struct hps_grpc_call *call, uint32_t error)
 
 void grpc_call_note_sent(struct hps_grpc_call *call, hps_status status)
 {
-    bool gone = status == HPS_CLOSED; /* the connection */
+    bool gone = status == HPS_CLOSED; /* the connection has closed */
 
     if (status == HPS_OK) {
         return;
@@ -125,7 +125,7 @@ void grpc_call_note_sent(struct hps_grpc_call *call, hps_status status)
     grpc_call_reset(call, HPS_HTTP2_INTERNAL_ERROR);
 }
 
-/* ---- what goes together ---------------------------------------------------------------------- */
+/* ---- invariants ------------------------------------------------------------------------------ */
 
 static void request_sane(const struct hps_grpc_call *call)
 {
@@ -169,7 +169,7 @@ static void request_sane(const struct hps_grpc_call *call)
         HPS_ASSERT(grpc_call_is_closed(call));
         break;
     }
-    /* What is held of an unfinished request is counted, to the byte. */
+    /* The bytes of a request that is not dispatched are charged exactly. */
     if (call->request->phase > GRPC_REQUEST_HEADERS &&
         call->request->phase < GRPC_REQUEST_DISPATCHED && !call->delivering) {
         HPS_ASSERT(call->request->counted == grpc_call_charged_bytes(grpc_call_held_bytes(call)));
@@ -207,7 +207,7 @@ void grpc_call_sane(const struct hps_grpc_call *call)
     HPS_ASSERT(call->request->unconsumed == 0 || conn->withheld);
 }
 
-/* Sums over the calls of a connection, which may be many. */
+/* Whether the queue has as many calls as are HELD. Visits all calls of the connection. */
 static bool calls_add_up(const struct grpc_conn *conn)
 {
     unsigned n_held = 0;

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The messages of a server call: put together, inflated and delivered to the service. What is under
- * way is counted; a client that sends more messages without reading the answers has to wait, and so
- * does a whole request while replies of its connection fill the send queue, and every message when
- * the connection has had its share of the turn. Loop thread of the connection.
+ * Request messages of a server call: they are assembled, inflated and delivered to the service. The
+ * bytes that a request holds are charged. Loop thread of the connection.
+ *
+ * Requests wait in these cases:
+ *
+ * - A complete unary request waits while its connection is full.
+ * - Messages of a client-streaming call wait while the client does not read the replies.
+ * - Both wait while the slice of the connection is spent.
  */
 #include "net/grpc_internal.h"
 
@@ -11,7 +15,8 @@
 #include "base/clock.h"
 #include "base/heap.h"
 
-enum { STREAMED_QUEUED_BYTES = 64 * 1024 }; /* answers beyond which a client's messages wait */
+/* Queued reply bytes above which messages of a client-streaming call wait. */
+enum { STREAMED_QUEUED_BYTES = 64 * 1024 };
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
@@ -36,7 +41,7 @@ static struct hps_grpc_packed pack(const struct hps_grpc_call *call, const uint8
                                     .is_zlib = call->headers->encoding == GRPC_ZLIB};
 }
 
-/* The plain bytes of a message that came compressed, in call->request->plain. False: refused. */
+/* Inflates a compressed message into call->request->plain. False: the call was refused. */
 static bool inflate(struct hps_grpc_call *call, const uint8_t **data, size_t *size)
 {
     const struct hps_grpc_packed packed = pack(call, *data, *size, true);
@@ -66,7 +71,7 @@ static void deliver_packed(struct hps_grpc_call *call, const uint8_t *data, size
     call->delivering = false;
 }
 
-/* A request that is whole. Inflated only now: a few KB that wait may be many MB. */
+/* Inflates the message only now, because a held request of a few KB may inflate to many MB. */
 void grpc_call_dispatch(struct hps_grpc_call *call)
 {
     const uint8_t *data = call->request->message;
@@ -87,13 +92,14 @@ void grpc_call_dispatch(struct hps_grpc_call *call)
     if (!call->keep && call->conn != NULL) {
         grpc_call_count_less(call, call->headers->fields.bytes.capacity);
     } else if (call->conn != NULL) {
-        grpc_conn_see(call->conn, hps_clock_us()); /* something was tried before it was kept */
+        grpc_conn_see(call->conn, hps_clock_us()); /* the service may have parsed it already */
     }
     HPS_DEBUG_SANE(grpc_call_sane(call));
     hps_grpc_call_unref(call);
 }
 
-/* Streaming: one message now. What the service wants to keep is moved out of the decoder's way. */
+/* Streaming: delivers one message. If the service keeps the message, moves its buffer out of the
+ * decoder. */
 static void deliver_streamed(struct hps_grpc_call *call, struct hps_buf *owner, const uint8_t *data,
                              size_t size, bool compressed)
 {
@@ -122,7 +128,7 @@ static void deliver_streamed(struct hps_grpc_call *call, struct hps_buf *owner, 
         hps_buf_init(owner, 0);
     }
     if (call->request->phase == GRPC_REQUEST_DROPPED) {
-        grpc_call_drop_request(call); /* the service was borrowing it when it ended the call */
+        grpc_call_drop_request(call); /* the service ended the call during the callback */
     }
 }
 
@@ -147,8 +153,8 @@ static void message_complete(struct hps_grpc_call *call, const struct hps_grpc_m
     }
 }
 
-/* A client that does not read its answers, has had its share of this turn, or whose service asks
- * for it: its further messages have to wait. */
+/* Whether further messages of a client-streaming call must wait: the service has paused the call,
+ * the client does not read the replies, or the slice is spent. */
 static bool must_wait(const struct hps_grpc_call *call)
 {
     return call->entry->method->client_streaming && !grpc_call_is_finished(call) &&
@@ -156,7 +162,7 @@ static bool must_wait(const struct hps_grpc_call *call)
             grpc_conn_is_spent(call->conn));
 }
 
-/* Returns how much was taken; the rest must wait. */
+/* Returns the number of bytes that were processed. The rest must wait. */
 static size_t feed(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
     size_t taken = 0;
@@ -201,16 +207,17 @@ void grpc_call_check_bytes(struct hps_grpc_call *call)
         grpc_call_count_less(call, held);
     } else if (hps_charge_grow(&call->charge, HPS_LIMIT_REQUESTS, more, &err) == HPS_OK) {
         call->request->counted = bytes;
-    } else { /* cut senders for the requests that come next */
+    } else { /* for the requests that come next */
         grpc_press(call, GRPC_CUT_SENDERS,
                    hps_charge_short_of(&call->charge, HPS_LIMIT_REQUESTS, more));
         grpc_call_refuse(call, HPS_EXHAUSTED, "%s", err.text);
     }
 }
 
-/* What was not taken waits in the stash, from which `data` may come itself. What was taken of that
- * stays until it is as much as the rest, which then gets memory of its size: a message is moved
- * about once, however many wait, and no stream holds much more than what is counted. */
+/* Stashes the bytes that were not processed. `data` may be the stash itself. Then the processed
+ * bytes stay at its start until they are as many as the rest, which is then moved to a new buffer.
+ * So each byte is moved about once, however many messages wait, and the stash takes little more
+ * memory than is charged. */
 static hps_status put_aside(struct hps_grpc_call *call, const uint8_t *data, size_t size,
                             size_t taken)
 {
@@ -236,7 +243,8 @@ static hps_status put_aside(struct hps_grpc_call *call, const uint8_t *data, siz
     return status;
 }
 
-/* Feed `data`, put aside what must wait, give window back for the rest. False: the call is gone. */
+/* Processes `data`, stashes the rest, and returns processed bytes to the flow-control window.
+ * False: the call is closed. */
 static bool take_in(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
     hps_grpc_call_ref(call);
@@ -266,10 +274,10 @@ static bool take_in(struct hps_grpc_call *call, const uint8_t *data, size_t size
 void grpc_call_data(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
     if (grpc_call_is_finished(call) || call->request->phase == GRPC_REQUEST_HEADERS) {
-        hps_http_consume(call->stream, size); /* HEADERS: their block failed, a reset is queued */
+        hps_http_consume(call->stream, size); /* HEADERS: they were malformed, a reset is queued */
     } else if (call->request->stash.size == 0) {
         if (take_in(call, data, size) && call->request->phase != GRPC_REQUEST_WHOLE) {
-            /* WHOLE: as soon as it is dispatched, nearly always at once. */
+            /* A WHOLE request is checked when it is dispatched or held. */
             HPS_DEBUG_SANE(grpc_call_sane(call));
         }
     } else if (hps_buf_append(&call->request->stash, data, size) != HPS_OK) {
@@ -282,7 +290,7 @@ void grpc_call_data(struct hps_grpc_call *call, const uint8_t *data, size_t size
 
 static void take_in_stash(struct hps_grpc_call *call)
 {
-    const struct hps_buf *stash = &call->request->stash; /* stays while a message is delivered */
+    const struct hps_buf *stash = &call->request->stash; /* survives the delivery of a message */
     size_t from = call->request->stash_taken;
 
     if (take_in(call, stash->data + from, stash->size - from) &&
@@ -299,8 +307,8 @@ void grpc_call_resume(struct hps_grpc_call *call)
     if (!must_wait(call)) {
         take_in_stash(call);
     } else if (call->request->paused) {
-        return;                                  /* hps_grpc_call_pause */
-    } else if (grpc_conn_is_spent(call->conn)) { /* otherwise sent replies resume it */
+        return;                                  /* hps_grpc_call_pause resumes it */
+    } else if (grpc_conn_is_spent(call->conn)) { /* else it is resumed when replies are sent */
         call->conn->stashed = true;
         grpc_conn_resume(call->conn);
     }
@@ -330,7 +338,7 @@ void grpc_call_dispatch_or_hold(struct hps_grpc_call *call)
         grpc_call_request_set(call, GRPC_REQUEST_HELD);
         if (!full) {
             grpc_conn_resume(call->conn);
-        } /* else as soon as it is full no more */
+        } /* else on_released or hps_grpc_call_discharge resumes it */
     } else {
         grpc_call_dispatch(call);
     }
@@ -340,18 +348,17 @@ void grpc_call_end(struct hps_grpc_call *call)
 {
     const struct hps_grpc_method *method = call->entry != NULL ? call->entry->method : NULL;
 
-    HPS_ASSERT(method != NULL); /* else it was refused by its headers */
+    HPS_ASSERT(method != NULL); /* else the headers were refused */
     if (call->request->stash.size > 0) {
         grpc_call_request_set(call, GRPC_REQUEST_STASHED);
     } else if (!hps_grpc_decoder_idle(&call->request->decoder)) {
         grpc_call_refuse(call, HPS_INTERNAL, "the request ends within a message");
     } else if (method->client_streaming) {
-        /* The last message was delivered, or is kept elsewhere; the call may go on for long. */
+        /* Frees the last message, unless the service keeps it, because the call may last long. */
         hps_grpc_decoder_fini(&call->request->decoder);
         grpc_call_count_less(call, grpc_call_held_bytes(call));
         grpc_call_request_set(call, GRPC_REQUEST_DISPATCHED);
         call->delivered = true;
-        /* The last message, if nobody kept it, lies here still. */
         hps_grpc_decoder_fini(&call->request->decoder);
         grpc_call_count_less(call, grpc_call_held_bytes(call));
         if (method->on_half_close != NULL) {

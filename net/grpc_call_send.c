@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The answer of a server call: headers, messages, and the status with its trailers; or the status
- * alone, for a call that is refused. Loop thread of the connection.
+ * The reply of a server call: headers, messages, and the status with the trailers. A refused call
+ * gets only headers with the status. Loop thread of the connection.
  */
 #include "net/grpc_internal.h"
 
@@ -43,7 +43,8 @@ static unsigned list_headers(struct hps_grpc_call *call, struct hps_http_field *
     return n + grpc_fields_list(&call->reply->fields, out + n, GRPC_FIELDS_MAX / 2);
 }
 
-/* A call from above is over. Within a message its delivery looks at the whole. */
+/* Ends a function that services call. Within on_message and on_packed the invariants are checked
+ * later, after the callback. */
 static void end_turn(const struct hps_grpc_call *call)
 {
     if (!call->delivering) {
@@ -63,7 +64,7 @@ void grpc_call_trailers(struct hps_grpc_call *call)
     char code[4];
 
     if (call->reply->phase != GRPC_REPLY_FINISHED) {
-        return; /* its reset found no memory: the connection is being aborted */
+        return; /* no memory for its reset: the connection is being aborted */
     }
     unsigned n = list_trailers(call, code, fields);
     grpc_call_reply_set(call, GRPC_REPLY_STATUS);
@@ -72,7 +73,7 @@ void grpc_call_trailers(struct hps_grpc_call *call)
     }
 }
 
-/* The status is all of the answer. */
+/* Sends a reply that consists of headers only. */
 static void send_status_alone(struct hps_grpc_call *call, const struct hps_http_field *fields,
                               unsigned n_fields)
 {
@@ -96,7 +97,7 @@ void hps_grpc_call_finish(struct hps_grpc_call *call, int grpc_code, const char 
     }
     call->reply->code = grpc_code;
     if (message != NULL && hps_grpc_message_encode(&call->reply->status_text, message) != HPS_OK) {
-        hps_buf_clear(&call->reply->status_text); /* the code matters more than the text */
+        hps_buf_clear(&call->reply->status_text); /* the code is more important than the text */
     }
     if (call->reply->phase == GRPC_REPLY_OPEN) {
         grpc_call_reply_set(call, GRPC_REPLY_FINISHED);
@@ -192,8 +193,8 @@ void grpc_call_reply_left(struct hps_grpc_call *call, size_t bytes)
     }
 }
 
-/* Charges `bytes` more of a reply, before they are queued, unless the service has charged the
- * reply. False: the call was refused, or is finished. */
+/* Charges `bytes` of the reply before they are queued, unless the service has charged the reply.
+ * False: the call was refused, or was finished before. */
 static bool charge_reply(struct hps_grpc_call *call, size_t bytes)
 {
     struct hps_error err;
@@ -222,7 +223,7 @@ static void drop_slices(const struct hps_slice *slices, unsigned n_slices)
     }
 }
 
-/* Before the first message: the headers. False: the call is over. */
+/* Queues the headers before the first message. False: the call is finished. */
 static bool open_answer(struct hps_grpc_call *call)
 {
     struct hps_http_field fields[HPS_HTTP_FIELDS_MAX];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A channel of the gRPC client: one connection at a time, made when it is needed and made anew
- * after it was lost or sent away by GOAWAY. Its calls are in grpc_client.c. Loop thread of the
- * channel.
+ * A channel of the gRPC client. It has one connection that takes calls. It connects again, for the
+ * next call, after the connection was lost or the server sent GOAWAY. grpc_client.c has its calls.
+ * Loop thread of the channel.
  */
 #include <stdio.h>
 #include <string.h>
@@ -19,9 +19,9 @@ enum {
     HEADER_FIELDS_MAX = 128,
 };
 
-/* ---- calls that wait ------------------------------------------------------------------------- */
+/* ---- waiting calls --------------------------------------------------------------------------- */
 
-/* A call that waits for a connection and was made before `number`; NULL: none. */
+/* A call that waits for a connection and was created before `number`; NULL: no such call. */
 static struct hps_grpc_client_call *find_waiting(const struct hps_grpc_channel *channel,
                                                  uint64_t number)
 {
@@ -33,8 +33,8 @@ static struct hps_grpc_client_call *find_waiting(const struct hps_grpc_channel *
     return call;
 }
 
-/* No connection can be made: every call that waits for one fails. Not those that on_done makes
- * meanwhile, in answer to the failure: they get a connection of their own. */
+/* The connection failed: ends all calls that wait for it. Calls that on_done starts get another
+ * connection. */
 static void fail_waiting(struct hps_grpc_channel *channel, int code, const char *message)
 {
     uint64_t number = channel->n_made;
@@ -48,7 +48,7 @@ static void fail_waiting(struct hps_grpc_channel *channel, int code, const char 
     grpc_channel_leave(channel);
 }
 
-/* Send what waits, oldest first; new calls are put in front of the list. */
+/* Sends the waiting calls, oldest first. The list begins with the newest call. */
 static void start_waiting(struct hps_grpc_channel *channel)
 {
     struct hps_grpc_client_call *call = channel->calls;

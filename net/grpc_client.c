@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The calls of a gRPC client: started on the channel's connection or kept until there is one,
- * answered, and ended once, whatever happens. Loop thread of the channel.
+ * The calls of a gRPC client. A call is sent when the channel has a connection, and ends exactly
+ * once. Loop thread of the channel.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 enum { MESSAGE_BYTES_MAX = 4096 };
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- the end of a call ----------------------------------------------------------------------- */
 
 void grpc_client_done(struct hps_grpc_client_call *call, int code, const char *message)
 {
@@ -46,7 +46,7 @@ void grpc_client_done(struct hps_grpc_client_call *call, int code, const char *m
     hps_free(call);
 }
 
-/* End a call from our side, whatever the server is doing about it. */
+/* Ends a call at once, and resets its stream if it has one. */
 static void call_abort(struct hps_grpc_client_call *call, int code, const char *message)
 {
     if (call->stream != NULL) {
@@ -66,7 +66,7 @@ void hps_grpc_client_cancel(struct hps_grpc_client_call *call)
     call_abort(call, hps_status_grpc_code(HPS_CANCELLED), "cancelled by the caller");
 }
 
-/* ---- a stream's events ----------------------------------------------------------------------- */
+/* ---- events of a stream ---------------------------------------------------------------------- */
 
 void grpc_client_header(void *ctx, struct hps_http2_stream *stream, const char *name,
                         size_t name_size, const char *value, size_t value_size)
@@ -92,12 +92,13 @@ void grpc_client_header(void *ctx, struct hps_http2_stream *stream, const char *
     } else if (HPS_HTTP_IS(name, name_size, "grpc-message")) {
         hps_buf_clear(&call->text);
         if (hps_grpc_message_decode(&call->text, value, value_size) != HPS_OK) {
-            hps_buf_clear(&call->text); /* too long or no memory: the code still comes */
+            hps_buf_clear(&call->text); /* the text is too long or there is no memory; the code is
+                                           reported without it */
         }
     }
 }
 
-/* False: the call is over, by an error or by what its callback did. */
+/* False: the call has ended, because of an error or in on_message. */
 static bool feed(struct hps_grpc_client_call *call, struct hps_http2_stream *stream,
                  const uint8_t *data, size_t size)
 {
@@ -146,7 +147,7 @@ void grpc_client_data(void *ctx, struct hps_http2_stream *stream, const uint8_t 
     grpc_channel_leave(channel);
 }
 
-/* A large reply is received where it is put together. */
+/* A large reply is received into the buffer in which it is assembled. */
 uint8_t *grpc_client_room(void *ctx, struct hps_http2_stream *stream, size_t size, size_t *out_room)
 {
     struct hps_grpc_client_call *call = hps_http2_user(stream);
@@ -155,8 +156,8 @@ uint8_t *grpc_client_room(void *ctx, struct hps_http2_stream *stream, size_t siz
     return call == NULL ? NULL : hps_grpc_decoder_room(&call->decoder, size, out_room);
 }
 
-/* The server has said that it did nothing about the call: it goes to the connection that comes
- * after this one. Without this each GOAWAY would fail the calls that crossed it. */
+/* The server refused the call without processing it, for example after GOAWAY. Sends the call
+ * again, once, on the next connection. */
 static bool send_again(struct hps_grpc_client_call *call)
 {
     if (call->again || call->path == NULL || call->phase != CLIENT_SENT) {
@@ -192,7 +193,7 @@ void grpc_client_stream_closed(void *ctx, struct hps_http2_stream *stream, uint3
             return;
         }
         if (hps_buf_append(&call->text, "", 1) != HPS_OK) {
-            hps_buf_clear(&call->text); /* without its text the code still says enough */
+            hps_buf_clear(&call->text); /* the code is reported without a text */
         }
         grpc_client_done(call, call->code,
                          call->text.size > 0 ? (const char *)call->text.data : "");
@@ -210,7 +211,7 @@ void grpc_client_stream_closed(void *ctx, struct hps_http2_stream *stream, uint3
     }
 }
 
-/* ---- making calls ---------------------------------------------------------------------------- */
+/* ---- starting calls -------------------------------------------------------------------------- */
 
 static hps_status start_stream(struct hps_grpc_client_call *call, const char *path,
                                const void *request, size_t request_size)
@@ -272,8 +273,7 @@ hps_status grpc_client_send_waiting(struct hps_grpc_client_call *call)
     return status;
 }
 
-/* Keep what a call needs until there is a connection, or until it is known that it was not refused.
- */
+/* Copies the path and the request, for a call that waits for a connection or may be refused. */
 static hps_status remember(struct hps_grpc_client_call *call, const char *path, const void *request,
                            size_t request_size)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The phases of a client's call and their transitions, the invariants of calls and channels, and
- * the parts of a channel that calls use. Loop thread of the channel.
+ * The phases of a client call and their transitions, the invariants of calls and channels, and the
+ * parts of a channel that calls use. Loop thread of the channel.
  */
 #include "base/assert.h"
 #include "base/heap.h"
@@ -28,7 +28,7 @@ void grpc_client_sane(const struct hps_grpc_client_call *call)
     HPS_ASSERT(call->number < call->channel->n_made);
 }
 
-/* Who waits will be started: by a connection that is being made, or by a retry. */
+/* Whether waiting calls will be sent, when the connection is ready or by a retry. */
 static bool waiting_will_start(const struct hps_grpc_channel *channel)
 {
     bool connecting = channel->current != NULL && !hps_http2_is_ready(channel->current->h2);
@@ -110,7 +110,6 @@ void grpc_channel_take_spare(struct hps_grpc_channel *channel, struct hps_buf *b
     }
 }
 
-/* A connection that takes no more calls is drained; the next one takes them. */
 void grpc_channel_leave_spent(struct hps_grpc_channel *channel)
 {
     struct client_conn *conn = channel->current;

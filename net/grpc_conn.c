@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * References to connections, and their end. Pressure when memory is short: one loop tells all, and
- * each then acts on its own connections (grpc_tick.c). Any loop thread.
+ * References to connections, and draining. When memory is short, one loop posts a task to all
+ * loops, and each loop then acts on its own connections (grpc_tick.c). Any loop thread.
  */
 #include "base/assert.h"
 #include "base/heap.h"
@@ -19,7 +19,7 @@ void grpc_loop_tell(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what)
     }
 }
 
-/* client: only its connections; 0: any */
+/* client: only its connections; 0: all connections */
 static void press(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what, uint64_t client)
 {
     struct hps_grpc_server *server = grpc_loop->server;
@@ -89,7 +89,8 @@ bool grpc_conn_is_full(const struct grpc_conn *conn)
 
 void grpc_conn_drain(struct grpc_conn *conn, uint64_t now_us)
 {
-    if (conn->drain_us == 0 || conn->is_http) { /* HTTP/1.1 may wait since long: another reason */
+    /* HTTP/1.1: a connection may wait long for its next request, and another drain follows. */
+    if (conn->drain_us == 0 || conn->is_http) {
         conn->drain_us = now_us;
         hps_http_drain(conn->http);
     }

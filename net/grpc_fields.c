@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Metadata of a call: names and values packed one behind the other, in the order in which they came
- * or are to be sent. Loop thread of the connection.
+ * Metadata of a call: names and values packed one after another, in the order in which they arrived
+ * or will be sent. Loop thread of the connection.
  */
 #include "net/grpc_internal.h"
 
@@ -50,7 +50,7 @@ hps_status grpc_fields_add(struct grpc_fields *fields, const char *name, size_t 
     return HPS_OK;
 }
 
-/* The field at `at`; moves `at` behind it. False at the end. */
+/* Reads the field at offset `at`, and moves `at` to the next field. False: no more fields. */
 static bool fields_next(const struct grpc_fields *fields, size_t *at, struct hps_http_field *out)
 {
     struct field_head head;

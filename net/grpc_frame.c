@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See grpc_frame.h. Everything here reads bytes of strangers: each length is checked before it is
+ * See grpc_frame.h. The input comes from untrusted peers, so each length is checked before it is
  * used. Used by the thread that owns the call.
  */
 #include "net/grpc_frame.h"
@@ -9,11 +9,11 @@
 
 #include "base/assert.h"
 
-/* A body starts with this much room and doubles, so that a declared length costs nothing by itself.
- */
+/* Initial capacity of a body, which doubles when it is full. So a peer that only declares a large
+ * length causes no large allocation. */
 enum { BODY_FIRST_BYTES = 64 * 1024 };
 
-/* A message that was handed out in place has left nothing in the body. */
+/* A message that was delivered in place leaves no bytes in `body`. */
 static void decoder_sane(const struct hps_grpc_decoder *decoder)
 {
     bool whole = decoder->n_prefix == HPS_GRPC_PREFIX_BYTES;
@@ -50,7 +50,7 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* The prefix is whole: check it before anything is allocated. */
+/* The prefix is complete. Checks it before memory is allocated. */
 static hps_status open_message(struct hps_grpc_decoder *decoder, struct hps_error *err)
 {
     const uint8_t *p = decoder->prefix;
@@ -67,7 +67,7 @@ static hps_status open_message(struct hps_grpc_decoder *decoder, struct hps_erro
     return HPS_OK;
 }
 
-/* Room for `size` more bytes of the body, which are known to belong to it. */
+/* Reserves capacity for `size` more bytes, which belong to the body. */
 static hps_status reserve_body(struct hps_grpc_decoder *decoder, size_t size)
 {
     struct hps_buf *body = &decoder->body;
@@ -91,7 +91,7 @@ static hps_status append_body(struct hps_grpc_decoder *decoder, const uint8_t *d
     struct hps_buf *body = &decoder->body;
 
     if (size <= body->capacity - body->size && data == body->data + body->size) {
-        body->size += size; /* put there by whoever asked hps_grpc_decoder_room */
+        body->size += size; /* they were put there: see hps_grpc_decoder_room */
         return HPS_OK;
     }
     hps_status status = reserve_body(decoder, size);
@@ -106,13 +106,13 @@ uint8_t *hps_grpc_decoder_room(struct hps_grpc_decoder *decoder, size_t size, si
     HPS_DEBUG_SANE(decoder_sane(decoder));
     size_t room = min_size(size, decoder->size - decoder->body.size);
     if (room == 0 || reserve_body(decoder, room) != HPS_OK) {
-        return NULL; /* feeding says what is wrong */
+        return NULL; /* feeding the bytes reports the error */
     }
     *out_room = room;
     return decoder->body.data + decoder->body.size;
 }
 
-/* The next one begins. Memory of a large one goes with it: nobody would count it any more. */
+/* Begins the next message. Frees a large buffer, because its bytes are not counted any more. */
 static void forget_message(struct hps_grpc_decoder *decoder)
 {
     decoder->delivered = false;
@@ -258,7 +258,7 @@ hps_status hps_grpc_message_encode(struct hps_buf *out, const char *text)
         char escape[3] = {(char)*p, 0, 0};
         size_t n = 1;
         bool at_end = p == (const unsigned char *)text || p[1] == '\0';
-        /* A field that begins or ends with a blank is malformed. */
+        /* HTTP/2 does not allow a field that begins or ends with a space. */
         if (*p < 0x20 || *p > 0x7e || *p == '%' || (*p == ' ' && at_end)) {
             escape[0] = '%';
             escape[1] = hex[*p >> 4];
@@ -373,7 +373,7 @@ hps_status hps_grpc_base64_decode(struct hps_buf *out, const char *text, size_t 
 int hps_grpc_code_of_reset(uint32_t h2_error)
 {
     switch (h2_error) {
-    case 0x7: /* REFUSED_STREAM: nothing was done, safe to try again */
+    case 0x7: /* REFUSED_STREAM: the server did nothing, so the client may send the call again */
         return 14;
     case 0x8: /* CANCEL */
         return 1;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who may call what, as the owner of the server decides: its guard is asked at each call, and again
- * when its rules have changed. Loop thread of the connection.
+ * Authorization. The guard decides about each call, and decides again after its rules have changed.
+ * Loop thread of the connection.
  */
 #include "base/assert.h"
 #include "base/clock.h"
 #include "net/grpc_internal.h"
 
-/* NULL: no memory. */
+/* The identity of the client, created if necessary. NULL: no memory. */
 static void *visitor_of(struct grpc_conn *conn)
 {
     const struct hps_grpc_guard *guard = &conn->grpc_loop->server->guard;
@@ -49,8 +49,9 @@ hps_status grpc_guard_enter(struct hps_grpc_call *call, struct hps_error *err)
     return status;
 }
 
-/* Nothing more of an answer goes out that is under way: its stream is reset. Any other call gets a
- * status. The connection ends, and HTTP/1.1 says so in that answer. */
+/* Ends a call that is no longer allowed, and drains its connection. If reply bytes are queued, the
+ * stream is reset; otherwise the client gets a status. The drain begins first, so that an HTTP/1.1
+ * reply has "Connection: close". */
 static void end_call(struct hps_grpc_call *call, hps_status status, const struct hps_error *err)
 {
     grpc_conn_drain(call->conn, hps_clock_us());
@@ -83,7 +84,7 @@ hps_status grpc_guard_again(struct grpc_conn *conn, struct hps_error *err)
         struct hps_error why;
         next = call->next;
         if (call->grant == NULL) {
-            continue; /* it was refused, or is open to everybody */
+            continue; /* it was refused, or its method is open to all clients */
         }
         status = guard->again(visitor, call, call->grant, roles_of(call), &why);
         if (status != HPS_OK) {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calls that came by HTTP/1.1, where they differ from those of gRPC: a route and headers by which
- * they are judged, and a body without frames of its own, which is the message. Loop thread of the
- * connection.
+ * HTTP/1.1 calls, where they differ from gRPC calls: a route instead of a path, other headers, and
+ * a body that is the message. Loop thread of the connection.
  */
 #include "net/grpc_internal.h"
 
@@ -13,9 +12,9 @@
 #include "base/assert.h"
 #include "net/addr.h"
 
-enum { BODY_FIRST_BYTES = 64 * 1024 }; /* of one whose size is not known; then it doubles */
+enum { BODY_FIRST_BYTES = 64 * 1024 }; /* first capacity of a chunked body; then it doubles */
 
-/* ---- judging --------------------------------------------------------------------------------- */
+/* ---- headers --------------------------------------------------------------------------------- */
 
 static bool is_word(const char *value, size_t size, const char *word)
 {
@@ -25,7 +24,7 @@ static bool is_word(const char *value, size_t size, const char *word)
 static void read_encoding(struct hps_grpc_call *call, const char *value, size_t size)
 {
     if (call->headers->encoding != GRPC_IDENTITY) {
-        call->headers->encoding = GRPC_UNKNOWN_ENCODING; /* one over the other */
+        call->headers->encoding = GRPC_UNKNOWN_ENCODING; /* several encodings are not supported */
     } else if (is_word(value, size, "gzip") || is_word(value, size, "x-gzip")) {
         call->headers->encoding = GRPC_GZIP;
     } else if (is_word(value, size, "deflate")) {
@@ -57,7 +56,8 @@ static size_t size_max_of(const struct hps_grpc_call *call)
     return size_max != 0 ? size_max : call->grpc_loop->limits->request_bytes_max;
 }
 
-/* The route is there, and the guard has let the call in: what is said of its body. */
+/* The route exists and the guard has accepted the call: checks the encoding and the size of the
+ * body. */
 static void judge_body(struct hps_grpc_call *call)
 {
     size_t size_max = size_max_of(call);
@@ -143,8 +143,8 @@ void grpc_http_headers_done(struct hps_grpc_call *call)
 
 /* ---- the body -------------------------------------------------------------------------------- */
 
-/* Room for `size` more bytes of the body, which it may have. What it is to have in all is taken at
- * once: memory that nobody writes to costs nothing. */
+/* Reserves capacity for `size` more bytes of the body. If the size of the body is known, reserves
+ * all of it: pages that are never written take no memory. */
 static hps_status reserve(struct hps_grpc_call *call, size_t size)
 {
     struct hps_buf *body = &call->request->decoder.body;
@@ -169,7 +169,7 @@ uint8_t *grpc_http_room(struct hps_grpc_call *call, size_t size, size_t *out_roo
 
     if (grpc_call_is_finished(call) || call->request->phase != GRPC_REQUEST_OPEN || left == 0 ||
         reserve(call, 1) != HPS_OK) {
-        return NULL; /* on_data says what is wrong */
+        return NULL; /* on_data reports the error */
     }
     size_t room = body->capacity - body->size;
     room = room < left ? room : left;
@@ -192,7 +192,7 @@ void grpc_http_data(struct hps_grpc_call *call, const uint8_t *data, size_t size
         return;
     }
     if (body->data != NULL && data == body->data + body->size) {
-        HPS_ASSERT(size <= body->capacity - body->size); /* put there by grpc_http_room */
+        HPS_ASSERT(size <= body->capacity - body->size); /* the buffer of grpc_http_room */
         body->size += size;
     } else if (reserve(call, size) != HPS_OK || hps_buf_append(body, data, size) != HPS_OK) {
         grpc_call_refuse(call, HPS_NO_MEMORY, "no memory for a body of %zu bytes",

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The answer of a call that came by HTTP/1.1: its status and size come first. Loop thread of the
- * connection.
+ * The reply to an HTTP/1.1 request. Status and size are sent first. Loop thread of the connection.
  */
 #include "net/grpc_internal.h"
 
@@ -18,7 +17,7 @@ enum {
     NUMBER_BYTES = 24,
 };
 
-/* ---- the head of the answer ------------------------------------------------------------------ */
+/* ---- the head of the reply ------------------------------------------------------------------- */
 
 static unsigned status_of(int grpc_code)
 {
@@ -29,7 +28,7 @@ static unsigned status_of(int grpc_code)
     return statuses[grpc_code];
 }
 
-/* Texts that fields point to while they are sent. */
+/* Buffers of field values; they must stay valid until the fields are sent. */
 struct texts {
     char status[NUMBER_BYTES];
     char size[NUMBER_BYTES];
@@ -84,16 +83,17 @@ static hps_status respond(struct hps_grpc_call *call, size_t size, bool end)
     return hps_http_respond(call->stream, fields, n, end);
 }
 
-/* ---- the answer ------------------------------------------------------------------------------ */
+/* ---- the reply ------------------------------------------------------------------------------- */
 
-/* The head of an answer with `size` bytes. False: the call is over. */
+/* Sends the head of a reply with a body of `size` bytes. False: the call was finished or has
+ * failed. */
 static bool open_answer(struct hps_grpc_call *call, size_t size)
 {
     HPS_ASSERT(hps_loop_is_mine(call->loop));
     if (grpc_call_is_finished(call)) {
         return false;
     }
-    HPS_ASSERT(call->reply->phase == GRPC_REPLY_NONE); /* the body is sent at once */
+    HPS_ASSERT(call->reply->phase == GRPC_REPLY_NONE); /* a service sends the body with one call */
     grpc_call_reply_set(call, GRPC_REPLY_OPEN);
     hps_status status = respond(call, size, false);
     grpc_call_note_sent(call, status);
@@ -123,7 +123,7 @@ void grpc_http_send_copy(struct hps_grpc_call *call, const void *data, size_t si
     }
 }
 
-/* The text as the inside of a JSON string. */
+/* Appends `text`, escaped for use in a JSON string. */
 static hps_status append_json(struct hps_buf *out, const char *text)
 {
     hps_status status = HPS_OK;
@@ -145,7 +145,7 @@ static hps_status append_json(struct hps_buf *out, const char *text)
     return status;
 }
 
-/* {"error": text}; without memory the status says it alone. */
+/* Makes the body {"error": text}. It stays empty if there is no memory. */
 static void make_error(struct hps_buf *out, const char *text)
 {
     if (hps_buf_printf(out, "{\"error\":\"") != HPS_OK || append_json(out, text) != HPS_OK ||
@@ -154,7 +154,7 @@ static void make_error(struct hps_buf *out, const char *text)
     }
 }
 
-/* All of an answer to which nothing was sent. */
+/* Sends a complete reply to a call for which the service has sent no body. */
 static void answer_alone(struct hps_grpc_call *call, const char *message)
 {
     struct hps_buf body;
@@ -181,7 +181,7 @@ void grpc_http_finish(struct hps_grpc_call *call, int grpc_code, const char *mes
 {
     HPS_ASSERT(!grpc_call_is_finished(call));
     call->reply->code = grpc_code;
-    if (call->reply->phase == GRPC_REPLY_OPEN) { /* all of the body is queued: it stays as it is */
+    if (call->reply->phase == GRPC_REPLY_OPEN) { /* the complete body is queued */
         grpc_call_reply_set(call, GRPC_REPLY_FINISHED);
         hps_http_finish(call->stream);
     } else {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How fast clients send their requests. One that is being put together takes memory that others
- * want, and a byte now and then is no reason to leave it that. What waits for its client alone is
- * refused
+ * Refuses requests that clients send too slowly. An incomplete request occupies memory that other
+ * clients need, so a client must send at a minimum rate. A request is refused if the server waits
+ * only for its client, and
  *
- *   - by its loop's tick, when it came at less than the minimum for 10 s;
- *   - when a request found no memory: each loop refuses requests that came too slowly since the
- *     last ticks, of the connection that holds most memory in such requests. If only the share of
- *     one client is used up, only its connections are candidates.
+ *   - the client sent less than the minimum for 10 s: a tick of the loop refuses the request;
+ *   - another request finds no memory: each loop refuses the slow requests of one connection, the
+ *     one with most memory in slow requests. If only the quota of one client is used up, only its
+ *     connections are candidates.
  *
  * Loop thread of the connection.
  */
@@ -22,21 +22,22 @@
 
 enum {
     SECOND_US = 1000 * 1000,
-    NOTE_US = 40 * 1000, /* what is noted is not noted anew sooner, however short a tick is */
+    NOTE_US = 40 * 1000, /* minimum time between two samples, also with shorter ticks */
 };
 
-/* The next bytes of the request are the client's to send, and the window is there for them. */
+/* Whether the server waits only for the client: the request is incomplete, and the flow-control
+ * window is open. */
 static bool call_waits(const struct hps_grpc_call *call)
 {
     if (call->request->phase != GRPC_REQUEST_OPEN && call->request->phase != GRPC_REQUEST_WHOLE) {
         return false;
     }
-    bool between = call->entry->method->client_streaming && /* messages: it may take its time */
+    bool between = call->entry->method->client_streaming && /* messages: no minimum rate */
                    hps_grpc_decoder_idle(&call->request->decoder);
     return !between && call->request->stash.size == 0 && !call->conn->withheld;
 }
 
-/* Of the minimum, what each of the calls must bring that share a connection. */
+/* The minimum rate of one call. Incomplete requests of a connection share the minimum equally. */
 static uint64_t call_minimum(const struct grpc_conn *conn)
 {
     uint64_t n_calls = 0;
@@ -92,7 +93,8 @@ void grpc_intakes_tick(struct hps_grpc_loop *grpc_loop, uint64_t now_us)
 
 /* ---- when there is no memory ----------------------------------------------------------------- */
 
-/* It came at less than `minimum` since note i, at which it was waited for already. */
+/* Whether the server waited for the request during all the time since sample i, and the client sent
+ * less than `minimum` in this time. */
 static bool is_slow(const struct hps_grpc_call *call, int i, uint64_t minimum, uint64_t now_us)
 {
     uint64_t noted_us = call->grpc_loop->ticked_us[i];
@@ -105,7 +107,7 @@ static bool is_slow(const struct hps_grpc_call *call, int i, uint64_t minimum, u
     return (call->request->received - pace->noted[i]) * SECOND_US / (now_us - noted_us) < minimum;
 }
 
-/* Bytes of the slow requests of a connection, which are refused if `cut`. */
+/* Bytes of the slow requests of a connection. cut: refuses these requests. */
 static size_t slow_bytes(const struct grpc_conn *conn, int i, uint64_t now_us, bool cut)
 {
     uint64_t minimum = call_minimum(conn);

@@ -304,8 +304,8 @@ struct hps_grpc_call {
     struct hps_charge charge;
     struct hps_http_stream *stream; /* NULL once closed */
     struct hps_grpc_call *next, *prev;
-    struct hps_grpc_call *held_next;
-    struct hps_grpc_loop *grpc_loop; /* the next HELD call of the connection */
+    struct hps_grpc_call *held_next; /* of the connection's HELD calls */
+    struct hps_grpc_loop *grpc_loop;
     struct hps_loop *loop;
     const struct grpc_entry *entry; /* NULL: no such method */
     void *user;

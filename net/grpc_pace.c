@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How fast clients take their replies. What a client does not take is memory that others want, and
- * a byte now and then is no reason to leave it that. A reader is a connection whose socket or
- * window is full, or else a call whose own window is; what others of its connection keep waiting is
- * not to blame. It is cut off
+ * Ends connections and calls that read replies too slowly. Replies that a client does not read
+ * occupy memory that other clients need, so a client must read at a minimum rate. A *reader* is a
+ * connection whose socket or flow-control window is full, or a call whose own window is full. A
+ * call that waits only for other calls of its connection is no reader. A reader is ended if
  *
- *   - by its loop's tick, when it took less than the minimum for 10 s;
- *   - when a reply finds no memory: each loop cuts off the reader that took too little since the
- *     notes, and that would take longest for the rest. If only the share of one client is used up,
- *     only its connections are candidates.
+ *   - it read less than the minimum for 10 s: a tick of the loop ends it;
+ *   - a reply finds no memory: each loop ends one reader that read less than the minimum since a
+ *     sample, the one that would take longest to read the rest. If only the quota of one client is
+ *     used up, only its connections are candidates.
  *
  * Loop thread of the connection.
  */
@@ -22,7 +22,7 @@
 
 enum {
     PERIOD_US = 10 * 1000 * 1000,
-    NOTED_US_MIN = 80 * 1000, /* a shorter time says little, where a round trip takes as long */
+    NOTED_US_MIN = 80 * 1000, /* less is too short to judge a client with a long round trip */
 };
 
 enum { SECOND_US = 1000 * 1000 };
@@ -59,7 +59,7 @@ bool grpc_pace_was_slow(struct grpc_pace *pace, uint64_t taken, uint64_t bytes_p
 
 /* ---- connections and calls ------------------------------------------------------------------- */
 
-/* Something is queued, and the reader alone keeps it from being sent. */
+/* Whether bytes are queued, and only the client keeps them from being sent. */
 static bool conn_waits(const struct grpc_conn *conn)
 {
     return conn->http->queued > 0 && hps_http_is_limited(conn->http);
@@ -75,7 +75,7 @@ static bool call_waits(const struct hps_grpc_call *call)
     return call_sends(call) && hps_http_stream_is_limited(call->stream);
 }
 
-/* Of the minimum, what each of the calls must take that share a connection. */
+/* The minimum rate of one call. Calls that send share the minimum of the connection equally. */
 static uint64_t call_minimum(const struct grpc_conn *conn)
 {
     uint64_t n_calls = 0;
@@ -110,7 +110,7 @@ static void see(struct grpc_conn *conn, uint64_t now_us)
     }
 }
 
-/* ---- cutting off ----------------------------------------------------------------------------- */
+/* ---- ending readers -------------------------------------------------------------------------- */
 
 void grpc_slow_count(const struct grpc_conn *conn, enum hps_grpc_slow why)
 {
@@ -174,7 +174,7 @@ bool grpc_paces_check(struct grpc_conn *conn, uint64_t now_us)
     return true;
 }
 
-/* ---- notes: how far readers were a moment ago ------------------------------------------------ */
+/* ---- samples --------------------------------------------------------------------------------- */
 
 void grpc_pace_note(struct grpc_pace *pace, uint64_t taken)
 {
@@ -217,7 +217,7 @@ int grpc_notes_usable(const uint64_t *noted_us, uint64_t now_us)
     return -1;
 }
 
-/* How long a reader would take for `bytes` more, if it was slow since the notes; 0: it was not. */
+/* The time in which a reader would read `bytes` more, if it was slow since the sample; else 0. */
 static uint64_t left_us(const struct grpc_pace *pace, uint64_t noted, uint64_t us, uint64_t taken,
                         uint64_t bytes_per_s_min, size_t bytes)
 {
@@ -229,11 +229,11 @@ static uint64_t left_us(const struct grpc_pace *pace, uint64_t noted, uint64_t u
     return bytes < UINT64_MAX / SECOND_US ? bytes * SECOND_US / (bytes_per_s + 1) : UINT64_MAX;
 }
 
-/* Who is slow on a loop. */
+/* The slowest reader of a loop. */
 struct slow {
-    struct grpc_conn *conn;     /* NULL: no client */
-    struct hps_grpc_call *call; /* NULL: the whole connection */
-    uint64_t left_us;           /* until it has taken all */
+    struct grpc_conn *conn;     /* NULL: no slow reader */
+    struct hps_grpc_call *call; /* NULL: the connection itself */
+    uint64_t left_us;           /* until it has read everything */
 };
 
 static void look_at_conn(struct grpc_conn *conn, int i, uint64_t now_us, struct slow *slowest)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The methods of a server, which are immutable once connections come, and the routes of HTTP/1.1:
- * which method a request line asks for. A path is cut into segments before
- * it is percent-decoded, and what could be taken for more than one segment, or for none, is
- * refused: nobody behind this sees a '/', a NUL, "." or "..". Loop thread of the connection.
+ * The methods of a server, which do not change once connections exist, and its HTTP/1.1 routes. A
+ * path is split into segments before it is percent-decoded. A segment that could be mistaken for
+ * several segments or for none is refused. So no service receives a segment that is "." or "..", or
+ * contains '/' or NUL. Loop thread of the connection.
  */
 #include "net/grpc_internal.h"
 
@@ -17,13 +17,14 @@ enum { PATH_BYTES_MAX = 2048, ALLOW_BYTES = 64 };
 
 struct path {
     unsigned n;
-    struct grpc_segment segments[HPS_HTTP_SEGMENTS_MAX + 1]; /* one more than any pattern has */
+    struct grpc_segment segments[HPS_HTTP_SEGMENTS_MAX + 1]; /* 1 more, to detect longer paths */
     char bytes[PATH_BYTES_MAX];
 };
 
 /* ---- patterns -------------------------------------------------------------------------------- */
 
-/* The segment that begins at `at`, which stands at a '/'; behind it. False: there is none. */
+/* Reads the segment that begins with the '/' at *at, and moves *at to its end. False: no more
+ * segments. */
 static bool next_segment(const char **at, struct grpc_segment *out)
 {
     if (**at != '/') {
@@ -98,7 +99,7 @@ static int hex_of(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* Decode one segment behind what is at `to`. NULL: well; else what is wrong. */
+/* Decodes one segment into the buffer `to`. Returns NULL, or a text about the error. */
 static const char *decode(const struct grpc_segment *raw, char *to, struct grpc_segment *out)
 {
     size_t size = 0;
@@ -150,7 +151,7 @@ static const char *parse(const char *text, size_t size, struct path *path)
     return NULL;
 }
 
-/* ---- which one ------------------------------------------------------------------------------- */
+/* ---- matching -------------------------------------------------------------------------------- */
 
 static bool fits(const struct grpc_route *route, const struct path *path)
 {
@@ -184,14 +185,14 @@ static void allow(char list[ALLOW_BYTES], const char *verb)
     if (used + strlen(words[0]) + strlen(verb) + strlen(words[2]) >= ALLOW_BYTES) {
         return;
     }
-    for (unsigned i = 0; i < 3; i++) { /* snprintf makes gcc 12 fear that it is cut */
+    for (unsigned i = 0; i < 3; i++) { /* gcc 12 warns that snprintf may truncate */
         size_t size = strlen(words[i]);
         memcpy(list + used, words[i], size + 1);
         used += size;
     }
 }
 
-/* What stands for each "{}" goes to the fields, as ":0" and so on. */
+/* Stores the segments that match "{}" as fields ":0", ":1" and so on. */
 static hps_status keep_segments(struct hps_grpc_call *call, const struct grpc_route *route,
                                 const struct path *path)
 {
@@ -208,8 +209,8 @@ static hps_status keep_segments(struct hps_grpc_call *call, const struct grpc_ro
     return status;
 }
 
-/* The route that fits best, whatever its verb; *out_found the one with the verb among those that
- * fit as well. */
+/* Returns a route whose pattern matches the path best, whatever its verb. *out_found: the route
+ * with this pattern and the verb; NULL: no such route. allowed: the verbs of all such routes. */
 static const struct grpc_route *choose(const struct hps_grpc_call *call, const struct path *path,
                                        const char *verb, const struct grpc_route **out_found,
                                        char allowed[ALLOW_BYTES])

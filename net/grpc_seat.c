@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Connections and their seats (places.h): those that are asked to give way to others, those that
- * end before their first request, and those that nobody knows. Loop thread, but for who asks.
+ * Places of connections (net/places.h): closes displaced connections, and records clients that fail
+ * to send a request or to authenticate. Also the accounts of connections. Loop thread, except
+ * on_leave.
  */
 #include "net/grpc_internal.h"
 
@@ -13,8 +14,8 @@
 #include "net/addr.h"
 
 enum {
-    LEAVE_GRACE_US = 2 * 1000 * 1000, /* for calls of a connection that gives way */
-    UNKNOWN_MAX = 16,                 /* calls of one that nobody knows, in a row */
+    LEAVE_GRACE_US = 2 * 1000 * 1000, /* time for the calls of a displaced connection */
+    UNKNOWN_MAX = 16,                 /* unauthenticated calls in a row */
 };
 
 /* ---- accounts ------------------------------------------------------------------------------- */
@@ -44,9 +45,9 @@ hps_status grpc_seat_account(const struct hps_grpc_server *server, const struct 
     return *out_account != NULL ? HPS_OK : HPS_NO_MEMORY;
 }
 
-/* ---- giving way ------------------------------------------------------------------------------ */
+/* ---- displaced connections ------------------------------------------------------------------- */
 
-/* The owner of the places, under its lock. */
+/* Runs on the thread that admits another connection, under the lock of the places. */
 static void on_leave(void *ctx)
 {
     grpc_loop_tell(ctx, GRPC_GIVE_WAY);
@@ -88,7 +89,7 @@ bool grpc_conn_must_go(const struct grpc_conn *conn, uint64_t now_us)
     return conn->leaving && now_us > conn->drain_us + LEAVE_GRACE_US;
 }
 
-/* ---- those that never began ------------------------------------------------------------------ */
+/* ---- connections without a request ----------------------------------------------------------- */
 
 const char *hps_grpc_no_start_name(enum hps_grpc_no_start how)
 {
@@ -115,8 +116,8 @@ static enum hps_grpc_no_start how_it_ended(const struct grpc_conn *conn,
     return why->status == HPS_CLOSED ? HPS_GRPC_LEFT : HPS_GRPC_PROTOCOL;
 }
 
-/* A client that connects early, and asks later than it may, does nothing wrong. Neither does a
- * probe that opens the port and goes: it has cost nothing. */
+/* Whether the client caused the failure. A client that has completed the handshake may have
+ * connected in advance. A port probe that sends nothing costs nothing. */
 static bool is_to_blame(const struct grpc_conn *conn, enum hps_grpc_no_start how)
 {
     return how == HPS_GRPC_TIMEOUT ? !hps_http_peer_spoke(conn->http)
@@ -129,7 +130,7 @@ void grpc_conn_no_start(struct grpc_conn *conn, const struct hps_error *why)
 
     if (conn->leaving || conn->drain_us != 0 || conn->grpc_loop->phase != GRPC_LOOP_SERVING ||
         why->status == HPS_NO_MEMORY || why->status == HPS_EXHAUSTED) {
-        return; /* we ended it */
+        return; /* the server ended it */
     }
     enum hps_grpc_no_start how = how_it_ended(conn, why);
     if (observer->on_no_start != NULL) {
@@ -148,7 +149,7 @@ void grpc_conn_no_start(struct grpc_conn *conn, const struct hps_error *why)
     }
 }
 
-/* ---- those that nobody knows ----------------------------------------------------------------- */
+/* ---- unauthenticated clients ----------------------------------------------------------------- */
 
 void grpc_conn_judged(struct grpc_conn *conn, hps_status status)
 {
@@ -157,7 +158,7 @@ void grpc_conn_judged(struct grpc_conn *conn, hps_status status)
         return;
     }
     uint64_t now_us = hps_clock_us();
-    (void)hps_place_failed(conn->seat, now_us); /* whoever judges has told of it */
+    (void)hps_place_failed(conn->seat, now_us); /* the guard has logged it */
     if (++conn->n_unknown == UNKNOWN_MAX) {
         grpc_conn_drain(conn, now_us);
         hps_http_drain_now(conn->http);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The server connections of a loop, of either version of HTTP: their limits, age and end. Loop
- * thread, but for the server itself.
+ * The server connections of a loop, for HTTP/2 and HTTP/1.1: adoption, events, draining. Loop
+ * thread, except for functions of the server.
  */
 #include "net/grpc_internal.h"
 
@@ -17,7 +17,7 @@
 
 enum {
     CONNECTION_WINDOW_BYTES = 8 * 1024 * 1024,
-    FRAME_BYTES_MAX = 16 * 1024, /* requests are small; more only widens what one frame can do */
+    FRAME_BYTES_MAX = 16 * 1024, /* the minimum of HTTP/2 suffices, because requests are small */
     RECHECKS_PER_TURN = 16,
 };
 
@@ -62,9 +62,10 @@ void hps_grpc_server_free(struct hps_grpc_server *server)
     }
 }
 
-/* ---- back-pressure --------------------------------------------------------------------------- */
+/* ---- flow control ---------------------------------------------------------------------------- */
 
-/* Replies were sent: dispatches requests that waited, oldest first, and gives window back. */
+/* Dispatches HELD requests, oldest first, and returns bytes to flow-control windows, while the
+ * connection is not full. */
 static void release_held(struct grpc_conn *conn)
 {
     while (conn->held_head != NULL && !grpc_conn_is_full(conn) && !grpc_conn_is_spent(conn)) {
@@ -84,7 +85,7 @@ static void release_held(struct grpc_conn *conn)
     HPS_DEBUG_SANE(grpc_conn_sane(conn));
 }
 
-/* Messages of client streams, of which the rest is fed on where it stopped. */
+/* Continues calls with stashed messages. */
 static void resume_stashed(struct grpc_conn *conn)
 {
     struct hps_grpc_call *call = conn->calls;
@@ -97,7 +98,7 @@ static void resume_stashed(struct grpc_conn *conn)
         if (call->conn == conn) {
             next = call->next;
         } else {
-            conn->stashed = true; /* those behind it are found anew */
+            conn->stashed = true; /* the call was closed; another slice resumes the rest */
         }
         hps_grpc_call_unref(call);
         call = next;
@@ -221,7 +222,8 @@ static void on_released(void *ctx)
     release_held(conn);
 }
 
-/* Other calls are looked at in release_held, not once for each call that ends. */
+/* Checks invariants only after the last call: a check after each call would take quadratic time.
+ * release_held checks them, too. */
 static void on_stream_closed(void *ctx, struct hps_http_stream *stream, uint32_t error)
 {
     struct grpc_conn *conn = ctx;
@@ -314,7 +316,7 @@ struct adoption {
     struct hps_run_item item;
     struct hps_grpc_loop *grpc_loop;
     struct hps_conn *conn;
-    struct grpc_conn *made; /* all of its memory, so that nothing is missing later */
+    struct grpc_conn *made; /* allocated before the task is posted */
 };
 
 /* The time at which the server drains a connection; 0: never. */
@@ -388,7 +390,7 @@ static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, str
     if (observer->on_connection != NULL) {
         observer->on_connection(observer->ctx, conn->is_http, 1);
     }
-    grpc_conn_leave(conn, now_us); /* it may have been asked to already */
+    grpc_conn_leave(conn, now_us); /* it may have been displaced before */
 }
 
 static void adopt(struct hps_run_item *item, unsigned due)
@@ -455,20 +457,20 @@ void hps_grpc_loop_adopt_http(struct hps_grpc_loop *grpc_loop, struct hps_conn *
     adopt_as(grpc_loop, conn, listener_mask, true);
 }
 
-/* ---- rules that change ----------------------------------------------------------------------- */
+/* ---- changed rules --------------------------------------------------------------------------- */
 
 static void recheck_conn(struct grpc_conn *conn)
 {
     struct hps_error err;
 
     conn->rechecked = conn->grpc_loop->changes;
-    /* If it is not ready its first call is judged by the new rules, and so is its certificate. */
+    /* Otherwise the new rules apply to the first call, and the handshake checks the certificate. */
     if (hps_http_is_ready(conn->http) && grpc_guard_again(conn, &err) != HPS_OK) {
         hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, err.text);
     }
 }
 
-/* Checking a certificate takes some 100 us: a few of them in each turn. */
+/* Checks a few connections per iteration, because checking a certificate takes about 100 us. */
 static void on_recheck(void *ctx)
 {
     struct hps_grpc_loop *grpc_loop = ctx;
@@ -499,7 +501,7 @@ static void on_drained(void *ctx)
 {
     struct hps_grpc_loop *grpc_loop = ctx;
 
-    HPS_ASSERT(grpc_loop->conns == NULL); /* nor are new ones taken */
+    HPS_ASSERT(grpc_loop->conns == NULL); /* and new ones are closed */
     loop_phase_set(grpc_loop, GRPC_LOOP_DRAINED);
     grpc_loop->drain_done(grpc_loop->drain_ctx);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The limits of time of connections and calls: a tick of their loop looks at all of them, some in
- * each turn. And what a loop does when memory is short. Loop thread.
+ * Time limits of connections and calls. A tick of the loop checks all connections, some of them in
+ * each iteration. Also the actions of a loop when memory is short. Loop thread.
  */
 #include "base/assert.h"
 #include "base/clock.h"
@@ -11,9 +11,9 @@
 enum {
     TICK_US_MIN = 5 * 1000,
     TICK_US_MAX = 1000 * 1000,
-    CHECKS_PER_TURN = 64,          /* of connections */
-    DRAIN_NOTICE_US = 1000 * 1000, /* for a client that does not answer the PING, or asks nothing */
-    AGE_GRACE_US = 5 * 60 * 1000 * 1000, /* calls of an aged connection may still take this long */
+    CHECKS_PER_TURN = 64,                /* connections per iteration */
+    DRAIN_NOTICE_US = 1000 * 1000,       /* for a reply to the PING, or for another request */
+    AGE_GRACE_US = 5 * 60 * 1000 * 1000, /* for calls of a draining HTTP/2 connection */
 };
 
 static bool passed(uint64_t now_us, uint64_t since_us, uint64_t limit_us)
@@ -42,7 +42,7 @@ static void check_silence(struct grpc_conn *conn, uint64_t now_us)
     }
 }
 
-/* Ends calls if the peer neither takes the reply nor sends the rest of the request. */
+/* Ends calls if the client neither reads the reply nor sends the rest of the request in time. */
 static void check_calls(struct grpc_conn *conn, uint64_t now_us)
 {
     uint64_t stall_us = conn->grpc_loop->limits->stall_timeout_us;
@@ -85,8 +85,9 @@ static bool is_unused(const struct grpc_conn *conn, uint64_t now_us)
            passed(now_us, conn->idle_us, conn->grpc_loop->limits->idle_timeout_us);
 }
 
-/* HTTP/2 has announced the end. HTTP/1.1 can do so only in an answer: it waits for a request until
- * the connection is idle for long, or the server itself ends. */
+/* Whether the client has had enough time to see the announced end. HTTP/2 sends GOAWAY at once.
+ * HTTP/1.1 can announce the end only in a reply, so it waits for a request until the connection is
+ * idle for long, or the server drains. */
 static bool notice_is_over(const struct grpc_conn *conn, uint64_t now_us)
 {
     uint64_t since_us = conn->drain_us;
@@ -105,7 +106,7 @@ static void check_conn(struct grpc_conn *conn, uint64_t now_us)
     const struct hps_grpc_limits *limits = conn->grpc_loop->limits;
 
     if (!hps_http_is_ready(conn->http)) {
-        return; /* the connection itself watches its handshake */
+        return; /* the connection limits the time of its handshake */
     }
     if (!conn->had_request && passed(now_us, conn->idle_us, limits->handshake_timeout_us)) {
         conn->late = true;
@@ -137,7 +138,7 @@ static void check_conn(struct grpc_conn *conn, uint64_t now_us)
     HPS_DEBUG_SANE(grpc_conn_sane(conn));
 }
 
-/* A tick looks at all connections that are there when it begins, at some of them in each turn. */
+/* Checks the connections that exist when a tick begins, some of them in each iteration. */
 void grpc_loop_tick(void *ctx)
 {
     struct hps_grpc_loop *grpc_loop = ctx;

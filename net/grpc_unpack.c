@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a request message as it came to its plain bytes. It knows nothing of calls, so that it may
- * run on any thread.
+ * Inflates request messages. Runs on any thread, because it uses no state of the call.
  */
 #include "net/grpc.h"
 #include "net/gzip.h"
@@ -25,7 +24,7 @@ hps_status hps_grpc_unpack(const struct hps_grpc_packed *packed, size_t size_max
     hps_status status = packed->is_zlib ? hps_zlib_inflate(packed->data, packed->size, plain, err)
                                         : hps_gzip_inflate(packed->data, packed->size, plain, err);
     if (status == HPS_INVALID &&
-        !packed->is_http) { /* its prefix and headers say that it is gzip */
+        !packed->is_http) { /* the client declared the encoding, so this is an error of gRPC */
         err->status = HPS_INTERNAL;
         return HPS_INTERNAL;
     }
