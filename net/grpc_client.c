@@ -92,8 +92,7 @@ void grpc_client_header(void *ctx, struct hps_http2_stream *stream, const char *
     } else if (HPS_HTTP_IS(name, name_size, "grpc-message")) {
         hps_buf_clear(&call->text);
         if (hps_grpc_message_decode(&call->text, value, value_size) != HPS_OK) {
-            hps_buf_clear(&call->text); /* the text is too long or there is no memory; the code is
-                                           reported without it */
+            hps_buf_clear(&call->text); /* too long, or no memory: only the code is reported */
         }
     }
 }

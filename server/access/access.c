@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rules that hold, and what the gRPC server asks: a visitor per connection, which belongs to
- * the thread of its loop, and keeps the grants of the connection itself and of the token that came
- * last. See server/access/access.h.
+ * The current rules, and the guard that authorizes calls of the gRPC server. Each connection has a
+ * `struct visitor` on the thread of its loop. It caches the grant of the connection itself, and the
+ * grant of the last token. See server/access/access.h.
  */
 #include "server/access/access.h"
 
@@ -23,23 +23,23 @@ enum { TOKEN_BYTES_KEPT = 512 };
 
 struct hps_access {
     struct hps_access_options options;
-    struct hps_lock lock; /* over rules */
+    struct hps_lock lock; /* protects `rules` */
     struct hps_access_rules *rules;
-    /* Of the rules: visitors see by it that theirs are old. */
+    /* Changes with the rules, so that visitors detect outdated rules. */
     _Atomic uint64_t generation;
-    int64_t expiry_unix_s; /* when the next token expires; main thread */
+    int64_t expiry_unix_s; /* when the next token expires; main thread only */
 };
 
 struct visitor {
     struct hps_access *access;
     struct access_identity identity;
     char peer[ACCESS_PEER_BYTES];
-    bool expelled; /* its certificate was taken back while it shook hands */
+    bool expelled; /* its certificate was revoked during the handshake */
     uint64_t generation;
     struct hps_access_rules *rules;
-    bool asks_token;                /* by these rules */
-    struct hps_access_grant *own;   /* without a token */
-    struct hps_access_grant *token; /* with the one below; NULL: none yet */
+    bool asks_token;                /* whether these rules have tokens for it */
+    struct hps_access_grant *own;   /* its grant without a token */
+    struct hps_access_grant *token; /* its grant with the token below; NULL: none */
     size_t token_size;
     char token_text[TOKEN_BYTES_KEPT];
 };
@@ -51,7 +51,7 @@ static int64_t now_unix_s(void)
     return (int64_t)now.tv_sec;
 }
 
-/* ---- the daemon's ---------------------------------------------------------------------------- */
+/* ---- rules ----------------------------------------------------------------------------------- */
 
 struct hps_access *hps_access_new(const struct hps_access_options *options,
                                   struct hps_access_rules *rules)
@@ -99,7 +99,7 @@ bool hps_access_take_expired(struct hps_access *access)
     return true;
 }
 
-/* owner: the caller */
+/* owner: the caller, hps_access_rules_unref */
 static struct hps_access_rules *current_rules(struct hps_access *access, uint64_t *out_generation)
 {
     hps_lock_acquire(&access->lock);
@@ -118,7 +118,7 @@ bool hps_access_has_file(struct hps_access *access)
     return has_file;
 }
 
-/* ---- visitors -------------------------------------------------------------------------------- */
+/* ---- connections ----------------------------------------------------------------------------- */
 
 static void visitor_free(void *ctx)
 {
@@ -132,7 +132,7 @@ static void visitor_free(void *ctx)
     }
 }
 
-/* Take over the rules that hold now. NO_MEMORY: the old ones stay. */
+/* Applies the current rules. NO_MEMORY: the visitor keeps the old ones. */
 static hps_status visitor_renew(struct visitor *visitor)
 {
     struct hps_access *access = visitor->access;
@@ -181,7 +181,7 @@ static void *visitor_new(void *ctx, const struct hps_conn *conn, uint32_t listen
     return visitor_make(access, conn, (listener_mask & access->options.admin_mask) != 0);
 }
 
-/* Equal, in a time that does not tell where they differ. */
+/* Compares in constant time, so that the time reveals nothing about the token. */
 static bool same_bytes(const char *a, const char *b, size_t size)
 {
     unsigned differ = 0;
@@ -191,7 +191,7 @@ static bool same_bytes(const char *a, const char *b, size_t size)
     return differ == 0;
 }
 
-/* The grant with the token that has this digest, by the rules that the visitor has.
+/* The visitor's grant with the token that has this digest, by the visitor's rules.
  *
  * owner   *out_grant: the caller
  * error   UNAUTHENTICATED, NO_MEMORY
@@ -216,7 +216,7 @@ static hps_status token_grant(const struct visitor *visitor, const uint8_t sha25
     return status == HPS_OK ? HPS_OK : hps_error_set(err, status, "no memory for a grant");
 }
 
-/* The grant for a call with this header (NULL: none), borrowed from the visitor. */
+/* The grant of a call with this authorization header (NULL: none), borrowed from the visitor. */
 static hps_status find_grant(struct visitor *visitor, const char *header,
                              struct hps_access_grant **out_grant, struct hps_error *err)
 {
@@ -263,13 +263,14 @@ static void report(const struct hps_access *access, const char *who, const char 
     }
 }
 
-/* Who shows nothing by which a rule could know it may do so; others have to be let in. */
+/* A client without certificate, token or Unix user is UNAUTHENTICATED, because authentication could
+ * help. Other clients lack PERMISSION. */
 static hps_status refuse_roles(const struct visitor *visitor, const struct hps_access_grant *grant,
                                uint32_t roles, struct hps_error *err)
 {
     char words[64];
     access_roles_print(roles != 0 ? roles : HPS_ROLES_ALL, words, sizeof(words));
-    if (!visitor->rules->has_file && !visitor->identity.admin) { /* nothing it could show helps */
+    if (!visitor->rules->has_file && !visitor->identity.admin) { /* no authentication can help */
         return hps_error_set(err, HPS_PERMISSION,
                              "without a role file (server.access) nobody has the role: %s on this "
                              "listener; use the admin socket (hpsctl --addr unix:PATH)",
@@ -293,7 +294,7 @@ static hps_status refuse_roles(const struct visitor *visitor, const struct hps_a
                          grant->who);
 }
 
-/* ---- what the gRPC server asks --------------------------------------------------------------- */
+/* ---- guard ----------------------------------------------------------------------------------- */
 
 static bool is_current(const struct visitor *visitor)
 {
@@ -301,7 +302,8 @@ static bool is_current(const struct visitor *visitor)
            atomic_load_explicit(&visitor->access->generation, memory_order_relaxed);
 }
 
-/* OK: *out_grant is borrowed from the visitor, whose rules are those that hold. */
+/* Authorizes a call. The visitor must have the current rules. OK: *out_grant is borrowed from the
+ * visitor. An error is reported to on_refusal. */
 static hps_status judge(struct visitor *visitor, const char *method, const char *header,
                         uint32_t roles, struct hps_access_grant **out_grant, struct hps_error *err)
 {

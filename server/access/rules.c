@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rules, and which of them match an identity. See server/access/access.h.
+ * Rules, and the grants that they give to an identity. See server/access/access.h.
  */
 #include "server/access/rules.h"
 
@@ -146,7 +146,7 @@ hps_status access_identity_init(struct access_identity *identity, const struct h
     identity->user = user;
     hps_status status = hps_conn_peer_groups(conn, &identity->groups, &identity->n_groups);
     if (status == HPS_NO_MEMORY) {
-        return status; /* any other: a kernel that does not say; then it is in none */
+        return status; /* other errors: the kernel does not report groups; n_groups stays 0 */
     }
     bool has_group = hps_conn_socket_group(conn, &group);
     for (size_t i = 0; has_group && i < identity->n_groups; i++) {
@@ -163,7 +163,7 @@ void access_identity_fini(struct access_identity *identity)
 
 /* ---- matching -------------------------------------------------------------------------------- */
 
-/* The name of the certificate that is `wanted`. */
+/* Returns the certificate's name that equals `wanted`, or NULL. */
 static const char *find_name(const struct access_identity *identity, const char *wanted)
 {
     const char *name = identity->names;
@@ -186,8 +186,8 @@ static bool is_in_group(const struct access_identity *identity, uint32_t group)
     return false;
 }
 
-/* `token`: the name of the one that was sent, NULL for none. *out_certificate is set where that is
- * what matches. */
+/* Whether a rule matches the identity. token: the name of the call's token; NULL: no token.
+ * *out_certificate is set, unless it is set, if a name of the certificate matches. */
 static bool matches(const struct hps_access_rule *rule, const struct access_identity *identity,
                     const char *token, const char **out_certificate)
 {
@@ -220,7 +220,7 @@ static bool matches(const struct hps_access_rule *rule, const struct access_iden
     return found;
 }
 
-/* What holds whatever the role file says. */
+/* Roles that do not depend on the role file. */
 static uint32_t own_roles(const struct hps_access_rules *rules,
                           const struct access_identity *identity, enum access_token kind)
 {
@@ -239,13 +239,13 @@ static uint32_t own_roles(const struct hps_access_rules *rules,
 
 /* ---- grants ---------------------------------------------------------------------------------- */
 
-/* The most generous limit: none at all, 0, is more than any number. */
+/* The higher limit; 0 means no limit, and is the highest. */
 static uint64_t wider(bool first, uint64_t limit, uint64_t other)
 {
     return first ? other : limit == 0 || other == 0 ? 0 : limit > other ? limit : other;
 }
 
-/* None is named, or one is "*". */
+/* Whether the rule names no models, or has the pattern "*". */
 static bool is_for_all_models(const struct hps_access_rule *rule)
 {
     bool all = rule->models.n == 0;
@@ -367,10 +367,10 @@ void hps_access_grant_unref(const struct hps_access_grant *const_grant)
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
-/* `*` in the pattern stands for any characters, also none. */
+/* `*` in the pattern matches any number of characters. */
 static bool glob(const char *pattern, const char *text, size_t size)
 {
-    const char *star = NULL; /* the last one, and how far the text was then */
+    const char *star = NULL; /* the last `*`, and the position in `text` at that time */
     size_t star_at = 0;
     size_t at = 0;
     while (at < size) {
@@ -410,9 +410,8 @@ bool access_grant_allows(const struct hps_access_grant *grant, uint32_t role, co
     return false;
 }
 
-/* Whether one pattern of `grant` for the role is for all that this one is for: a `*` is matched by
- * a
- * `*` alone, which then stands for whatever the other one may. */
+/* Whether one pattern of `grant` for the role matches everything that `pattern` matches. A `*` in
+ * `pattern` is matched only by a `*`. */
 static bool has_pattern(const struct hps_access_grant *grant, uint32_t role, const char *pattern)
 {
     size_t size = strlen(pattern);

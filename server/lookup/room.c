@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A request reserves memory for its reply and its work (hps_charge_wait), and waits for it for a
- * limited time. On the loop thread of the connection, except on_granted.
+ * Reserves memory for the reply and the work of a request (hps_charge_wait). If there is not
+ * enough, the request waits for a limited time. Loop thread of the connection, except on_granted.
  */
 #include <inttypes.h>
 
 #include "server/lookup/internal.h"
 
 enum {
-    /* Of a lookup's arena: keys twice, slots, set, duplicates, status, marks of the stream. Beside
-     * narrow rows this is most of the memory of a lookup. */
+    /* Of a lookup's arena: keys twice, slots, set, duplicates, status, marks of the stream. If rows
+     * are short, this is most of the memory of a lookup. */
     WORK_BYTES_PER_KEY = 50,
     WORK_BYTES_MIN = REQUEST_ARENA_BYTES + REQUEST_SCRATCH_BYTES,
-    /* Of a request that has its reply: the request, and what two blocks have at least. */
+    /* Of a request with a reply: the request and the minimum size of two blocks. */
     REPLY_BYTES_MIN = 2048 + 2 * 4096,
     WORK_BYTES_PER_WEIGHT = 4,
-    WORK_BYTES_PER_BAG = 5, /* its begin, and whether it is complete */
-    /* The longest wait for memory of the connection, which only its own client can free. */
+    WORK_BYTES_PER_BAG = 5, /* its offset, and whether it is complete */
+    /* The maximum wait for memory of the connection, which only its own client can free. */
     CONNECTION_WAIT_US_MAX = 10 * 1000 * 1000,
     CONNECTION_LOOK_US = 1000 * 1000,
-    /* How often a request that waits for other memory has it noted how far readers are. */
+    /* How often a waiting request samples the progress of clients that read replies. */
     LOOK_US = 40 * 1000,
-    /* In this time before such a wait ends, or in its last half, slow readers give way. */
+    /* Slow readers are ended during this time before the wait ends, or during its last half. */
     CUT_US = 100 * 1000,
 };
 
@@ -30,7 +30,7 @@ static struct hps_charge *charge_of(const struct request *request)
     return hps_grpc_call_charge(request->call.grpc);
 }
 
-/* Memory of the lookup's arena. */
+/* Bytes of the lookup's arena. */
 static uint64_t arena_bytes(const struct hps_lookup *lookup)
 {
     uint64_t bytes = lookup->n_keys * WORK_BYTES_PER_KEY;
@@ -56,7 +56,8 @@ uint64_t request_pooled_bytes(const struct hps_lookup *lookup)
     return bytes;
 }
 
-/* Rows that are added may be far more than the result: reply_bytes_max limits both together. */
+/* The rows of pooled lookups may be much larger than the result. So reply_bytes_max limits the sum
+ * of both. */
 static uint64_t measure(const struct request *request, uint64_t *out_reply_bytes)
 {
     const struct hps_lookup *lookup = &request->lookup;
@@ -71,8 +72,8 @@ static uint64_t measure(const struct request *request, uint64_t *out_reply_bytes
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-/* While the request waits, the memory of its keys counts as request memory. After that it is part
- * of the reserved memory. */
+/* While the request waits, the memory of its keys is charged as request memory. Later it is part of
+ * the reserved memory. */
 static void count_keys(struct request *request, uint64_t bytes)
 {
     hps_charge_shrink(charge_of(request), HPS_LIMIT_REQUESTS, request->room.key_bytes);
@@ -85,7 +86,7 @@ static void arrive(struct request *request)
     count_keys(request, 0);
 }
 
-/* The wait for memory is over. */
+/* The memory is reserved. */
 static void on_admitted(struct hps_task *task)
 {
     struct request *request = HPS_CONTAINER_OF(task, struct request, task);
@@ -137,14 +138,14 @@ static void cut_readers(struct request *request)
     hps_grpc_readers_cut(request->call.grpc, scope);
 }
 
-/* The wait ends without memory, after wait_us. why: there is no memory for the keys; else NULL. */
+/* Ends the wait after wait_us, without memory. why: there is no memory for the keys; else NULL. */
 static void give_up(struct request *request, uint64_t wait_us, const struct hps_error *why)
 {
     enum hps_limit_scope scope;
     struct hps_error late;
 
     if (!hps_charge_cancel(charge_of(request), wait_us, &scope, &late)) {
-        return; /* granted in the meantime: on_admitted follows */
+        return; /* granted concurrently: on_admitted follows */
     }
     arrive(request);
     request_reject(request,
@@ -160,7 +161,7 @@ static void begin_wait(struct request *request)
 
     request->phase = PHASE_ROOM;
     room->wait_us_max = atomic_load(&request->service->queue_us_max);
-    room->at_connection = true; /* perhaps not any more */
+    room->at_connection = true; /* wait_on corrects it if necessary */
     room->late_us = hps_loop_now_us(request->loop) + CONNECTION_WAIT_US_MAX;
     wait_on(request);
     if (hps_charge_grow(charge_of(request), HPS_LIMIT_REQUESTS, keys, &err) == HPS_OK) {
