@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Addresses: what is read, what is refused, and that printing reads back.
+ * Addresses: valid and invalid texts, and that a printed address is parsed to the same address.
  */
 #include "net/addr.h"
 
@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-static void test_parse_when_good_then_prints_the_same(void **state)
+static void test_parse_when_valid_then_printed_text_is_equal(void **state)
 {
     (void)state;
     static const struct {
@@ -50,7 +50,7 @@ static void test_parse_when_good_then_prints_the_same(void **state)
     }
 }
 
-static void test_parse_when_bad_then_invalid_naming_the_text(void **state)
+static void test_parse_when_malformed_then_invalid_with_the_text_in_the_error(void **state)
 {
     (void)state;
     static const char *const cases[] = {
@@ -92,7 +92,7 @@ static void test_parse_when_too_long_then_invalid(void **state)
     assert_int_equal(hps_addr_parse(text, &addr, &err), HPS_INVALID);
 }
 
-static void test_resolve_when_number_then_prints_back(void **state)
+static void test_resolve_when_numeric_then_printed_text_is_equal(void **state)
 {
     (void)state;
     static const char *const cases[] = {"127.0.0.1:8601", "[::1]:80", "unix:/tmp/x"};
@@ -120,7 +120,7 @@ static void test_resolve_when_name_unknown_then_unavailable(void **state)
     assert_non_null(strstr(err.text, "no-such-host.invalid"));
 }
 
-static void test_print_sockaddr_when_mapped_or_odd_then_readable(void **state)
+static void test_print_sockaddr_when_ipv4_mapped_or_unknown_family_then_printed(void **state)
 {
     (void)state;
     char text[HPS_ADDR_TEXT_MAX];
@@ -142,12 +142,12 @@ static void test_print_sockaddr_when_mapped_or_odd_then_readable(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parse_when_good_then_prints_the_same),
-        cmocka_unit_test(test_parse_when_bad_then_invalid_naming_the_text),
+        cmocka_unit_test(test_parse_when_valid_then_printed_text_is_equal),
+        cmocka_unit_test(test_parse_when_malformed_then_invalid_with_the_text_in_the_error),
         cmocka_unit_test(test_parse_when_too_long_then_invalid),
-        cmocka_unit_test(test_resolve_when_number_then_prints_back),
+        cmocka_unit_test(test_resolve_when_numeric_then_printed_text_is_equal),
         cmocka_unit_test(test_resolve_when_name_unknown_then_unavailable),
-        cmocka_unit_test(test_print_sockaddr_when_mapped_or_odd_then_readable),
+        cmocka_unit_test(test_print_sockaddr_when_ipv4_mapped_or_unknown_family_then_printed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

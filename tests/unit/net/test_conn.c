@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Byte streams, plain and TLS, both ends on one loop: handshakes that fail, bulk both ways with odd
- * pieces, back-pressure, half-close, streams cut short, time-outs with the fake clock.
+ * Byte streams, plain and TLS, with both ends on one loop: failing handshakes, bulk transfer in
+ * both directions with parts of odd sizes, back-pressure, half-close, truncated streams, and
+ * timeouts with a fake clock.
  */
 #include "net/conn.h"
 
@@ -34,9 +35,9 @@ struct end {
     struct hps_conn *conn;
     hps_status handshake;
     struct hps_error err;
-    unsigned ready; /* events seen since last cleared */
+    unsigned ready; /* events since it was last set to 0 */
     bool free_on_ready;
-    /* bulk */
+    /* bulk transfer */
     size_t sent, received, reads_max;
     uint8_t seed;
     uint8_t peer_seed;
@@ -116,7 +117,7 @@ static void rig_accept(struct rig *rig, struct hps_tls *tls)
 {
     int fd = -1;
     hps_status status = HPS_AGAIN;
-    while (status == HPS_AGAIN) { /* loopback: the kernel has it at hand */
+    while (status == HPS_AGAIN) { /* soon, because it is loopback */
         status = hps_sock_accept(rig->listen_fd, &fd);
     }
     assert_int_equal(status, HPS_OK);
@@ -163,7 +164,7 @@ static hps_status write_text(struct end *end, const char *text)
     return hps_conn_writev(end->conn, &iov, 1, &size);
 }
 
-/* Read once bytes have come; the loop runs meanwhile. */
+/* Reads when bytes have arrived, and runs the loop until then. */
 static hps_status read_some(struct rig *rig, struct end *end, char *text, size_t capacity)
 {
     size_t size = 0;
@@ -175,7 +176,7 @@ static hps_status read_some(struct rig *rig, struct end *end, char *text, size_t
     return status;
 }
 
-/* ---- both kinds ------------------------------------------------------------------------------ */
+/* ---- plain and TLS --------------------------------------------------------------------------- */
 
 static void check_small(bool tls)
 {
@@ -187,7 +188,7 @@ static void check_small(bool tls)
     assert_string_equal(text, "ping");
     hps_conn_shutdown_write(rig.client.conn);
     assert_int_equal(read_some(&rig, &rig.server, text, sizeof(text)), HPS_CLOSED);
-    assert_int_equal(write_text(&rig.server, "pong"), HPS_OK); /* the other half is open */
+    assert_int_equal(write_text(&rig.server, "pong"), HPS_OK); /* the other direction is open */
     assert_int_equal(read_some(&rig, &rig.client, text, sizeof(text)), HPS_OK);
     assert_string_equal(text, "pong");
     assert_int_equal(hps_conn_is_tls(rig.server.conn), tls);
@@ -203,13 +204,13 @@ static void check_small(bool tls)
     rig_close(&rig);
 }
 
-static void test_conn_when_plain_then_bytes_half_close_and_facts(void **state)
+static void test_conn_when_plain_then_bytes_half_close_and_peer_are_reported(void **state)
 {
     (void)state;
     check_small(false);
 }
 
-static void test_conn_when_tls_then_bytes_half_close_and_facts(void **state)
+static void test_conn_when_tls_then_bytes_half_close_and_peer_are_reported(void **state)
 {
     (void)state;
     check_small(true);
@@ -220,7 +221,7 @@ static uint8_t byte_at(uint8_t seed, size_t at)
     return (uint8_t)(seed + at * 7 + (at >> 12));
 }
 
-/* Pieces of 0 to ~40 KB, at another place each time. */
+/* Sends parts of 0 to 40 KB, each from another offset. */
 static bool send_bulk(struct end *end)
 {
     static uint8_t bytes[8][40000];
@@ -298,14 +299,14 @@ static void check_bulk(const char *address, bool tls)
     rig_close(&rig);
 }
 
-static void test_conn_when_bulk_both_ways_then_every_byte_in_order(void **state)
+static void test_conn_when_both_ends_send_bulk_then_all_bytes_arrive_in_order(void **state)
 {
     (void)state;
     check_bulk("127.0.0.1:0", false);
     check_bulk("127.0.0.1:0", true);
 }
 
-static void test_writev_when_nobody_reads_then_again_and_goes_on(void **state)
+static void test_writev_when_peer_does_not_read_then_again_and_writable_later(void **state)
 {
     (void)state;
     for (int tls = 0; tls < 2; tls++) {
@@ -332,15 +333,16 @@ static void test_writev_when_nobody_reads_then_again_and_goes_on(void **state)
     }
 }
 
-/* ---- the ends of streams --------------------------------------------------------------------- */
+/* ---- ends of streams ------------------------------------------------------------------------- */
 
-static void test_read_when_tls_is_cut_short_then_io(void **state)
+static void test_read_when_tls_ends_without_close_notify_then_io(void **state)
 {
     (void)state;
     struct rig rig;
     char text[16];
     rig_open(&rig, "127.0.0.1:0", true);
-    /* The socket ends without a close_notify: an attacker's cut must not look like the end. */
+    /* The socket ends without a close_notify. An attacker can cause this, so it must not look like
+     * a regular end. */
     int fd = dup(STDERR_FILENO);
     close(fd); /* the next descriptor is `fd`: find the client's by its peer */
     for (int i = 3; i < fd; i++) {
@@ -356,7 +358,7 @@ static void test_read_when_tls_is_cut_short_then_io(void **state)
     rig_close(&rig);
 }
 
-static void test_free_when_tls_then_peer_reads_a_good_end(void **state)
+static void test_free_when_tls_then_peer_reads_close_notify(void **state)
 {
     (void)state;
     struct rig rig;
@@ -368,7 +370,7 @@ static void test_free_when_tls_then_peer_reads_a_good_end(void **state)
     rig_close(&rig);
 }
 
-static void test_writev_when_peer_is_gone_then_closed_without_signal(void **state)
+static void test_writev_when_peer_has_closed_then_closed_without_signal(void **state)
 {
     (void)state;
     for (int tls = 0; tls < 2; tls++) {
@@ -387,7 +389,7 @@ static void test_writev_when_peer_is_gone_then_closed_without_signal(void **stat
     }
 }
 
-static void test_free_when_inside_on_ready_then_legal(void **state)
+static void test_free_when_within_on_ready_then_allowed(void **state)
 {
     (void)state;
     struct rig rig;
@@ -401,9 +403,9 @@ static void test_free_when_inside_on_ready_then_legal(void **state)
     hps_conn_free(NULL);
 }
 
-/* ---- TLS underneath -------------------------------------------------------------------------- */
+/* ---- bytes in the TLS layer ------------------------------------------------------------------ */
 
-static void test_want_when_bytes_are_decrypted_already_then_ready_without_the_socket(void **state)
+static void test_want_when_bytes_are_decrypted_then_ready_without_socket_event(void **state)
 {
     (void)state;
     struct rig rig;
@@ -420,7 +422,7 @@ static void test_want_when_bytes_are_decrypted_already_then_ready_without_the_so
     hps_loop_turn(rig.loop, 0);
     rig.server.ready = 0;
     hps_loop_turn(rig.loop, 0);
-    assert_int_equal(rig.server.ready, 0); /* not wanted, not told */
+    assert_int_equal(rig.server.ready, 0); /* not wanted, so not reported */
     assert_int_equal(hps_conn_want(rig.server.conn, HPS_LOOP_READ), HPS_OK);
     hps_loop_turn(rig.loop, 1000000);
     assert_int_equal(rig.server.ready, HPS_LOOP_READ);
@@ -431,9 +433,9 @@ static void test_want_when_bytes_are_decrypted_already_then_ready_without_the_so
     rig_close(&rig);
 }
 
-/* ---- handshakes that fail -------------------------------------------------------------------- */
+/* ---- failing handshakes ---------------------------------------------------------------------- */
 
-/* A port of ours at which nobody listens. */
+/* An address that refuses connections: its socket is bound, but does not listen. */
 static void rig_refuse(struct rig *rig)
 {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
@@ -445,7 +447,7 @@ static void rig_refuse(struct rig *rig)
     assert_int_equal(hps_sock_local(rig->listen_fd, &rig->addr), HPS_OK);
 }
 
-static void test_handshake_when_refused_then_unavailable_naming_the_address(void **state)
+static void test_handshake_when_refused_then_unavailable_with_the_address(void **state)
 {
     (void)state;
     struct rig rig;
@@ -484,7 +486,7 @@ static void expect_unusable(struct hps_conn *conn)
     hps_assert_hook(NULL);
 }
 
-static void test_conn_when_not_open_or_failed_then_its_use_asserts(void **state)
+static void test_conn_when_connecting_or_failed_then_reads_and_writes_assert(void **state)
 {
     (void)state;
     struct rig rig;
@@ -505,8 +507,8 @@ static void test_conn_when_not_open_or_failed_then_its_use_asserts(void **state)
     rig_close(&rig);
 }
 
-/* Nobody listens at the first address of the name. */
-static void test_handshake_when_an_address_refuses_then_the_next_one_is_tried(void **state)
+/* The first address of the name refuses connections. */
+static void test_handshake_when_an_address_refuses_then_next_address_is_tried(void **state)
 {
     (void)state;
     atomic_store(&names_two, true);
@@ -538,7 +540,7 @@ static void test_handshake_when_an_address_refuses_then_the_next_one_is_tried(vo
     atomic_store(&names_two, false);
 }
 
-static void test_handshake_when_all_addresses_refuse_then_unavailable_naming_the_name(void **state)
+static void test_handshake_when_all_addresses_refuse_then_unavailable_with_the_name(void **state)
 {
     (void)state;
     struct rig rig;
@@ -580,7 +582,7 @@ static void test_handshake_when_peer_is_silent_then_deadline(void **state)
     hps_clock_real();
 }
 
-static void test_handshake_when_peer_is_plain_then_fails_with_reason(void **state)
+static void test_handshake_when_peer_speaks_no_tls_then_error_says_so(void **state)
 {
     (void)state;
     struct rig rig;
@@ -601,7 +603,7 @@ static void test_handshake_when_peer_is_plain_then_fails_with_reason(void **stat
     rig_close(&rig);
 }
 
-static void test_connect_when_address_is_bad_then_invalid(void **state)
+static void test_connect_when_address_is_malformed_then_invalid(void **state)
 {
     (void)state;
     struct hps_conn *conn = NULL;
@@ -612,7 +614,7 @@ static void test_connect_when_address_is_bad_then_invalid(void **state)
     assert_null(conn);
 }
 
-static void test_conn_when_unix_then_kernel_says_who(void **state)
+static void test_conn_when_unix_then_peer_uid_and_pid_are_known(void **state)
 {
     (void)state;
     struct rig rig;
@@ -632,7 +634,7 @@ static void test_conn_when_unix_then_kernel_says_who(void **state)
     check_bulk(address, false);
 }
 
-/* A connection to the rig's listener from this address of the loopback. */
+/* Connects to the rig's listener from this loopback address. */
 static uint64_t client_from(struct rig *rig, in_addr_t address)
 {
     struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr = {htonl(address)}};
@@ -650,7 +652,7 @@ static uint64_t client_from(struct rig *rig, in_addr_t address)
     return client;
 }
 
-static void test_client_when_from_one_address_or_user_then_one_number(void **state)
+static void test_client_when_address_or_user_is_equal_then_number_is_equal(void **state)
 {
     (void)state;
     struct rig tcp;
@@ -674,24 +676,24 @@ static void test_client_when_from_one_address_or_user_then_one_number(void **sta
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conn_when_plain_then_bytes_half_close_and_facts),
-        cmocka_unit_test(test_conn_when_tls_then_bytes_half_close_and_facts),
-        cmocka_unit_test(test_conn_when_bulk_both_ways_then_every_byte_in_order),
-        cmocka_unit_test(test_writev_when_nobody_reads_then_again_and_goes_on),
-        cmocka_unit_test(test_read_when_tls_is_cut_short_then_io),
-        cmocka_unit_test(test_free_when_tls_then_peer_reads_a_good_end),
-        cmocka_unit_test(test_writev_when_peer_is_gone_then_closed_without_signal),
-        cmocka_unit_test(test_free_when_inside_on_ready_then_legal),
-        cmocka_unit_test(test_want_when_bytes_are_decrypted_already_then_ready_without_the_socket),
-        cmocka_unit_test(test_handshake_when_refused_then_unavailable_naming_the_address),
-        cmocka_unit_test(test_conn_when_not_open_or_failed_then_its_use_asserts),
-        cmocka_unit_test(test_handshake_when_an_address_refuses_then_the_next_one_is_tried),
-        cmocka_unit_test(test_handshake_when_all_addresses_refuse_then_unavailable_naming_the_name),
+        cmocka_unit_test(test_conn_when_plain_then_bytes_half_close_and_peer_are_reported),
+        cmocka_unit_test(test_conn_when_tls_then_bytes_half_close_and_peer_are_reported),
+        cmocka_unit_test(test_conn_when_both_ends_send_bulk_then_all_bytes_arrive_in_order),
+        cmocka_unit_test(test_writev_when_peer_does_not_read_then_again_and_writable_later),
+        cmocka_unit_test(test_read_when_tls_ends_without_close_notify_then_io),
+        cmocka_unit_test(test_free_when_tls_then_peer_reads_close_notify),
+        cmocka_unit_test(test_writev_when_peer_has_closed_then_closed_without_signal),
+        cmocka_unit_test(test_free_when_within_on_ready_then_allowed),
+        cmocka_unit_test(test_want_when_bytes_are_decrypted_then_ready_without_socket_event),
+        cmocka_unit_test(test_handshake_when_refused_then_unavailable_with_the_address),
+        cmocka_unit_test(test_conn_when_connecting_or_failed_then_reads_and_writes_assert),
+        cmocka_unit_test(test_handshake_when_an_address_refuses_then_next_address_is_tried),
+        cmocka_unit_test(test_handshake_when_all_addresses_refuse_then_unavailable_with_the_name),
         cmocka_unit_test(test_handshake_when_peer_is_silent_then_deadline),
-        cmocka_unit_test(test_handshake_when_peer_is_plain_then_fails_with_reason),
-        cmocka_unit_test(test_connect_when_address_is_bad_then_invalid),
-        cmocka_unit_test(test_conn_when_unix_then_kernel_says_who),
-        cmocka_unit_test(test_client_when_from_one_address_or_user_then_one_number),
+        cmocka_unit_test(test_handshake_when_peer_speaks_no_tls_then_error_says_so),
+        cmocka_unit_test(test_connect_when_address_is_malformed_then_invalid),
+        cmocka_unit_test(test_conn_when_unix_then_peer_uid_and_pid_are_known),
+        cmocka_unit_test(test_client_when_address_or_user_is_equal_then_number_is_equal),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The phases of a server call: every pair of phases of both halves and of the deadline, legal or
- * not, what follows a phase (queue, timer, bytes), and combinations that must not be. Made-up calls
- * without a stream; and real ones, looked into. Test thread.
+ * The phases of a server call: which transitions of request, reply and deadline are allowed, their
+ * effects (queue, timer, charge), and states that violate the invariants. Most tests use calls
+ * without a stream; the last ones use a server. Test thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,10 +43,10 @@ static void do_nothing(void *ctx)
     (void)ctx;
 }
 
-/* Of a request: more bytes than each call may have. */
+/* Part of a request, above the size that HPS_CALL_BYTES covers. */
 static const uint8_t large[2 * HPS_CALL_MESSAGE_BYTES];
 
-/* The one call of a connection, in its headers. */
+/* Makes a connection with one call, in the phase HEADERS. */
 static void make(struct fixture *f)
 {
     struct hps_loop *loop = f->loop;
@@ -61,7 +61,7 @@ static void make(struct fixture *f)
     f->call = (struct hps_grpc_call){
         .conn = &f->conn,
         .home = &f->conn,
-        .stream = (struct hps_http_stream *)f, /* is never looked into */
+        .stream = (struct hps_http_stream *)f, /* never dereferenced */
         .grpc_loop = &f->grpc_loop,
         .loop = loop,
         .entry = &unary_entry,
@@ -76,7 +76,7 @@ static void make(struct fixture *f)
     hps_buf_init(&f->request.stash, 10000);
 }
 
-/* A call whose request is in `phase`, and that is answered as far as that needs. */
+/* Makes a call with its request in `phase`, and the reply in a phase that this requires. */
 static void make_at(struct fixture *f, enum grpc_request_phase phase)
 {
     make(f);
@@ -148,10 +148,10 @@ static void expect_drop_refused(struct fixture *f)
     expect_assert_failure(grpc_call_drop_request(&f->call));
 }
 
-static void test_request_phase_when_it_cannot_follow_then_assert(void **state)
+static void test_request_phase_when_transition_is_not_allowed_then_assert(void **state)
 {
     static const char *const legal[GRPC_REQUEST_PHASES] = {
-        /* to: HEADERS OPEN WHOLE STASHED HELD DISPATCHED DROPPED CLOSED */
+        /* columns: HEADERS OPEN WHOLE STASHED HELD DISPATCHED DROPPED CLOSED */
         [GRPC_REQUEST_HEADERS] = ".y....yy", [GRPC_REQUEST_OPEN] = "..yy.yyy",
         [GRPC_REQUEST_WHOLE] = "....yyyy",   [GRPC_REQUEST_STASHED] = ".....yyy",
         [GRPC_REQUEST_HELD] = ".....yyy",    [GRPC_REQUEST_DISPATCHED] = ".......y",
@@ -173,10 +173,10 @@ static void test_request_phase_when_it_cannot_follow_then_assert(void **state)
     }
 }
 
-static void test_reply_phase_when_it_cannot_follow_then_assert(void **state)
+static void test_reply_phase_when_transition_is_not_allowed_then_assert(void **state)
 {
     static const char *const legal[GRPC_REPLY_PHASES] = {
-        /* to: NONE OPEN FINISHED EXPIRED STATUS RESET CLOSED */
+        /* columns: NONE OPEN FINISHED EXPIRED STATUS RESET CLOSED */
         [GRPC_REPLY_NONE] = ".y..yyy",     [GRPC_REPLY_OPEN] = "..yy.yy",
         [GRPC_REPLY_FINISHED] = "....yyy", [GRPC_REPLY_EXPIRED] = ".....yy",
         [GRPC_REPLY_STATUS] = ".....yy",   [GRPC_REPLY_RESET] = "......y",
@@ -199,10 +199,10 @@ static void test_reply_phase_when_it_cannot_follow_then_assert(void **state)
     }
 }
 
-static void test_deadline_phase_when_it_cannot_follow_then_assert(void **state)
+static void test_deadline_phase_when_transition_is_not_allowed_then_assert(void **state)
 {
     static const char *const legal[GRPC_DEADLINE_PHASES] = {
-        /* to: NONE ARMED GRACE OVER */
+        /* columns: NONE ARMED GRACE OVER */
         [GRPC_DEADLINE_NONE] = ".y.y",
         [GRPC_DEADLINE_ARMED] = ".yyy",
         [GRPC_DEADLINE_GRACE] = "...y",
@@ -224,9 +224,9 @@ static void test_deadline_phase_when_it_cannot_follow_then_assert(void **state)
     }
 }
 
-/* ---- what follows a phase -------------------------------------------------------------------- */
+/* ---- effects of transitions ------------------------------------------------------------------ */
 
-static void test_held_when_left_by_any_way_then_not_queued(void **state)
+static void test_held_request_when_it_leaves_the_phase_then_not_queued(void **state)
 {
     struct fixture *f = *state;
     struct hps_grpc_call other = {0};
@@ -234,7 +234,7 @@ static void test_held_when_left_by_any_way_then_not_queued(void **state)
     for (unsigned way = 0; way < 3; way++) {
         make_at(f, GRPC_REQUEST_HELD);
         assert_ptr_equal(f->conn.held_head, &f->call);
-        f->call.held_next = &other; /* and one behind it */
+        f->call.held_next = &other; /* queued behind the call */
         f->conn.held_tail = &other;
         if (way == 0) {
             grpc_call_request_set(&f->call, GRPC_REQUEST_DISPATCHED);
@@ -265,7 +265,7 @@ static void test_timer_when_call_is_reset_or_closed_then_stopped(void **state)
     }
 }
 
-static void test_bytes_when_request_is_over_by_any_way_then_given_back(void **state)
+static void test_bytes_when_request_is_dispatched_or_dropped_then_charge_is_returned(void **state)
 {
     struct fixture *f = *state;
 
@@ -274,7 +274,7 @@ static void test_bytes_when_request_is_over_by_any_way_then_given_back(void **st
         assert_int_equal(f->request.counted, sizeof large);
         if (way == 0) {
             grpc_call_request_set(&f->call, GRPC_REQUEST_DISPATCHED);
-        } else if (way == 2) { /* in the midst of a message: what the service borrows must stay */
+        } else if (way == 2) { /* within a callback the service borrows the stash */
             f->call.delivered = f->call.delivering = true;
             grpc_call_reply_set(&f->call, GRPC_REPLY_STATUS);
             assert_int_equal(f->request.stash.size, sizeof large);
@@ -289,9 +289,9 @@ static void test_bytes_when_request_is_over_by_any_way_then_given_back(void **st
     }
 }
 
-/* ---- combinations ---------------------------------------------------------------------------- */
+/* ---- invariants ------------------------------------------------------------------------------ */
 
-static void test_call_when_in_order_then_sane_in_every_phase(void **state)
+static void test_call_when_in_any_phase_then_invariants_hold(void **state)
 {
     struct fixture *f = *state;
 
@@ -302,7 +302,7 @@ static void test_call_when_in_order_then_sane_in_every_phase(void **state)
     }
 }
 
-static void test_call_when_it_lies_then_assert(void **state)
+static void test_call_when_it_violates_an_invariant_then_assert(void **state)
 {
     struct fixture *f = *state;
     struct hps_grpc_call *call = &f->call;
@@ -316,33 +316,33 @@ static void test_call_when_it_lies_then_assert(void **state)
         expect_assert_failure(grpc_call_sane(call)); \
     } while (0)
     LIES(GRPC_REQUEST_OPEN, atomic_store(&call->refs, 0));
-    LIES(GRPC_REQUEST_OPEN, call->stream = NULL);      /* as if it were closed */
-    LIES(GRPC_REQUEST_CLOSED, call->conn = conn);      /* as if it were not */
-    LIES(GRPC_REQUEST_CLOSED, call->held_next = call); /* closed, and in a queue */
-    LIES(GRPC_REQUEST_CLOSED, call->next = call);      /* closed, and in the list */
+    LIES(GRPC_REQUEST_OPEN, call->stream = NULL);      /* only closed calls have no stream */
+    LIES(GRPC_REQUEST_CLOSED, call->conn = conn);      /* closed calls have no connection */
+    LIES(GRPC_REQUEST_CLOSED, call->held_next = call); /* closed calls are not queued */
+    LIES(GRPC_REQUEST_CLOSED, call->next = call);      /* closed calls are not listed */
     LIES(GRPC_REQUEST_CLOSED, hps_timer_set(f->loop, &call->deadline->timer, 1));
     LIES(GRPC_REQUEST_OPEN, hps_timer_set(f->loop, &call->deadline->timer, 1));
-    LIES(GRPC_REQUEST_OPEN, call->deadline->phase = GRPC_DEADLINE_ARMED); /* without its timer */
-    LIES(GRPC_REQUEST_OPEN, call->reply->phase = GRPC_REPLY_STATUS); /* still takes messages in */
-    LIES(GRPC_REQUEST_DISPATCHED, call->reply->phase = GRPC_REPLY_EXPIRED); /* no reset to come */
-    LIES(GRPC_REQUEST_OPEN, call->reply->code = 4);                /* of what is not over */
-    LIES(GRPC_REQUEST_OPEN, atomic_store(&call->cancelled, true)); /* the same */
+    LIES(GRPC_REQUEST_OPEN, call->deadline->phase = GRPC_DEADLINE_ARMED);   /* not armed */
+    LIES(GRPC_REQUEST_OPEN, call->reply->phase = GRPC_REPLY_STATUS);        /* no open request */
+    LIES(GRPC_REQUEST_DISPATCHED, call->reply->phase = GRPC_REPLY_EXPIRED); /* deadline: no GRACE */
+    LIES(GRPC_REQUEST_OPEN, call->reply->code = 4);                /* the reply is not finished */
+    LIES(GRPC_REQUEST_OPEN, atomic_store(&call->cancelled, true)); /* the reply is not finished */
     LIES(GRPC_REQUEST_HEADERS, call->delivered = true);
-    LIES(GRPC_REQUEST_OPEN, call->delivered = true); /* and more to come */
+    LIES(GRPC_REQUEST_OPEN, call->delivered = true); /* delivered before complete */
     LIES(GRPC_REQUEST_OPEN, call->held_next = call);
-    LIES(GRPC_REQUEST_HELD, conn->held_head = NULL); /* in no queue */
+    LIES(GRPC_REQUEST_HELD, conn->held_head = NULL); /* the call is not queued */
     LIES(GRPC_REQUEST_DISPATCHED, call->delivered = false);
-    LIES(GRPC_REQUEST_STASHED, hps_buf_clear(&call->request->stash)); /* nothing would end it */
-    LIES(GRPC_REQUEST_STASHED, call->request->stash_taken = sizeof large); /* all of it */
-    LIES(GRPC_REQUEST_OPEN, call->request->stash_taken = 1);               /* of nothing */
-    LIES(GRPC_REQUEST_OPEN, call->request->counted = 1);                   /* the same */
+    LIES(GRPC_REQUEST_STASHED, hps_buf_clear(&call->request->stash));      /* cannot continue */
+    LIES(GRPC_REQUEST_STASHED, call->request->stash_taken = sizeof large); /* no byte is left */
+    LIES(GRPC_REQUEST_OPEN, call->request->stash_taken = 1);               /* the stash is empty */
+    LIES(GRPC_REQUEST_OPEN, call->request->counted = 1);                   /* it holds no bytes */
     LIES(GRPC_REQUEST_DROPPED, call->request->counted = 1);
-    LIES(GRPC_REQUEST_OPEN, call->request->unconsumed = 1); /* nobody gives it back */
+    LIES(GRPC_REQUEST_OPEN, call->request->unconsumed = 1); /* conn->withheld is false */
     LIES(GRPC_REQUEST_OPEN, conn->calls = NULL);
 #undef LIES
 }
 
-static void test_connection_when_it_lies_then_assert(void **state)
+static void test_connection_when_it_violates_an_invariant_then_assert(void **state)
 {
     struct fixture *f = *state;
     struct grpc_conn *conn = &f->conn;
@@ -360,9 +360,9 @@ static void test_connection_when_it_lies_then_assert(void **state)
 #undef LIES
 }
 
-/* ---- real calls ------------------------------------------------------------------------------ */
+/* ---- calls of a server ----------------------------------------------------------------------- */
 
-static void test_bytes_when_the_service_ends_the_call_then_given_back_at_once(void **state)
+static void test_bytes_when_service_finishes_the_call_then_charge_is_returned_at_once(void **state)
 {
     struct rig rig;
     struct wire wire;
@@ -386,7 +386,7 @@ static void test_bytes_when_the_service_ends_the_call_then_given_back_at_once(vo
     rig_close(&rig);
 }
 
-static void test_keep_message_when_there_is_none_then_assert(void **state)
+static void test_keep_message_when_outside_callback_then_assert(void **state)
 {
     struct fixture *f = *state;
 
@@ -397,17 +397,17 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-        TEST(test_request_phase_when_it_cannot_follow_then_assert),
-        TEST(test_reply_phase_when_it_cannot_follow_then_assert),
-        TEST(test_deadline_phase_when_it_cannot_follow_then_assert),
-        TEST(test_held_when_left_by_any_way_then_not_queued),
+        TEST(test_request_phase_when_transition_is_not_allowed_then_assert),
+        TEST(test_reply_phase_when_transition_is_not_allowed_then_assert),
+        TEST(test_deadline_phase_when_transition_is_not_allowed_then_assert),
+        TEST(test_held_request_when_it_leaves_the_phase_then_not_queued),
         TEST(test_timer_when_call_is_reset_or_closed_then_stopped),
-        TEST(test_bytes_when_request_is_over_by_any_way_then_given_back),
-        TEST(test_call_when_in_order_then_sane_in_every_phase),
-        TEST(test_call_when_it_lies_then_assert),
-        TEST(test_connection_when_it_lies_then_assert),
-        TEST(test_bytes_when_the_service_ends_the_call_then_given_back_at_once),
-        TEST(test_keep_message_when_there_is_none_then_assert),
+        TEST(test_bytes_when_request_is_dispatched_or_dropped_then_charge_is_returned),
+        TEST(test_call_when_in_any_phase_then_invariants_hold),
+        TEST(test_call_when_it_violates_an_invariant_then_assert),
+        TEST(test_connection_when_it_violates_an_invariant_then_assert),
+        TEST(test_bytes_when_service_finishes_the_call_then_charge_is_returned_at_once),
+        TEST(test_keep_message_when_outside_callback_then_assert),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

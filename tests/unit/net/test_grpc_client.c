@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Client channels against our own server on one loop. Test thread.
+ * Client channels and a server on one loop. Test thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,7 +36,7 @@ static int teardown(void **state)
 {
     struct fixture *f = *state;
 
-    hps_clock_real(); /* of a test that has failed */
+    hps_clock_real(); /* set by a failed test */
     hps_grpc_channel_free(f->channel);
     reply_fini(&f->reply);
     rig_close(&f->rig);
@@ -77,7 +77,7 @@ static void test_unary_call_when_empty_then_one_empty_message(void **state)
     assert_int_equal(f->reply.data.size, 0);
 }
 
-static void test_calls_when_many_at_once_then_all_answered(void **state)
+static void test_calls_when_concurrent_then_all_answered(void **state)
 {
     enum { N = 200 };
     struct fixture *f = *state;
@@ -102,7 +102,7 @@ static void test_calls_when_many_at_once_then_all_answered(void **state)
     }
 }
 
-static void test_failed_call_when_message_has_escapes_then_text_is_kept(void **state)
+static void test_failed_call_when_message_has_escapes_then_text_is_decoded(void **state)
 {
     struct fixture *f = *state;
 
@@ -111,7 +111,7 @@ static void test_failed_call_when_message_has_escapes_then_text_is_kept(void **s
     assert_int_equal(f->reply.n_messages, 0);
 }
 
-static void test_unknown_method_then_unimplemented(void **state)
+static void test_call_when_method_is_unknown_then_unimplemented(void **state)
 {
     struct fixture *f = *state;
 
@@ -119,7 +119,7 @@ static void test_unknown_method_then_unimplemented(void **state)
     assert_non_null(strstr(f->reply.text, "/t.T/Nope"));
 }
 
-static void test_large_reply_then_intact_and_blocks_released(void **state)
+static void test_reply_when_large_then_intact_and_blocks_released(void **state)
 {
     struct fixture *f = *state;
     uint32_t n = 64 * 1024 * 1024 + 7;
@@ -152,7 +152,7 @@ static void count_done(void *ctx, int code, const char *message)
     (*n_done)++;
 }
 
-static void test_large_replies_when_many_at_once_then_their_buffers_serve_again(void **state)
+static void test_large_replies_when_concurrent_then_buffers_are_reused(void **state)
 {
     enum { N = 4, ROUNDS = 3 };
     static const struct hps_grpc_client_events events = {ignore_message, count_done};
@@ -160,7 +160,7 @@ static void test_large_replies_when_many_at_once_then_their_buffers_serve_again(
     uint32_t size = 1 << 20;
     size_t before = hps_fault_heap_live_bytes();
 
-    hps_clock_fake(hps_clock_us()); /* however slow the machine, one turn of the server has all */
+    hps_clock_fake(hps_clock_us()); /* no timeout on a slow machine */
     for (unsigned round = 0; round < ROUNDS; round++) {
         unsigned n_done = 0;
         for (unsigned i = 0; i < N; i++) {
@@ -176,7 +176,7 @@ static void test_large_replies_when_many_at_once_then_their_buffers_serve_again(
     hps_clock_real();
 }
 
-static void test_reply_when_above_limit_then_exhausted_and_names_it(void **state)
+static void test_reply_when_above_limit_then_exhausted_with_the_limit(void **state)
 {
     struct fixture *f = *state;
     uint32_t n = 1000;
@@ -191,7 +191,7 @@ static void test_reply_when_above_limit_then_exhausted_and_names_it(void **state
     hps_grpc_channel_free(channel);
 }
 
-static void test_streamed_reply_then_every_message_and_bounded_queue(void **state)
+static void test_streamed_reply_when_long_then_all_messages_and_bounded_queue(void **state)
 {
     struct fixture *f = *state;
     uint32_t n = 300;
@@ -217,7 +217,7 @@ static void test_deadline_when_passed_then_code_4_and_server_cancelled(void **st
     }
 }
 
-static void test_cancel_then_done_at_once_and_server_told(void **state)
+static void test_cancel_when_call_is_in_flight_then_done_at_once_and_server_notified(void **state)
 {
     struct fixture *f = *state;
     struct hps_grpc_client_call *call;
@@ -233,12 +233,12 @@ static void test_cancel_then_done_at_once_and_server_told(void **state)
     RIG_UNTIL(&f->rig, hps_grpc_call_cancelled(f->rig.parked));
     RIG_UNTIL(&f->rig, f->rig.n_closes == 1);
     assert_int_equal(f->rig.n_ended[1], 1);
-    /* A worker that comes back late must find nothing to break. */
+    /* A worker that finishes later must have no effect. */
     hps_grpc_call_send_copy(f->rig.parked, "late", 4);
     hps_grpc_call_finish(f->rig.parked, 0, NULL);
 }
 
-static void test_cancel_when_large_reply_is_under_way_then_blocks_released(void **state)
+static void test_cancel_when_large_reply_is_in_flight_then_blocks_released(void **state)
 {
     struct fixture *f = *state;
     uint32_t n = 64 * 1024 * 1024;
@@ -261,7 +261,7 @@ static void test_cancel_when_large_reply_is_under_way_then_blocks_released(void 
     assert_int_equal(hps_grpc_loop_bytes_in_flight(f->rig.grpc_loop), 0);
 }
 
-static void test_channel_free_when_calls_are_under_way_then_cancelled(void **state)
+static void test_channel_free_when_calls_are_in_flight_then_cancelled(void **state)
 {
     struct fixture *f = *state;
     struct hps_grpc_channel *channel = rig_channel(&f->rig);
@@ -295,7 +295,7 @@ static void nested_done(void *ctx, int code, const char *message)
     ((struct nested *)ctx)->n_done++;
 }
 
-static void test_channel_free_when_inside_callback_then_safe(void **state)
+static void test_channel_free_when_within_callback_then_all_calls_end(void **state)
 {
     struct fixture *f = *state;
     struct nested nested = {.channel = rig_channel(&f->rig)};
@@ -309,7 +309,7 @@ static void test_channel_free_when_inside_callback_then_safe(void **state)
     RIG_UNTIL(&f->rig, nested.n_done == 3);
 }
 
-static void test_connect_when_nobody_listens_then_unavailable_and_later_works(void **state)
+static void test_connect_when_refused_then_each_call_unavailable(void **state)
 {
     struct fixture *f = *state;
     struct hps_grpc_channel_options options = {
@@ -328,7 +328,7 @@ static void test_connect_when_nobody_listens_then_unavailable_and_later_works(vo
     hps_grpc_channel_free(channel);
 }
 
-/* A caller that asks again as soon as it is told of a failure. */
+/* A caller that starts another call as soon as a call has failed. */
 struct insistent {
     struct hps_grpc_channel *channel;
     unsigned n_done;
@@ -350,7 +350,7 @@ static void ask_again(void *ctx, int code, const char *message)
     }
 }
 
-static void test_call_when_made_in_answer_to_a_failure_then_has_its_own_connection(void **state)
+static void test_call_when_started_in_on_done_then_uses_another_connection(void **state)
 {
     struct fixture *f = *state;
     struct hps_grpc_channel_options options = {.address = f->rig.address,
@@ -365,14 +365,14 @@ static void test_call_when_made_in_answer_to_a_failure_then_has_its_own_connecti
     assert_int_equal(hps_sock_local(fd, &addr), HPS_OK);
     options.address = hps_addr_print(&addr, nowhere, sizeof nowhere);
     assert_int_equal(hps_grpc_channel_new(f->rig.loop, &options, &caller.channel, NULL), HPS_OK);
-    close(fd); /* the connection that is being made is lost, and no other can be made */
+    close(fd); /* the connection attempt fails, and later attempts are refused */
     assert_int_equal(hps_grpc_client_start(caller.channel, "/t.T/Echo", "", 0, 0, &insistent_events,
                                            &caller, NULL),
                      HPS_OK);
     for (unsigned i = 0; i < 5 && caller.n_done < 3; i++) {
         unsigned before = caller.n_done;
         RIG_UNTIL(&f->rig, caller.n_done > before);
-        assert_true(caller.n_done - before <= 2); /* one per connection, not all at once */
+        assert_true(caller.n_done - before <= 2); /* those that waited for the connection */
     }
     caller.n_done = 1000;
     hps_grpc_channel_free(caller.channel);
@@ -385,7 +385,7 @@ static void test_call_when_connection_was_drained_then_new_connection(void **sta
     struct rig rig;
 
     limits.idle_timeout_us = 40 * 1000;
-    hps_clock_fake(hps_clock_us()); /* none is idle before its call is answered */
+    hps_clock_fake(hps_clock_us()); /* the connection is not idle before its call has ended */
     rig_open(&rig, &limits);
     struct hps_grpc_channel *channel = rig_channel(&rig);
     assert_int_equal(rig_call(&rig, channel, "/t.T/Echo", "x", 1, &f->reply), 0);
@@ -399,9 +399,9 @@ static void test_call_when_connection_was_drained_then_new_connection(void **sta
     rig_close(&rig);
 }
 
-/* One call is all that the server allows at once; when the connection is old enough, the second has
- * not been sent. */
-static void test_call_when_goaway_crosses_it_then_answered_by_the_next_connection(void **state)
+/* The server allows one call at a time. So the second call is not sent when the connection reaches
+ * its age limit. */
+static void test_call_when_goaway_arrives_first_then_next_connection_serves_it(void **state)
 {
     struct fixture *f = *state;
     struct hps_grpc_limits limits = rig_limits;
@@ -411,7 +411,7 @@ static void test_call_when_goaway_crosses_it_then_answered_by_the_next_connectio
 
     limits.streams_max = 1;
     limits.age_max_us = 40 * 1000;
-    hps_clock_fake(hps_clock_us()); /* it is no older before both calls are there */
+    hps_clock_fake(hps_clock_us()); /* the connection does not age before both calls have begun */
     rig_open(&rig, &limits);
     struct hps_grpc_channel *channel = rig_channel(&rig);
     assert_int_equal(rig_call(&rig, channel, "/t.T/Echo", "x", 1, &f->reply), 0);
@@ -446,24 +446,23 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(test_unary_call_when_answered_then_delivers),
         TEST(test_unary_call_when_empty_then_one_empty_message),
-        TEST(test_calls_when_many_at_once_then_all_answered),
-        TEST(test_failed_call_when_message_has_escapes_then_text_is_kept),
-        TEST(test_unknown_method_then_unimplemented),
-        TEST(test_large_reply_then_intact_and_blocks_released),
-        cmocka_unit_test_setup_teardown(
-            test_large_replies_when_many_at_once_then_their_buffers_serve_again, setup_counted,
-            teardown_counted),
-        TEST(test_reply_when_above_limit_then_exhausted_and_names_it),
-        TEST(test_streamed_reply_then_every_message_and_bounded_queue),
+        TEST(test_calls_when_concurrent_then_all_answered),
+        TEST(test_failed_call_when_message_has_escapes_then_text_is_decoded),
+        TEST(test_call_when_method_is_unknown_then_unimplemented),
+        TEST(test_reply_when_large_then_intact_and_blocks_released),
+        cmocka_unit_test_setup_teardown(test_large_replies_when_concurrent_then_buffers_are_reused,
+                                        setup_counted, teardown_counted),
+        TEST(test_reply_when_above_limit_then_exhausted_with_the_limit),
+        TEST(test_streamed_reply_when_long_then_all_messages_and_bounded_queue),
         TEST(test_deadline_when_passed_then_code_4_and_server_cancelled),
-        TEST(test_cancel_then_done_at_once_and_server_told),
-        TEST(test_cancel_when_large_reply_is_under_way_then_blocks_released),
-        TEST(test_channel_free_when_calls_are_under_way_then_cancelled),
-        TEST(test_channel_free_when_inside_callback_then_safe),
-        TEST(test_connect_when_nobody_listens_then_unavailable_and_later_works),
-        TEST(test_call_when_made_in_answer_to_a_failure_then_has_its_own_connection),
+        TEST(test_cancel_when_call_is_in_flight_then_done_at_once_and_server_notified),
+        TEST(test_cancel_when_large_reply_is_in_flight_then_blocks_released),
+        TEST(test_channel_free_when_calls_are_in_flight_then_cancelled),
+        TEST(test_channel_free_when_within_callback_then_all_calls_end),
+        TEST(test_connect_when_refused_then_each_call_unavailable),
+        TEST(test_call_when_started_in_on_done_then_uses_another_connection),
         TEST(test_call_when_connection_was_drained_then_new_connection),
-        TEST(test_call_when_goaway_crosses_it_then_answered_by_the_next_connection),
+        TEST(test_call_when_goaway_arrives_first_then_next_connection_serves_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How fast clients send their requests: which are refused for it, when, and which are not. The
- * clock is the test's. Test thread.
+ * Requests that clients send slowly: which are refused and when. With a fake clock. Test thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +20,7 @@ enum {
     SECOND_US = 1000 * 1000,
     FRAME_BYTES = 16000,
     SENDERS = 3,
-    EXHAUSTED = 8, /* of gRPC */
+    EXHAUSTED = 8, /* the gRPC code */
 };
 
 struct fixture {
@@ -74,7 +73,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* The head of a call, and of a message of `size` bytes. */
+/* Sends the headers of a call, and the prefix of a message of `size` bytes. */
 static void begin(struct wire *wire, uint32_t id, const char *path, uint32_t size)
 {
     const uint8_t prefix[5] = {0, (uint8_t)(size >> 24), (uint8_t)(size >> 16),
@@ -110,19 +109,19 @@ static void pass(struct fixture *f, uint64_t us)
     rig_turn(&f->rig);
 }
 
-static void test_request_when_a_byte_comes_now_and_then_then_refused_alone(void **state)
+static void test_request_when_client_trickles_bytes_then_only_this_request_refused(void **state)
 {
     struct fixture *f = *state;
     struct wire *wire = &f->senders[0];
 
     begin(wire, 1, "/t.T/Echo", 1 << 20);
-    bring(wire, 1, 200 * 1024); /* at once, and that was all */
+    bring(wire, 1, 200 * 1024); /* a burst, and then nothing */
     for (unsigned second = 0; second < 10; second++) {
         assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_SEND_RATE], 0);
         bring(wire, 1, 1);
         pass(f, SECOND_US);
     }
-    for (unsigned second = 0; second < 11; second++) { /* that burst is not of this period */
+    for (unsigned second = 0; second < 11; second++) { /* the burst was in the previous period */
         pass(f, SECOND_US);
         bring(wire, 1, 1);
     }
@@ -135,7 +134,7 @@ static void test_request_when_a_byte_comes_now_and_then_then_refused_alone(void 
     assert_false(wire->closed);
 }
 
-static void test_request_when_it_comes_fast_enough_then_it_goes_on(void **state)
+static void test_request_when_faster_than_the_minimum_then_not_refused(void **state)
 {
     struct fixture *f = *state;
     struct wire *wire = &f->senders[0];
@@ -150,8 +149,8 @@ static void test_request_when_it_comes_fast_enough_then_it_goes_on(void **state)
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_SEND_RATE], 0);
 }
 
-/* Two on a connection share what it brings. */
-static void test_requests_when_they_share_a_connection_then_the_minimum_too(void **state)
+/* Two requests on a connection share the minimum rate. */
+static void test_requests_when_on_one_connection_then_they_share_the_minimum(void **state)
 {
     struct fixture *f = *state;
     struct wire *wire = &f->senders[0];
@@ -163,14 +162,14 @@ static void test_requests_when_they_share_a_connection_then_the_minimum_too(void
         bring(wire, 3, MINIMUM / 2 - 8000);
         pass(f, SECOND_US);
     }
-    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_SEND_RATE], 1); /* of the second */
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_SEND_RATE], 1); /* the second request */
     bring(wire, 1, 420 * 1024 - 11 * (MINIMUM / 2 + 4000));
     end(wire, 1);
     RIG_UNTIL(&f->rig, f->rig.n_messages == 1);
     assert_int_equal(f->rig.n_ended[EXHAUSTED], 1);
 }
 
-static void test_request_when_it_is_whole_but_never_ends_then_refused(void **state)
+static void test_request_when_complete_but_never_half_closed_then_refused(void **state)
 {
     struct fixture *f = *state;
 
@@ -183,7 +182,7 @@ static void test_request_when_it_is_whole_but_never_ends_then_refused(void **sta
     RIG_UNTIL(&f->rig, f->rig.n_ended[EXHAUSTED] == 1);
 }
 
-static void test_stream_when_it_rests_between_messages_then_it_may_but_not_within_one(void **state)
+static void test_stream_when_silent_then_refused_only_within_a_message(void **state)
 {
     static const uint8_t four[9] = {0, 0, 0, 0, 4};
     struct fixture *f = *state;
@@ -202,14 +201,14 @@ static void test_stream_when_it_rests_between_messages_then_it_may_but_not_withi
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_SEND_RATE], 1);
 }
 
-static void test_request_when_there_is_no_memory_then_slow_ones_make_room_for_the_next(void **state)
+static void test_request_when_memory_is_short_then_slow_requests_are_refused(void **state)
 {
     struct fixture *f = *state;
     struct wire *little = &f->senders[0];
     struct wire *hog = &f->senders[1];
     struct wire *late = &f->senders[2];
 
-    begin(little, 1, "/t.T/Echo", 1 << 20); /* slow, but it has less */
+    begin(little, 1, "/t.T/Echo", 1 << 20); /* slow, but the other sender holds more memory */
     bring(little, 1, 30 * 1024);
     begin(hog, 1, "/t.T/Echo", 1 << 20);
     bring(hog, 1, 600 * 1024);
@@ -222,7 +221,7 @@ static void test_request_when_there_is_no_memory_then_slow_ones_make_room_for_th
     bring(late, 1, 100 * 1024);
     end(late, 1);
     RIG_UNTIL(&f->rig, f->rig.n_ended[EXHAUSTED] == 3);
-    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_SEND_ROOM], 2); /* both of the hog's */
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_SEND_ROOM], 2); /* both requests of `hog` */
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_SEND_RATE], 0);
     begin(late, 3, "/t.T/Echo", 100 * 1024);
     bring(late, 3, 100 * 1024);
@@ -231,8 +230,9 @@ static void test_request_when_there_is_no_memory_then_slow_ones_make_room_for_th
     assert_int_equal(f->rig.n_ended[EXHAUSTED], 3);
 }
 
-/* Calls without any message count. A few of those that find no memory get an answer. */
-static void test_calls_when_of_headers_alone_then_limited_by_request_memory(void **state)
+/* Calls without a message are charged too. Some of the calls for which there is no memory get a
+ * reply. */
+static void test_calls_when_they_have_only_headers_then_limited_by_request_memory(void **state)
 {
     enum { STREAMS = 256, CALLS = ALL_MAX / HPS_CALL_BYTES };
     struct fixture *f = *state;
@@ -258,13 +258,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-        TEST(test_request_when_a_byte_comes_now_and_then_then_refused_alone),
-        TEST(test_request_when_it_comes_fast_enough_then_it_goes_on),
-        TEST(test_requests_when_they_share_a_connection_then_the_minimum_too),
-        TEST(test_request_when_it_is_whole_but_never_ends_then_refused),
-        TEST(test_stream_when_it_rests_between_messages_then_it_may_but_not_within_one),
-        TEST(test_request_when_there_is_no_memory_then_slow_ones_make_room_for_the_next),
-        TEST(test_calls_when_of_headers_alone_then_limited_by_request_memory),
+        TEST(test_request_when_client_trickles_bytes_then_only_this_request_refused),
+        TEST(test_request_when_faster_than_the_minimum_then_not_refused),
+        TEST(test_requests_when_on_one_connection_then_they_share_the_minimum),
+        TEST(test_request_when_complete_but_never_half_closed_then_refused),
+        TEST(test_stream_when_silent_then_refused_only_within_a_message),
+        TEST(test_request_when_memory_is_short_then_slow_requests_are_refused),
+        TEST(test_calls_when_they_have_only_headers_then_limited_by_request_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

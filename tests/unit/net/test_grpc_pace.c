@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How fast clients take their replies: who is cut off for it, when, and who is not. The clock is
- * the test's. Test thread.
+ * Clients that read replies slowly: which are disconnected and when. With a fake clock. Test
+ * thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,16 +23,16 @@ enum {
     READERS = 3
 };
 
-/* A connection that takes no more than it says. */
+/* A connection that reads only when a test says so. */
 struct reader {
     struct wire wire;
-    uint32_t id; /* of the next stream */
+    uint32_t id; /* the next stream */
 };
 
 struct fixture {
     struct rig rig;
     struct reader readers[READERS];
-    struct wire other; /* whose call has no room */
+    struct wire other; /* the rig's parked call, for which memory is short */
 };
 
 static int setup(void **state)
@@ -80,7 +80,8 @@ static void put_u32(uint8_t out[4], uint32_t value)
     }
 }
 
-/* With this window for each of its streams; that of the connection is wide open. */
+/* Opens a connection with this flow-control window for each stream, and a large window for the
+ * connection. */
 static void reader_open(struct fixture *f, struct reader *reader, uint32_t window)
 {
     uint8_t settings[6] = {0, 4};
@@ -93,7 +94,7 @@ static void reader_open(struct fixture *f, struct reader *reader, uint32_t windo
     assert_true(wire_frame(&reader->wire, 8, 0, 0, wide, sizeof wide));
 }
 
-/* A reply of so many bytes, until it is queued. */
+/* Calls a method with a reply of `bytes` bytes, and waits until the reply is queued. */
 static uint32_t reader_ask(struct fixture *f, struct reader *reader, uint32_t bytes)
 {
     unsigned n_messages = f->rig.n_messages;
@@ -125,7 +126,7 @@ static void pass(struct fixture *f, uint64_t us)
     rig_turn(&f->rig);
 }
 
-static void test_call_when_it_takes_a_byte_now_and_then_then_reset_alone(void **state)
+static void test_call_when_client_reads_a_byte_a_second_then_only_this_call_is_reset(void **state)
 {
     struct fixture *f = *state;
     struct reader *reader = &f->readers[0];
@@ -145,8 +146,8 @@ static void test_call_when_it_takes_a_byte_now_and_then_then_reset_alone(void **
     assert_false(reader->wire.closed);
 }
 
-/* The server looks at it when its window is open, and before it has sent anything for that. */
-static void test_call_when_its_window_opens_as_it_is_looked_at_then_reset_all_the_same(void **state)
+/* The tick runs after the window has opened, but before the server has sent bytes into it. */
+static void test_call_when_window_opens_before_each_tick_then_reset(void **state)
 {
     static const uint8_t one[4] = {0, 0, 0, 1};
     struct fixture *f = *state;
@@ -162,7 +163,7 @@ static void test_call_when_its_window_opens_as_it_is_looked_at_then_reset_all_th
     RIG_UNTIL(&f->rig, f->rig.n_ended[1] == 1);
 }
 
-static void test_call_when_settings_open_its_window_a_little_then_reset_all_the_same(void **state)
+static void test_call_when_settings_open_its_window_a_little_then_reset(void **state)
 {
     struct fixture *f = *state;
     struct reader *reader = &f->readers[0];
@@ -177,7 +178,7 @@ static void test_call_when_settings_open_its_window_a_little_then_reset_all_the_
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 1);
 }
 
-/* A reader whose window for the whole connection is shut, after 64 KB. */
+/* Opens a connection that closes its flow-control window after 64 KB. */
 static void shut_open(struct fixture *f, struct reader *reader)
 {
     static const uint8_t wide[] = {0, 4, 0x7f, 0xff, 0xff, 0xff};
@@ -189,7 +190,7 @@ static void shut_open(struct fixture *f, struct reader *reader)
     hps_buf_clear(&reader->wire.in);
 }
 
-static void test_connection_when_its_window_opens_as_it_is_looked_at_then_closed(void **state)
+static void test_connection_when_window_opens_before_each_tick_then_closed(void **state)
 {
     static const uint8_t one[4] = {0, 0, 0, 1};
     struct fixture *f = *state;
@@ -203,8 +204,8 @@ static void test_connection_when_its_window_opens_as_it_is_looked_at_then_closed
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 1);
 }
 
-/* What it is told of calls that fail is no reply that it takes. */
-static void test_connection_when_it_reads_what_has_no_body_then_closed(void **state)
+/* Replies without a body do not count as progress. */
+static void test_connection_when_it_reads_only_replies_without_body_then_closed(void **state)
 {
     struct fixture *f = *state;
     struct reader *reader = &f->readers[0];
@@ -215,7 +216,7 @@ static void test_connection_when_it_reads_what_has_no_body_then_closed(void **st
     hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
     shut_open(f, reader);
     for (unsigned second = 0; second < 12 && f->rig.n_gone == 0; second++) {
-        for (unsigned i = 0; i < 10; i++) { /* some 40 bytes each */
+        for (unsigned i = 0; i < 10; i++) { /* about 40 bytes of headers each */
             assert_true(wire_request(&reader->wire, reader->id, "/none", true, NULL));
             reader->id += 2;
         }
@@ -225,7 +226,7 @@ static void test_connection_when_it_reads_what_has_no_body_then_closed(void **st
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 1);
 }
 
-static void test_connection_when_its_socket_is_read_a_little_then_closed(void **state)
+static void test_connection_when_client_reads_its_socket_slowly_then_closed(void **state)
 {
     struct fixture *f = *state;
     struct reader *reader = &f->readers[0];
@@ -236,20 +237,20 @@ static void test_connection_when_its_socket_is_read_a_little_then_closed(void **
     (void)reader_ask(f, reader, REPLY_BYTES);
     for (unsigned second = 0; second < 25 && f->rig.n_gone == 0; second++) {
         pass(f, SECOND_US);
-        (void)recv(reader->wire.fd, some, sizeof some, 0); /* of the kernel's buffer, too */
+        (void)recv(reader->wire.fd, some, sizeof some, 0); /* the kernel's buffer is read, too */
     }
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 1);
     assert_int_equal(f->rig.n_gone, 1);
     assert_int_equal(hps_block_pool_bytes(f->rig.blocks), 0);
 }
 
-static void test_connection_when_its_window_is_shut_then_closed(void **state)
+static void test_connection_when_window_stays_closed_then_closed(void **state)
 {
     struct fixture *f = *state;
     struct reader *reader = &f->readers[0];
     static const uint8_t wide[] = {0, 4, 0x7f, 0xff, 0xff, 0xff};
 
-    wire_open(&reader->wire, &f->rig); /* 64 KB for all of it */
+    wire_open(&reader->wire, &f->rig); /* the window of the connection is 64 KB */
     assert_true(wire_frame(&reader->wire, 4, 0, 0, wide, sizeof wide));
     (void)reader_ask(f, reader, REPLY_BYTES);
     for (unsigned second = 0; second < 12; second++) {
@@ -260,8 +261,8 @@ static void test_connection_when_its_window_is_shut_then_closed(void **state)
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 1);
 }
 
-/* Beside each other two need no more than half of the minimum each; but one cannot have it all. */
-static void test_calls_when_together_they_take_the_minimum_then_the_slow_one_goes(void **state)
+/* The calls of a connection share the minimum. One call cannot use the part of the other. */
+static void test_calls_when_they_share_the_minimum_then_only_the_slow_call_is_reset(void **state)
 {
     struct fixture *f = *state;
     struct reader *reader = &f->readers[0];
@@ -283,7 +284,7 @@ static void test_calls_when_together_they_take_the_minimum_then_the_slow_one_goe
     assert_int_equal(f->rig.n_ended[1], 1);
 }
 
-static void test_reader_when_there_is_no_minimum_then_never_cut_off(void **state)
+static void test_reader_when_minimum_is_0_then_never_disconnected(void **state)
 {
     struct fixture *f = *state;
     struct reader *reader = &f->readers[0];
@@ -304,7 +305,7 @@ static void test_reader_when_there_is_no_minimum_then_never_cut_off(void **state
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 0);
 }
 
-/* ---- when there is no room ------------------------------------------------------------------- */
+/* ---- when memory is short -------------------------------------------------------------------- */
 
 static void watch(struct fixture *f)
 {
@@ -314,7 +315,7 @@ static void watch(struct fixture *f)
 
 static void cut_in(struct fixture *f, enum hps_limit_scope scope)
 {
-    pass(f, 40 * 1000); /* since the last one */
+    pass(f, 40 * 1000); /* after the previous cut */
     hps_grpc_readers_cut(f->rig.parked, scope);
     for (unsigned i = 0; i < 4; i++) {
         pass(f, 0);
@@ -326,8 +327,7 @@ static void cut(struct fixture *f)
     cut_in(f, HPS_SCOPE_ALL);
 }
 
-static void test_cut_when_less_than_all_memory_is_short_then_only_the_client_is_affected(
-    void **state)
+static void test_cut_when_memory_of_one_client_is_short_then_only_its_connections_end(void **state)
 {
     struct fixture *f = *state;
 
@@ -335,15 +335,15 @@ static void test_cut_when_less_than_all_memory_is_short_then_only_the_client_is_
     (void)reader_ask(f, &f->readers[0], REPLY_BYTES);
     watch(f);
     pass(f, 150 * 1000);
-    cut_in(f, HPS_SCOPE_CONNECTION); /* of the parked call */
+    cut_in(f, HPS_SCOPE_CONNECTION); /* of the parked call: no other connection is affected */
     grpc_paces_cut(f->rig.grpc_loop, f->rig.parked->home->client + 1);
     pass(f, 0);
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 0);
-    cut_in(f, HPS_SCOPE_ADDRESS); /* the reader has the same address */
+    cut_in(f, HPS_SCOPE_ADDRESS); /* the client of the reader has this address */
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 1);
 }
 
-static void test_cut_when_several_are_slow_then_who_holds_most_goes_first(void **state)
+static void test_cut_when_several_readers_are_slow_then_largest_queue_ends_first(void **state)
 {
     struct fixture *f = *state;
 
@@ -359,12 +359,12 @@ static void test_cut_when_several_are_slow_then_who_holds_most_goes_first(void *
     cut(f);
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 2);
     assert_int_equal(hps_grpc_loop_bytes_in_flight(f->rig.grpc_loop), 0);
-    cut(f); /* nobody is left */
+    cut(f); /* no reader is left */
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 2);
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 0);
 }
 
-static void test_cut_when_a_reader_takes_enough_then_it_stays(void **state)
+static void test_cut_when_a_reader_reads_enough_then_not_disconnected(void **state)
 {
     struct fixture *f = *state;
 
@@ -372,35 +372,35 @@ static void test_cut_when_a_reader_takes_enough_then_it_stays(void **state)
     uint32_t id = reader_ask(f, &f->readers[0], REPLY_BYTES);
     watch(f);
     pass(f, 150 * 1000);
-    reader_take(&f->readers[0], id, MINIMUM); /* within 150 ms */
+    reader_take(&f->readers[0], id, MINIMUM); /* enough for 150 ms */
     cut(f);
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 0);
     watch(f);
     pass(f, 100 * 1000);
-    cut(f); /* since then it has taken nothing */
+    cut(f); /* it has read nothing since the last sample */
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 1);
 }
 
-static void test_cut_when_it_was_noted_a_moment_ago_then_nobody_is_judged(void **state)
+static void test_cut_when_samples_are_too_young_then_no_reader_ends(void **state)
 {
     struct fixture *f = *state;
 
     reader_open(f, &f->readers[0], 0);
     (void)reader_ask(f, &f->readers[0], REPLY_BYTES);
-    cut(f); /* nobody watched */
+    cut(f); /* there is no sample */
     watch(f);
     pass(f, 39 * 1000);
     cut(f);
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 0);
     reader_open(f, &f->readers[1], 0);
-    (void)reader_ask(f, &f->readers[1], 2 * REPLY_BYTES); /* came later: is not judged */
+    (void)reader_ask(f, &f->readers[1], 2 * REPLY_BYTES); /* it began after the sample */
     cut(f);
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 1);
     assert_int_equal(hps_grpc_loop_bytes_in_flight(f->rig.grpc_loop), 2 * REPLY_BYTES + 5);
 }
 
-/* Somebody else always begins to wait: that saves nobody. */
-static void test_cut_when_notes_are_renewed_all_the_time_then_those_before_count(void **state)
+/* Frequent samples, from other calls that begin to wait, must not replace all older ones. */
+static void test_cut_when_samples_are_frequent_then_an_older_sample_is_used(void **state)
 {
     struct fixture *f = *state;
 
@@ -414,8 +414,8 @@ static void test_cut_when_notes_are_renewed_all_the_time_then_those_before_count
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 1);
 }
 
-/* Nor does one cut after the other. */
-static void test_cut_when_asked_again_and_again_then_one_in_40_ms(void **state)
+/* Each cut frees memory, so cuts must not follow each other at once. */
+static void test_cut_when_called_repeatedly_then_one_reader_ends_per_40_ms(void **state)
 {
     struct fixture *f = *state;
 
@@ -434,7 +434,7 @@ static void test_cut_when_asked_again_and_again_then_one_in_40_ms(void **state)
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 2);
 }
 
-static void test_cut_when_several_loops_have_slow_ones_then_each_cuts_one(void **state)
+static void test_cut_when_several_loops_have_slow_readers_then_each_ends_one(void **state)
 {
     struct fixture *f = *state;
     struct hps_grpc_loop *second = NULL;
@@ -458,7 +458,7 @@ static void test_cut_when_several_loops_have_slow_ones_then_each_cuts_one(void *
     cut(f);
     assert_int_equal(hps_grpc_loop_bytes_in_flight(second), 0);
     pass(f, 40 * 1000);
-    hps_grpc_readers_cut(f->rig.parked, HPS_SCOPE_ALL); /* is under way as a loop goes */
+    hps_grpc_readers_cut(f->rig.parked, HPS_SCOPE_ALL); /* posted when the loop is freed */
     hps_grpc_loop_free(second);
 }
 
@@ -466,22 +466,22 @@ int main(void)
 {
 #define PACE_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
-        PACE_TEST(test_call_when_it_takes_a_byte_now_and_then_then_reset_alone),
-        PACE_TEST(test_call_when_its_window_opens_as_it_is_looked_at_then_reset_all_the_same),
-        PACE_TEST(test_call_when_settings_open_its_window_a_little_then_reset_all_the_same),
-        PACE_TEST(test_connection_when_its_window_opens_as_it_is_looked_at_then_closed),
-        PACE_TEST(test_connection_when_it_reads_what_has_no_body_then_closed),
-        PACE_TEST(test_connection_when_its_socket_is_read_a_little_then_closed),
-        PACE_TEST(test_connection_when_its_window_is_shut_then_closed),
-        PACE_TEST(test_calls_when_together_they_take_the_minimum_then_the_slow_one_goes),
-        PACE_TEST(test_reader_when_there_is_no_minimum_then_never_cut_off),
-        PACE_TEST(test_cut_when_less_than_all_memory_is_short_then_only_the_client_is_affected),
-        PACE_TEST(test_cut_when_several_are_slow_then_who_holds_most_goes_first),
-        PACE_TEST(test_cut_when_a_reader_takes_enough_then_it_stays),
-        PACE_TEST(test_cut_when_it_was_noted_a_moment_ago_then_nobody_is_judged),
-        PACE_TEST(test_cut_when_notes_are_renewed_all_the_time_then_those_before_count),
-        PACE_TEST(test_cut_when_asked_again_and_again_then_one_in_40_ms),
-        PACE_TEST(test_cut_when_several_loops_have_slow_ones_then_each_cuts_one),
+        PACE_TEST(test_call_when_client_reads_a_byte_a_second_then_only_this_call_is_reset),
+        PACE_TEST(test_call_when_window_opens_before_each_tick_then_reset),
+        PACE_TEST(test_call_when_settings_open_its_window_a_little_then_reset),
+        PACE_TEST(test_connection_when_window_opens_before_each_tick_then_closed),
+        PACE_TEST(test_connection_when_it_reads_only_replies_without_body_then_closed),
+        PACE_TEST(test_connection_when_client_reads_its_socket_slowly_then_closed),
+        PACE_TEST(test_connection_when_window_stays_closed_then_closed),
+        PACE_TEST(test_calls_when_they_share_the_minimum_then_only_the_slow_call_is_reset),
+        PACE_TEST(test_reader_when_minimum_is_0_then_never_disconnected),
+        PACE_TEST(test_cut_when_memory_of_one_client_is_short_then_only_its_connections_end),
+        PACE_TEST(test_cut_when_several_readers_are_slow_then_largest_queue_ends_first),
+        PACE_TEST(test_cut_when_a_reader_reads_enough_then_not_disconnected),
+        PACE_TEST(test_cut_when_samples_are_too_young_then_no_reader_ends),
+        PACE_TEST(test_cut_when_samples_are_frequent_then_an_older_sample_is_used),
+        PACE_TEST(test_cut_when_called_repeatedly_then_one_reader_ends_per_40_ms),
+        PACE_TEST(test_cut_when_several_loops_have_slow_readers_then_each_ends_one),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Connections that give way to others, and those that end before their first request, as clients
- * and the table of places see it. Test thread; time stands still unless a test moves it.
+ * Displaced connections, and connections that end before their first request, as clients and the
+ * table of places see them. Test thread, with a fake clock.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,7 +36,7 @@ static void close_rig(struct rig *rig)
     hps_clock_real();
 }
 
-/* A client of either version of HTTP. */
+/* A client that speaks HTTP/2 or HTTP/1.1. */
 struct client {
     struct wire wire;
     struct peer peer;
@@ -48,7 +48,7 @@ static bool is_closed(const struct client *client)
     return client->http ? client->peer.closed : client->wire.closed;
 }
 
-/* One that has asked once; it got its answer, or its call is parked. */
+/* Opens a connection with one call, which is complete or parked. */
 static void open_client(struct client *client, struct rig *rig, bool http, bool parks)
 {
     unsigned n_messages = rig->n_messages;
@@ -81,7 +81,8 @@ static void close_client(struct client *client)
     }
 }
 
-/* Its call is answered; `last`: HTTP/1.1 says that this was the last answer, HTTP/2 has said so. */
+/* Waits for the reply to the parked call. `last`: it is the last one on the connection; HTTP/1.1
+ * says so in its headers, HTTP/2 has sent GOAWAY. */
 static void expect_reply(struct client *client, bool last)
 {
     if (client->http) {
@@ -102,9 +103,9 @@ static void expect_gone(struct client *client)
     }
 }
 
-/* ---- giving way ------------------------------------------------------------------------------ */
+/* ---- displaced connections ------------------------------------------------------------------- */
 
-static void test_idle_connection_when_its_place_is_needed_then_goes_before_one_with_a_call(
+static void test_idle_connection_when_a_place_is_needed_then_displaced_before_one_with_a_call(
     void **state)
 {
     struct rig rig;
@@ -116,7 +117,7 @@ static void test_idle_connection_when_its_place_is_needed_then_goes_before_one_w
         open_client(&parked, &rig, http, true);
         open_client(&idle, &rig, http, false);
         rig.client = MODEST;
-        open_client(&other, &rig, http, false); /* however short the other one has been idle */
+        open_client(&other, &rig, http, false); /* `idle` has been idle only briefly */
         expect_gone(&idle);
         assert_int_equal(rig.n_connections, 2);
         hps_grpc_call_finish(rig.parked, 0, NULL);
@@ -129,8 +130,7 @@ static void test_idle_connection_when_its_place_is_needed_then_goes_before_one_w
     }
 }
 
-static void test_connection_with_a_call_when_its_peer_has_too_many_then_ends_with_the_call(
-    void **state)
+static void test_connection_with_a_call_when_displaced_then_ends_with_the_call(void **state)
 {
     struct rig rig;
     struct client parked, second, other;
@@ -138,7 +138,7 @@ static void test_connection_with_a_call_when_its_peer_has_too_many_then_ends_wit
     (void)state;
     for (unsigned i = 0; i < 4; i++) {
         bool http = i / 2 > 0;
-        bool ends = i % 2 > 0; /* or it is cut off after two seconds */
+        bool ends = i % 2 > 0; /* else the connection is closed after two seconds */
         open_rig(&rig, (struct hps_place_limits){.max = 2});
         open_client(&parked, &rig, http, true);
         struct hps_grpc_call *call = rig.parked;
@@ -151,7 +151,7 @@ static void test_connection_with_a_call_when_its_peer_has_too_many_then_ends_wit
         if (ends) {
             hps_grpc_call_finish(call, 0, NULL);
             expect_reply(&parked, true);
-            hps_clock_advance(SECOND_US + 1); /* the client answers no PING: its notice is over */
+            hps_clock_advance(SECOND_US + 1); /* no reply to PING: the drain goes ahead */
         } else {
             hps_clock_advance(2 * SECOND_US + 1);
         }
@@ -182,7 +182,7 @@ static void test_connection_with_a_call_when_calls_are_short_then_ends_at_once(v
     }
 }
 
-static void test_connection_when_its_call_makes_progress_then_another_goes_first(void **state)
+static void test_connection_when_its_call_makes_progress_then_displaced_last(void **state)
 {
     struct rig rig;
     struct client chat = {0}, parked, other;
@@ -191,10 +191,10 @@ static void test_connection_when_its_call_makes_progress_then_another_goes_first
     open_rig(&rig, (struct hps_place_limits){.max = 2});
     wire_open(&chat.wire, &rig);
     assert_true(wire_request(&chat.wire, 1, "/t.T/Chat", false, NULL));
-    for (unsigned i = 0; i < 3; i++) { /* the other call begins after the first message */
+    for (unsigned i = 0; i < 3; i++) { /* `parked` begins after the first message */
         assert_true(wire_frame(&chat.wire, 0, 0, 1, "\0\0\0\0\0", 5));
         WIRE_UNTIL(&chat.wire, rig.n_messages == i + 1 + (i > 0));
-        wire_pump(&chat.wire); /* its reply is written */
+        wire_pump(&chat.wire); /* reads the reply, which counts as progress */
         hps_clock_advance(SECOND_US);
         wire_pump(&chat.wire);
         if (i == 0) {
@@ -212,13 +212,13 @@ static void test_connection_when_its_call_makes_progress_then_another_goes_first
     close_rig(&rig);
 }
 
-static void test_connection_when_told_to_leave_before_it_is_open_then_ends(void **state)
+static void test_connection_when_displaced_before_adoption_then_ends(void **state)
 {
     struct rig rig;
 
     (void)state;
     open_rig(&rig, (struct hps_place_limits){.max = 2});
-    int first = rig_raw(&rig); /* accepted; the loop has not taken it up */
+    int first = rig_raw(&rig); /* accepted, but not yet adopted by the loop */
     int second = rig_raw(&rig);
     rig.client = MODEST;
     int other = rig_raw(&rig);
@@ -226,27 +226,27 @@ static void test_connection_when_told_to_leave_before_it_is_open_then_ends(void 
     char byte;
     RIG_UNTIL(&rig, recv(first, &byte, 1, 0) == 0);
     RIG_UNTIL(&rig, hps_places_taken(rig.places) == 2);
-    assert_int_equal(rig.n_no_starts[HPS_GRPC_LEFT], 0); /* not by what its peer did */
+    assert_int_equal(rig.n_no_starts[HPS_GRPC_LEFT], 0); /* the server closed it, not the peer */
     close(first);
     close(second);
     close(other);
     close_rig(&rig);
 }
 
-static void test_http_connections_when_a_place_is_needed_then_the_longest_idle_ends(void **state)
+static void test_http_connections_when_a_place_is_needed_then_longest_idle_ends(void **state)
 {
     struct rig rig;
     struct client clients[3], other;
 
     (void)state;
     open_rig(&rig, (struct hps_place_limits){.max = 3});
-    for (unsigned i = 0; i < 3; i++) { /* each of another address */
+    for (unsigned i = 0; i < 3; i++) { /* each from another client */
         rig.client = GREEDY + i;
         open_client(&clients[i], &rig, true, false);
         hps_clock_advance(SECOND_US);
     }
     peer_say(&clients[0].peer,
-             GET("/names/a/b")); /* so that the second is idle for the longest time */
+             GET("/names/a/b")); /* now the second one has been idle for the longest time */
     expect_answer(&clients[0].peer, 200, "a|b");
     hps_clock_advance(SECOND_US);
     rig.client = MODEST;
@@ -265,7 +265,7 @@ static void test_http_connections_when_a_place_is_needed_then_the_longest_idle_e
     close_rig(&rig);
 }
 
-/* ---- those that never began ------------------------------------------------------------------ */
+/* ---- connections without a request ----------------------------------------------------------- */
 
 static unsigned n_no_starts(const struct rig *rig)
 {
@@ -290,7 +290,7 @@ static void send_and_close(struct rig *rig, const char *text, size_t size)
     close(fd);
 }
 
-static void test_preface_when_wrong_then_named_and_after_some_its_peer_is_slowed(void **state)
+static void test_preface_when_wrong_then_protocol_failure_and_client_is_slowed(void **state)
 {
     struct rig rig;
 
@@ -308,7 +308,7 @@ static void test_preface_when_wrong_then_named_and_after_some_its_peer_is_slowed
     close_rig(&rig);
 }
 
-static void test_probe_when_it_says_nothing_then_counted_and_not_held_against_its_peer(void **state)
+static void test_probe_when_it_sends_nothing_then_counted_but_client_is_not_slowed(void **state)
 {
     struct rig rig;
 
@@ -322,7 +322,7 @@ static void test_probe_when_it_says_nothing_then_counted_and_not_held_against_it
     close_rig(&rig);
 }
 
-/* Connections that end at once. */
+/* Opens connections that are closed at once. */
 static void knock(struct rig *rig, unsigned n)
 {
     int before = rig->n_connections;
@@ -333,7 +333,7 @@ static void knock(struct rig *rig, unsigned n)
     }
 }
 
-static void test_connection_when_no_request_comes_then_timeout_and_silence_counts_against_its_peer(
+static void test_connection_when_no_request_arrives_then_timeout_and_silent_client_is_slowed(
     void **state)
 {
     struct rig rig;
@@ -341,7 +341,7 @@ static void test_connection_when_no_request_comes_then_timeout_and_silence_count
 
     (void)state;
     open_rig(&rig, (struct hps_place_limits){.failures_max = 1});
-    wire_open(&early, &rig); /* speaks HTTP/2, and asks nothing: as clients do that connect early */
+    wire_open(&early, &rig); /* speaks HTTP/2, but sends no request yet */
     RIG_UNTIL(&rig, rig.n_connections == 1);
     for (unsigned i = 0; i < 20; i++) {
         wire_pump(&early);
@@ -351,7 +351,7 @@ static void test_connection_when_no_request_comes_then_timeout_and_silence_count
     assert_int_equal(rig.n_no_starts[HPS_GRPC_TIMEOUT], 1);
     wire_close(&early);
     knock(&rig, 2 * HPS_PLACES_LET_IN_PER_S);
-    assert_false(rig.refused); /* that was none of its failures */
+    assert_false(rig.refused); /* the timeout did not count as a failure of the client */
     int silent = rig_raw(&rig);
     RIG_UNTIL(&rig, rig.n_connections == 1);
     hps_clock_advance(10 * SECOND_US + 1);
@@ -365,9 +365,9 @@ static void test_connection_when_no_request_comes_then_timeout_and_silence_count
     close_rig(&rig);
 }
 
-/* ---- those that nobody knows ----------------------------------------------------------------- */
+/* ---- unauthenticated clients ----------------------------------------------------------------- */
 
-/* A call, known or not, until it is answered. */
+/* Makes a call with or without a valid token, and waits for its end. */
 static void ask(struct wire *wire, uint32_t stream, bool known)
 {
     static const char *const name[] = {"authorization", "me", NULL};
@@ -378,8 +378,7 @@ static void ask(struct wire *wire, uint32_t stream, bool known)
     WIRE_UNTIL(wire, wire->rig->n_ended[code] == n + 1);
 }
 
-static void test_calls_when_nobody_knows_who_makes_them_then_some_in_a_row_end_the_connection(
-    void **state)
+static void test_calls_when_16_in_a_row_are_unauthenticated_then_connection_ends(void **state)
 {
     struct rig rig;
     struct wire wire;
@@ -391,7 +390,7 @@ static void test_calls_when_nobody_knows_who_makes_them_then_some_in_a_row_end_t
     rig_guard_set(&rig, &guard);
     wire_open(&wire, &rig);
     for (unsigned i = 0; i < 31; i++, stream += 2) {
-        ask(&wire, stream, i == 15); /* not in a row */
+        ask(&wire, stream, i == 15); /* one valid call interrupts the sequence */
     }
     assert_false(wire_find(&wire, FRAME_GOAWAY, 0, NULL, NULL));
     knock(&rig, 2 * HPS_PLACES_LET_IN_PER_S);
@@ -399,7 +398,7 @@ static void test_calls_when_nobody_knows_who_makes_them_then_some_in_a_row_end_t
     ask(&wire, stream, false);
     WIRE_UNTIL(&wire, wire.closed);
     assert_true(wire_find(&wire, FRAME_GOAWAY, 0, NULL, NULL));
-    knock(&rig, HPS_PLACES_LET_IN_PER_S); /* whoever tries so often is slowed */
+    knock(&rig, HPS_PLACES_LET_IN_PER_S); /* the client has reached failures_max */
     assert_false(rig.refused);
     knock(&rig, 1);
     assert_true(rig.refused);
@@ -411,20 +410,17 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(
-            test_idle_connection_when_its_place_is_needed_then_goes_before_one_with_a_call),
-        cmocka_unit_test(
-            test_connection_with_a_call_when_its_peer_has_too_many_then_ends_with_the_call),
+            test_idle_connection_when_a_place_is_needed_then_displaced_before_one_with_a_call),
+        cmocka_unit_test(test_connection_with_a_call_when_displaced_then_ends_with_the_call),
         cmocka_unit_test(test_connection_with_a_call_when_calls_are_short_then_ends_at_once),
-        cmocka_unit_test(test_connection_when_its_call_makes_progress_then_another_goes_first),
-        cmocka_unit_test(test_connection_when_told_to_leave_before_it_is_open_then_ends),
-        cmocka_unit_test(test_http_connections_when_a_place_is_needed_then_the_longest_idle_ends),
-        cmocka_unit_test(test_preface_when_wrong_then_named_and_after_some_its_peer_is_slowed),
+        cmocka_unit_test(test_connection_when_its_call_makes_progress_then_displaced_last),
+        cmocka_unit_test(test_connection_when_displaced_before_adoption_then_ends),
+        cmocka_unit_test(test_http_connections_when_a_place_is_needed_then_longest_idle_ends),
+        cmocka_unit_test(test_preface_when_wrong_then_protocol_failure_and_client_is_slowed),
+        cmocka_unit_test(test_probe_when_it_sends_nothing_then_counted_but_client_is_not_slowed),
         cmocka_unit_test(
-            test_probe_when_it_says_nothing_then_counted_and_not_held_against_its_peer),
-        cmocka_unit_test(
-            test_connection_when_no_request_comes_then_timeout_and_silence_counts_against_its_peer),
-        cmocka_unit_test(
-            test_calls_when_nobody_knows_who_makes_them_then_some_in_a_row_end_the_connection),
+            test_connection_when_no_request_arrives_then_timeout_and_silent_client_is_slowed),
+        cmocka_unit_test(test_calls_when_16_in_a_row_are_unauthenticated_then_connection_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

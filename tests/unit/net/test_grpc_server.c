@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The server as odd, careless and hostile gRPC clients see it. Requests go through our HTTP/2
- * client with whatever headers and bytes the test wants, or frame by frame. Test thread.
+ * The server with unusual, careless and hostile gRPC clients. Requests are sent with the HTTP/2
+ * client, with any headers and bytes, or frame by frame. Test thread.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -27,9 +27,9 @@ struct probe {
     struct hps_http2_shared *shared;
     struct hps_http2 *h2;
     struct hps_http2_stream *stream;
-    char fields[4096]; /* "name: value\n" of all that came */
+    char fields[4096]; /* "name: value\n" of all received headers and trailers */
     struct hps_buf data;
-    bool withholds; /* window: what has come is not said to be consumed */
+    bool withholds; /* does not return received bytes to the window */
     bool ended;
     bool stream_closed;
     uint32_t error;
@@ -130,7 +130,7 @@ static void probe_close(struct probe *probe)
     hps_buf_fini(&probe->data);
 }
 
-/* Begin a request; `extra` replaces usual headers of the same name or adds to them. */
+/* Begins a request. `extra` replaces default headers with the same names, or adds headers. */
 static void probe_begin(struct probe *probe, const char *path, const char *const *extra)
 {
     const char *usual[][2] = {{":method", "POST"}, {":scheme", "http"},
@@ -176,7 +176,7 @@ static bool probe_has(const struct probe *probe, const char *text)
     return strstr(probe->fields, text) != NULL;
 }
 
-/* All of a request, with these body bytes. */
+/* Sends a complete request with these bytes as body. */
 static void probe_start(struct probe *probe, const char *path, const char *const *extra,
                         const void *body, size_t size)
 {
@@ -187,7 +187,7 @@ static void probe_start(struct probe *probe, const char *path, const char *const
     hps_http2_finish(probe->stream);
 }
 
-/* The same, until it is answered. */
+/* Like probe_start, and waits for the end of the stream. */
 static void probe_call(struct probe *probe, const char *path, const char *const *extra,
                        const void *body, size_t size)
 {
@@ -198,7 +198,7 @@ static void probe_call(struct probe *probe, const char *path, const char *const 
 struct fixture {
     struct rig rig;
     struct probe probe;
-    struct wire wire; /* for tests that open it */
+    struct wire wire; /* opened by some tests */
 };
 
 static int setup(void **state)
@@ -216,16 +216,16 @@ static int teardown(void **state)
 {
     struct fixture *f = *state;
 
-    hps_clock_real(); /* for tests in which time stands still */
+    hps_clock_real(); /* set by tests with a fake clock */
     wire_close(&f->wire);
     probe_close(&f->probe);
     rig_close(&f->rig);
     return 0;
 }
 
-/* ---- well and badly made requests ------------------------------------------------------------ */
+/* ---- valid and invalid requests -------------------------------------------------------------- */
 
-static void test_unary_when_well_made_then_headers_data_trailers(void **state)
+static void test_unary_when_valid_then_headers_data_trailers(void **state)
 {
     struct fixture *f = *state;
 
@@ -238,7 +238,7 @@ static void test_unary_when_well_made_then_headers_data_trailers(void **state)
     assert_int_equal(f->probe.error, 0);
 }
 
-static void test_unary_when_data_comes_in_single_bytes_then_answered(void **state)
+static void test_unary_when_data_arrives_in_single_bytes_then_answered(void **state)
 {
     struct fixture *f = *state;
 
@@ -252,7 +252,7 @@ static void test_unary_when_data_comes_in_single_bytes_then_answered(void **stat
     assert_int_equal(f->rig.bytes, 300);
 }
 
-static void test_request_when_framing_is_wrong_then_named(void **state)
+static void test_request_when_framing_is_wrong_then_error_names_the_fault(void **state)
 {
     static const struct {
         const char *path;
@@ -313,7 +313,7 @@ static void test_request_when_headers_are_wrong_then_refused(void **state)
     }
 }
 
-static void test_request_when_its_metadata_cannot_be_taken_then_the_client_is_told_why(void **state)
+static void test_request_when_metadata_is_too_large_or_malformed_then_error_names_it(void **state)
 {
     static char large[20001];
     memset(large, 'v', sizeof large - 1);
@@ -345,7 +345,7 @@ static uint64_t reply_bytes(const struct fixture *f)
     return hps_limits_used(f->rig.accounts, HPS_LIMIT_REPLIES);
 }
 
-static void test_headers_when_no_service_reads_them_then_not_kept(void **state)
+static void test_headers_when_no_service_reads_them_then_not_stored(void **state)
 {
     static char value[4001];
     const char *const unread[] = {"x-unread", value, NULL};
@@ -365,7 +365,8 @@ static void test_headers_when_no_service_reads_them_then_not_kept(void **state)
     RIG_UNTIL(&f->rig, request_bytes(f) == 0);
 }
 
-/* Calls that are answered and given up. A client that reads may send any number of them. */
+/* Sends calls and cancels them. If the client reads the replies, the server allows any number of
+ * cancelled calls. */
 static void check_given_up(struct fixture *f, bool reads)
 {
     enum { CALLS = 6000, RST_STREAM = 3, CANCEL = 8 };
@@ -390,27 +391,27 @@ static void check_given_up(struct fixture *f, bool reads)
     wire_close(&f->wire);
 }
 
-static void test_answers_when_the_client_does_not_read_them_then_its_connection_ends(void **state)
+static void test_cancelled_calls_when_client_reads_no_replies_then_connection_ends(void **state)
 {
     check_given_up(*state, true);
     check_given_up(*state, false);
 }
 
-static void test_length_when_above_limit_then_refused_before_the_body_comes(void **state)
+static void test_length_when_above_limit_then_refused_before_body_arrives(void **state)
 {
     struct fixture *f = *state;
 
     probe_begin(&f->probe, "/t.T/Echo", NULL);
     probe_send(&f->probe, "\0\x7f\xff\xff\xff", 5);
-    probe_wait(&f->probe); /* the request was never ended: the server resets after its trailers */
+    probe_wait(&f->probe); /* not half-closed: the server resets the stream after its trailers */
     assert_true(probe_has(&f->probe, "grpc-status: 8\n"));
     assert_true(probe_has(&f->probe, "2147483647 bytes, the limit is 4194304 bytes"));
     assert_true(f->probe.ended);
     assert_int_equal(f->probe.error, HPS_HTTP2_NO_ERROR);
 }
 
-/* Deflate is, of gRPC, too, what zlib calls so: with a head and a checksum. */
-static void test_compressed_request_then_inflated_within_the_limit(void **state)
+/* "deflate" in gRPC is the zlib format, with header and checksum. */
+static void test_compressed_request_when_within_limit_then_inflated(void **state)
 {
     static uint8_t zeros[5 * 1024 * 1024];
     static uint8_t small[8192], large[8192];
@@ -449,7 +450,7 @@ static void test_compressed_request_then_inflated_within_the_limit(void **state)
     }
 }
 
-static void test_compressed_request_when_compression_is_off_then_told_what_is_taken(void **state)
+static void test_compressed_request_when_compression_is_off_then_reply_lists_encodings(void **state)
 {
     static const char *extra[] = {"grpc-encoding", "gzip", NULL};
     struct hps_grpc_limits limits = rig_limits;
@@ -477,13 +478,13 @@ static void test_metadata_when_binary_then_decoded_and_encoded(void **state)
     assert_string_equal(f->rig.header, "value");
 }
 
-static void test_client_streaming_then_every_message_counted(void **state)
+static void test_client_streaming_when_messages_arrive_in_parts_then_all_delivered(void **state)
 {
     struct fixture *f = *state;
 
     probe_begin(&f->probe, "/t.T/Count", NULL);
     for (unsigned i = 0; i < 50; i++) {
-        probe_send(&f->probe, "\0\0\0\0\3abc\0\0\0", 11); /* and the beginning of an empty one */
+        probe_send(&f->probe, "\0\0\0\0\3abc\0\0\0", 11); /* and a part of an empty message */
         rig_turn(&f->rig);
         probe_send(&f->probe, "\0\0", 2);
     }
@@ -498,9 +499,9 @@ static void test_client_streaming_then_every_message_counted(void **state)
     assert_int_equal(f->rig.n_closes, 1);
 }
 
-/* ---- who may call ---------------------------------------------------------------------------- */
+/* ---- authorization --------------------------------------------------------------------------- */
 
-static void test_guard_when_set_then_asked_for_every_method_that_is_not_open(void **state)
+static void test_guard_when_set_then_decides_about_all_methods_except_open_ones(void **state)
 {
     static const struct {
         const char *path, *word, *answer;
@@ -527,7 +528,7 @@ static void test_guard_when_set_then_asked_for_every_method_that_is_not_open(voi
             fail_msg("case %u: %s", i, probe.fields);
         }
     }
-    /* A proxy may have checked either of two. */
+    /* A proxy may have checked only one of two headers. */
     const char *twice[] = {"authorization", "open sesame", "authorization", "open sesame", NULL};
     probe_call(&probe, "/t.T/Echo", twice, "\0\0\0\0\0", 5);
     assert_true(probe_has(&probe, "grpc-status: 13\n"));
@@ -537,7 +538,7 @@ static void test_guard_when_set_then_asked_for_every_method_that_is_not_open(voi
     assert_int_equal(guard.n_grants, 0);
 }
 
-/* A call with the guard's word runs, and goes on until it is ended. */
+/* Starts a call with the guard's word; it runs until it is finished. */
 static void park_guarded(struct fixture *f, struct rig_guard *guard, struct probe *probe)
 {
     static const char *extra[] = {"authorization", "sesame", NULL};
@@ -548,7 +549,7 @@ static void park_guarded(struct fixture *f, struct rig_guard *guard, struct prob
     RIG_UNTIL(&f->rig, f->rig.parked != NULL);
 }
 
-static void test_guard_when_rules_change_then_calls_that_lose_by_it_end(void **state)
+static void test_guard_when_rules_change_then_forbidden_calls_end(void **state)
 {
     static struct rig_guard guard; /* the parked call has its grant until the rig is closed */
     struct fixture *f = *state;
@@ -556,7 +557,7 @@ static void test_guard_when_rules_change_then_calls_that_lose_by_it_end(void **s
 
     guard = (struct rig_guard){.word = "sesame"};
     park_guarded(f, &guard, &probe);
-    hps_grpc_loop_recheck(f->rig.grpc_loop); /* nothing has changed for it */
+    hps_grpc_loop_recheck(f->rig.grpc_loop); /* the rules are unchanged */
     rig_turn(&f->rig);
     assert_false(hps_grpc_call_cancelled(f->rig.parked));
     guard.word = "another";
@@ -564,12 +565,12 @@ static void test_guard_when_rules_change_then_calls_that_lose_by_it_end(void **s
     probe_wait(&probe);
     assert_true(probe_has(&probe, "grpc-status: 7\n"));
     assert_true(hps_grpc_call_cancelled(f->rig.parked));
-    RIG_UNTIL(&f->rig, guard.n_visitors == 0); /* the connection goes, too */
-    assert_int_equal(guard.n_grants, 1);       /* that of the call that is still referenced */
+    RIG_UNTIL(&f->rig, guard.n_visitors == 0); /* the connection is drained, too */
+    assert_int_equal(guard.n_grants, 1);       /* the parked call is still referenced */
     probe_close(&probe);
 }
 
-static void test_guard_when_connection_may_not_stay_then_it_is_closed(void **state)
+static void test_guard_when_it_rejects_the_connection_then_closed(void **state)
 {
     static struct rig_guard guard; /* the parked call has its grant until the rig is closed */
     struct fixture *f = *state;
@@ -583,9 +584,9 @@ static void test_guard_when_connection_may_not_stay_then_it_is_closed(void **sta
     probe_close(&probe);
 }
 
-/* ---- time ------------------------------------------------------------------------------------ */
+/* ---- timeouts -------------------------------------------------------------------------------- */
 
-static void test_deadline_when_nothing_was_sent_then_trailers_say_so(void **state)
+static void test_deadline_when_nothing_was_sent_then_deadline_exceeded(void **state)
 {
     static const char *extra[] = {"grpc-timeout", "20m", NULL};
     struct fixture *f = *state;
@@ -594,17 +595,17 @@ static void test_deadline_when_nothing_was_sent_then_trailers_say_so(void **stat
     assert_true(probe_has(&f->probe, "grpc-status: 4\n"));
     assert_int_equal(f->rig.n_ended[4], 1);
     assert_true(hps_grpc_call_cancelled(f->rig.parked));
-    hps_grpc_call_finish(f->rig.parked, 0, NULL); /* too late: ignored */
+    hps_grpc_call_finish(f->rig.parked, 0, NULL); /* too late: no effect */
 }
 
-static void test_deadline_when_reply_is_under_way_then_reset(void **state)
+static void test_deadline_when_reply_is_queued_then_reset(void **state)
 {
     static const char *extra[] = {"grpc-timeout", "30m", NULL};
     struct fixture *f = *state;
     struct probe probe;
 
     probe_open_window(&probe, &f->rig, 100);
-    probe.withholds = true; /* the reply can never go out */
+    probe.withholds = true; /* so that the reply cannot be sent */
     probe_call(&probe, "/t.T/Pour", extra, "\0\0\0\0\4\7\0\0\0", 9);
     assert_int_equal(f->rig.n_ended[4], 1);
     probe_close(&probe);
@@ -636,7 +637,7 @@ static void test_reader_when_it_never_opens_its_window_then_reset(void **state)
     assert_false(f->wire.closed);
 }
 
-static void test_connection_when_it_asks_nothing_or_answers_no_ping_then_closed(void **state)
+static void test_connection_when_no_request_or_no_ping_reply_then_closed(void **state)
 {
     struct fixture *f = *state;
 
@@ -656,7 +657,7 @@ static void test_connection_when_it_asks_nothing_or_answers_no_ping_then_closed(
     }
 }
 
-static void test_limits_when_set_then_open_connections_obey_them(void **state)
+static void test_limits_when_set_then_apply_to_open_connections(void **state)
 {
     struct hps_grpc_limits limits = rig_limits;
     struct fixture *f = *state;
@@ -665,9 +666,9 @@ static void test_limits_when_set_then_open_connections_obey_them(void **state)
     assert_true(probe_has(&f->probe, "grpc-status: 0\n"));
     wire_open(&f->wire, &f->rig);
     limits.request_bytes_max = 10;
-    limits.handshake_timeout_us = 60 * 1000; /* the tick, too, is shorter now */
+    limits.handshake_timeout_us = 60 * 1000; /* also makes the tick more frequent */
     hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
-    WIRE_UNTIL(&f->wire, f->wire.closed); /* it asks nothing */
+    WIRE_UNTIL(&f->wire, f->wire.closed); /* it sends no request */
     probe_call(&f->probe, "/t.T/Echo", NULL, "\0\0\0\0\x0bhello world", 16);
     assert_true(probe_has(&f->probe, "11 bytes, the limit is 10 bytes"));
     hps_grpc_loop_limits_set(f->rig.grpc_loop, &rig_limits);
@@ -675,14 +676,14 @@ static void test_limits_when_set_then_open_connections_obey_them(void **state)
     assert_true(probe_has(&f->probe, "grpc-status: 0\n"));
 }
 
-static void test_connection_when_aged_then_goaway_and_calls_finish(void **state)
+static void test_connection_when_age_limit_is_reached_then_goaway_and_calls_finish(void **state)
 {
     struct hps_grpc_limits limits = short_limits();
     struct probe probe;
     struct fixture *f = *state;
 
     limits.age_max_us = 60 * 1000;
-    hps_clock_fake(hps_clock_us()); /* it is no older before the call is there */
+    hps_clock_fake(hps_clock_us()); /* the connection does not age before the call has begun */
     hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
     probe_open(&probe, &f->rig);
     probe_start(&probe, "/t.T/Park", NULL, "\0\0\0\0\0", 5);
@@ -697,9 +698,9 @@ static void test_connection_when_aged_then_goaway_and_calls_finish(void **state)
     probe_close(&probe);
 }
 
-/* ---- pressure -------------------------------------------------------------------------------- */
+/* ---- back-pressure --------------------------------------------------------------------------- */
 
-static void test_requests_when_replies_are_not_read_then_wait_their_turn(void **state)
+static void test_requests_when_replies_are_not_read_then_held(void **state)
 {
     struct hps_grpc_limits limits = rig_limits;
     struct fixture *f = *state;
@@ -713,12 +714,12 @@ static void test_requests_when_replies_are_not_read_then_wait_their_turn(void **
     for (uint32_t id = 1; id <= 9; id += 2) {
         wire_call(&f->wire, id, "/t.T/Big", NULL, "\0\0\2\0", 4);
     }
-    /* The answered PING proves that all of it was read. */
+    /* The reply to PING shows that the server has read everything. */
     wire_frame(&f->wire, 6, 0, 0, "12345678", 8);
     WIRE_UNTIL(&f->wire, wire_find(&f->wire, 6, 0, NULL, NULL));
     assert_int_equal(f->rig.n_messages, 1);
     assert_true(hps_grpc_loop_bytes_in_flight(f->rig.grpc_loop) < 140 * 1024);
-    wire_frame(&f->wire, 3, 0, 3, "\0\0\0\x8", 4); /* the client gives up one that waits */
+    wire_frame(&f->wire, 3, 0, 3, "\0\0\0\x8", 4); /* the client cancels a waiting request */
     wire_frame(&f->wire, 8, 0, 0, open_window, 4);
     for (uint32_t id = 1; id <= 9; id += 2) {
         wire_frame(&f->wire, 8, 0, id, open_window, 4);
@@ -728,7 +729,7 @@ static void test_requests_when_replies_are_not_read_then_wait_their_turn(void **
     assert_int_equal(f->rig.n_ended[1], 1);
 }
 
-/* What the server has let the client send on the whole connection, beyond the first 64 KB. */
+/* The bytes that WINDOW_UPDATE frames have allowed for the connection. */
 static uint64_t window_given(const struct wire *wire)
 {
     uint64_t given = 0;
@@ -743,7 +744,8 @@ static uint64_t window_given(const struct wire *wire)
     return given;
 }
 
-/* A connection whose replies are not read, so that window is withheld. */
+/* Opens a connection with a client that reads no replies, so that the server withholds flow-control
+ * window. */
 static void wire_open_full(struct fixture *f)
 {
     static const uint8_t zero_window[] = {0, 4, 0, 0, 0, 0};
@@ -758,7 +760,7 @@ static void wire_open_full(struct fixture *f)
     WIRE_UNTIL(&f->wire, f->rig.n_messages == 1);
 }
 
-static void test_window_when_calls_are_given_up_then_comes_back(void **state)
+static void test_window_when_calls_are_cancelled_then_returned(void **state)
 {
     static const uint8_t part[16384] = {0, 0, 0x3f, 0xff, 0xff};
     struct fixture *f = *state;
@@ -766,7 +768,7 @@ static void test_window_when_calls_are_given_up_then_comes_back(void **state)
     wire_open_full(f);
     WIRE_UNTIL(&f->wire, window_given(&f->wire) > 0);
     uint64_t before = window_given(&f->wire);
-    for (uint32_t id = 3; id < 3 + 2 * 10; id += 2) { /* 640 KB on each, of a window of 8 MB */
+    for (uint32_t id = 3; id < 3 + 2 * 10; id += 2) { /* 640 KB each; all may send 8 MB */
         assert_true(wire_request(&f->wire, id, "/t.T/Echo", false, NULL));
         assert_true(wire_frame(&f->wire, 0, 0, id, part, sizeof part));
         for (unsigned i = 1; i < 40; i++) {
@@ -778,7 +780,7 @@ static void test_window_when_calls_are_given_up_then_comes_back(void **state)
     assert_false(f->wire.closed);
 }
 
-static void test_answers_when_a_stream_does_not_read_then_its_messages_wait(void **state)
+static void test_messages_when_client_reads_no_replies_of_its_stream_then_stashed(void **state)
 {
     static const uint8_t zero_window[] = {0, 4, 0, 0, 0, 0};
     static const uint8_t open_window[] = {1, 0, 0, 0};
@@ -800,9 +802,9 @@ static void test_answers_when_a_stream_does_not_read_then_its_messages_wait(void
     assert_int_equal(f->rig.n_messages, 2000);
 }
 
-/* What was put together of its last message is not held as long as the call lasts. */
-static void test_stream_when_half_closed_then_nothing_of_it_counts_though_its_call_goes_on(
-    void **state)
+/* The buffer of the last message is freed when the stream is half-closed, although the call
+ * continues. */
+static void test_stream_when_half_closed_then_charge_is_returned(void **state)
 {
     static const uint8_t zeros[16 * 1024];
     struct fixture *f = *state;
@@ -820,7 +822,7 @@ static void test_stream_when_half_closed_then_nothing_of_it_counts_though_its_ca
     assert_int_equal(rig_request_bytes(&f->rig), 0);
 }
 
-static void test_gzip_requests_when_not_yet_ended_then_held_as_they_came(void **state)
+static void test_gzip_requests_when_not_half_closed_then_not_inflated(void **state)
 {
     static const char *extra[] = {"grpc-encoding", "gzip", NULL};
     static uint8_t zeros[1024 * 1024];
@@ -852,7 +854,7 @@ static void test_gzip_requests_when_not_yet_ended_then_held_as_they_came(void **
     assert_int_equal(hps_fault_heap_live(), 0);
 }
 
-static void test_requests_when_all_connections_send_too_much_then_large_ones_refused(void **state)
+static void test_requests_when_memory_is_short_then_large_requests_refused(void **state)
 {
     static const uint8_t part[16384] = {0, 0, 0x3f, 0xff, 0xff};
     struct hps_grpc_channel *channel;
@@ -870,7 +872,7 @@ static void test_requests_when_all_connections_send_too_much_then_large_ones_ref
         }
     }
     WIRE_UNTIL(&wires[1], f->rig.n_ended[8] == 1);
-    channel = rig_channel(&f->rig); /* a small one goes on */
+    channel = rig_channel(&f->rig); /* a small request succeeds */
     reply_init(&reply);
     assert_int_equal(rig_call(&f->rig, channel, "/t.T/Echo", "x", 1, &reply), 0);
     reply_fini(&reply);
@@ -879,8 +881,8 @@ static void test_requests_when_all_connections_send_too_much_then_large_ones_ref
     wire_close(&wires[1]);
 }
 
-/* Replies of any method, which their client does not read. */
-static void test_replies_when_queued_then_their_bytes_are_limited(void **state)
+/* Queued replies of all methods count as reply memory. */
+static void test_replies_when_queued_then_limited_by_reply_memory(void **state)
 {
     enum { BIG = 1 << 20 };
     static const uint8_t size[4] = {0, 0, BIG >> 16, 0};
@@ -895,7 +897,7 @@ static void test_replies_when_queued_then_their_bytes_are_limited(void **state)
     assert_in_range(reply_bytes(f), BIG - 100 * 1024, BIG + 100);
     wire_call(&f->wire, 3, "/t.T/Big", NULL, size, sizeof size);
     WIRE_UNTIL(&f->wire, f->rig.n_ended[8] == 1);
-    wire_frame(&f->wire, 8, 0, 0, more, sizeof more); /* it reads */
+    wire_frame(&f->wire, 8, 0, 0, more, sizeof more); /* the client reads */
     wire_frame(&f->wire, 8, 0, 1, more, sizeof more);
     WIRE_UNTIL(&f->wire, f->rig.n_ended[0] == 1);
     assert_int_equal(reply_bytes(f), 0);
@@ -906,7 +908,7 @@ static void test_replies_when_queued_then_their_bytes_are_limited(void **state)
     RIG_UNTIL(&f->rig, reply_bytes(f) == 0);
 }
 
-static void test_small_call_when_bulk_runs_beside_it_then_not_starved(void **state)
+static void test_small_call_when_bulk_reply_is_in_flight_then_not_starved(void **state)
 {
     struct fixture *f = *state;
     struct hps_grpc_channel *channel = rig_channel(&f->rig);
@@ -914,7 +916,7 @@ static void test_small_call_when_bulk_runs_beside_it_then_not_starved(void **sta
     struct reply small;
     uint32_t n = 64 * 1024 * 1024;
 
-    hps_clock_fake(hps_clock_us()); /* however slow the machine, nobody is given up */
+    hps_clock_fake(hps_clock_us()); /* no timeout on a slow machine */
     reply_init(&bulk);
     reply_init(&small);
     rig_start(channel, "/t.T/Big", &n, sizeof n, &bulk);
@@ -928,11 +930,11 @@ static void test_small_call_when_bulk_runs_beside_it_then_not_starved(void **sta
     reply_fini(&small);
 }
 
-static void test_connection_when_lost_under_a_large_reply_then_blocks_released(void **state)
+static void test_connection_when_lost_during_a_large_reply_then_blocks_released(void **state)
 {
     struct fixture *f = *state;
 
-    hps_clock_fake(hps_clock_us()); /* however slow the machine, nobody is given up */
+    hps_clock_fake(hps_clock_us()); /* no timeout on a slow machine */
     wire_open(&f->wire, &f->rig);
     wire_call(&f->wire, 1, "/t.T/Big", NULL, "\0\0\0\4", 4);
     RIG_UNTIL(&f->rig, f->rig.n_messages == 1);
@@ -942,9 +944,9 @@ static void test_connection_when_lost_under_a_large_reply_then_blocks_released(v
     assert_int_equal(f->rig.n_ended[1], 1);
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- draining -------------------------------------------------------------------------------- */
 
-static void test_client_when_calls_come_by_two_connections_then_one_number(void **state)
+static void test_client_when_it_has_two_connections_then_number_is_equal(void **state)
 {
     struct fixture *f = *state;
     struct hps_grpc_channel *channels[2];
@@ -972,7 +974,7 @@ static void on_drained(void *ctx)
     ((struct rig *)ctx)->drained = true;
 }
 
-static void test_drain_when_calls_are_under_way_then_none_is_lost(void **state)
+static void test_drain_when_calls_are_in_flight_then_all_complete(void **state)
 {
     struct fixture *f = *state;
     struct hps_grpc_channel *channel = rig_channel(&f->rig);
@@ -982,7 +984,7 @@ static void test_drain_when_calls_are_under_way_then_none_is_lost(void **state)
     rig_start(channel, "/t.T/Park", "", 0, &reply);
     RIG_UNTIL(&f->rig, f->rig.parked != NULL);
     hps_grpc_loop_drain(f->rig.grpc_loop, on_drained, &f->rig);
-    RIG_UNTIL(&f->rig, f->probe.closed); /* the idle one goes at once */
+    RIG_UNTIL(&f->rig, f->probe.closed); /* the idle connection closes at once */
     assert_int_equal(reply.n_done, 0);
     assert_false(f->rig.drained);
     hps_grpc_call_send_copy(f->rig.parked, "done", 4);
@@ -995,9 +997,8 @@ static void test_drain_when_calls_are_under_way_then_none_is_lost(void **state)
     reply_fini(&reply);
 }
 
-/* A client's GOAWAY is about streams of ours, of which there are none: it may go on with its own.
- */
-static void test_drain_when_the_client_has_said_goaway_then_its_new_calls_are_refused(void **state)
+/* A client's GOAWAY concerns streams that the server opens. It may still open streams itself. */
+static void test_drain_when_client_has_sent_goaway_then_new_calls_are_refused(void **state)
 {
     struct fixture *f = *state;
     const uint8_t *payload = NULL;
@@ -1008,21 +1009,21 @@ static void test_drain_when_the_client_has_said_goaway_then_its_new_calls_are_re
     WIRE_UNTIL(&f->wire, f->rig.parked != NULL);
     assert_true(wire_frame(&f->wire, 7, 0, 0, "\0\0\0\0\0\0\0\0", 8));
     assert_true(wire_frame(&f->wire, 6, 0, 0, "is read?", 8));
-    WIRE_UNTIL(&f->wire, wire_find(&f->wire, 6, 0, NULL, NULL)); /* so the GOAWAY was, too */
+    WIRE_UNTIL(&f->wire, wire_find(&f->wire, 6, 0, NULL, NULL)); /* so GOAWAY was read, too */
     hps_buf_clear(&f->wire.in);
     hps_grpc_loop_drain(f->rig.grpc_loop, on_drained, &f->rig);
     WIRE_UNTIL(&f->wire, wire_find(&f->wire, 6, 0, &payload, &size));
-    assert_true(wire_frame(&f->wire, 6, 1, 0, payload, 8)); /* a round trip */
+    assert_true(wire_frame(&f->wire, 6, 1, 0, payload, 8)); /* completes the round trip */
     WIRE_UNTIL(&f->wire, wire_find(&f->wire, 7, 0, &payload, &size));
-    assert_memory_equal(payload, "\0\0\0\1", 4); /* nothing behind the parked call */
+    assert_memory_equal(payload, "\0\0\0\1", 4); /* the last accepted one is the parked call */
     assert_true(wire_request(&f->wire, 3, "/t.T/Echo", true, NULL));
     hps_grpc_call_finish(f->rig.parked, 0, NULL);
     WIRE_UNTIL(&f->wire, f->wire.closed);
     assert_true(wire_find(&f->wire, 1, 1, NULL, NULL));
-    assert_false(wire_find(&f->wire, 1, 3, NULL, NULL)); /* no answer */
+    assert_false(wire_find(&f->wire, 1, 3, NULL, NULL)); /* no reply */
 }
 
-static void test_drain_when_nobody_is_connected_then_done(void **state)
+static void test_drain_when_no_connection_exists_then_done(void **state)
 {
     struct rig rig;
 
@@ -1030,7 +1031,7 @@ static void test_drain_when_nobody_is_connected_then_done(void **state)
     rig_open(&rig, &rig_limits);
     hps_grpc_loop_drain(rig.grpc_loop, on_drained, &rig);
     RIG_UNTIL(&rig, rig.drained);
-    int fd = rig_raw(&rig); /* comes too late */
+    int fd = rig_raw(&rig); /* too late */
     char byte;
     RIG_UNTIL(&rig, recv(fd, &byte, 1, 0) == 0);
     close(fd);
@@ -1064,7 +1065,7 @@ static void *job_work(void *ctx)
     return NULL;
 }
 
-static void test_worker_when_it_posts_back_then_answered_or_dropped(void **state)
+static void test_worker_when_it_posts_its_result_then_sent_or_dropped(void **state)
 {
     struct fixture *f = *state;
 
@@ -1108,7 +1109,7 @@ static void accept_one(void *ctx, unsigned events)
     }
 }
 
-/* Connections that nobody accepted would be the next round's. */
+/* Closes connections that were not accepted, so that the next round does not accept them. */
 static void drain_accept(int listen_fd)
 {
     int fd;
@@ -1120,7 +1121,7 @@ static void drain_accept(int listen_fd)
 
 static void echo_twice(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
-    /* Without memory the trailer is missed, nothing else. */
+    /* Without memory only the trailer is missing. */
     hps_ignore(hps_grpc_call_add_trailer(call, "x-raw-bin", data, size));
     hps_grpc_call_send_copy(call, data, size);
     hps_grpc_call_finish(call, 0, "and a text");
@@ -1140,7 +1141,7 @@ struct where {
     int fd;
 };
 
-/* A server, a client and two calls, whatever of it can be made. */
+/* Creates a server, a client and two calls, as far as memory allows. */
 static void make_calls(void *ctx)
 {
     static const struct hps_grpc_method method = {.path = "/m", .on_message = echo_twice};
@@ -1180,7 +1181,7 @@ static void make_calls(void *ctx)
     }
 out:
     hps_grpc_channel_free(channel);
-    assert_int_equal(n_done, n_started); /* each started call was told its end, once */
+    assert_int_equal(n_done, n_started); /* on_done was called once for each started call */
     if (acceptor.handle.loop != NULL) {
         hps_loop_fd_del(&acceptor.handle);
     }
@@ -1208,41 +1209,41 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-        TEST(test_unary_when_well_made_then_headers_data_trailers),
-        TEST(test_unary_when_data_comes_in_single_bytes_then_answered),
-        TEST(test_request_when_framing_is_wrong_then_named),
+        TEST(test_unary_when_valid_then_headers_data_trailers),
+        TEST(test_unary_when_data_arrives_in_single_bytes_then_answered),
+        TEST(test_request_when_framing_is_wrong_then_error_names_the_fault),
         TEST(test_request_when_headers_are_wrong_then_refused),
-        TEST(test_request_when_its_metadata_cannot_be_taken_then_the_client_is_told_why),
-        TEST(test_headers_when_no_service_reads_them_then_not_kept),
-        TEST(test_answers_when_the_client_does_not_read_them_then_its_connection_ends),
-        TEST(test_length_when_above_limit_then_refused_before_the_body_comes),
-        TEST(test_compressed_request_then_inflated_within_the_limit),
-        TEST(test_compressed_request_when_compression_is_off_then_told_what_is_taken),
+        TEST(test_request_when_metadata_is_too_large_or_malformed_then_error_names_it),
+        TEST(test_headers_when_no_service_reads_them_then_not_stored),
+        TEST(test_cancelled_calls_when_client_reads_no_replies_then_connection_ends),
+        TEST(test_length_when_above_limit_then_refused_before_body_arrives),
+        TEST(test_compressed_request_when_within_limit_then_inflated),
+        TEST(test_compressed_request_when_compression_is_off_then_reply_lists_encodings),
         TEST(test_metadata_when_binary_then_decoded_and_encoded),
-        TEST(test_client_streaming_then_every_message_counted),
-        TEST(test_guard_when_set_then_asked_for_every_method_that_is_not_open),
-        TEST(test_guard_when_rules_change_then_calls_that_lose_by_it_end),
-        TEST(test_guard_when_connection_may_not_stay_then_it_is_closed),
-        TEST(test_deadline_when_nothing_was_sent_then_trailers_say_so),
-        TEST(test_deadline_when_reply_is_under_way_then_reset),
+        TEST(test_client_streaming_when_messages_arrive_in_parts_then_all_delivered),
+        TEST(test_guard_when_set_then_decides_about_all_methods_except_open_ones),
+        TEST(test_guard_when_rules_change_then_forbidden_calls_end),
+        TEST(test_guard_when_it_rejects_the_connection_then_closed),
+        TEST(test_deadline_when_nothing_was_sent_then_deadline_exceeded),
+        TEST(test_deadline_when_reply_is_queued_then_reset),
         TEST(test_reader_when_it_never_opens_its_window_then_reset),
-        TEST(test_connection_when_it_asks_nothing_or_answers_no_ping_then_closed),
-        TEST(test_limits_when_set_then_open_connections_obey_them),
-        TEST(test_connection_when_aged_then_goaway_and_calls_finish),
-        TEST(test_requests_when_replies_are_not_read_then_wait_their_turn),
-        TEST(test_window_when_calls_are_given_up_then_comes_back),
-        TEST(test_answers_when_a_stream_does_not_read_then_its_messages_wait),
-        TEST(test_stream_when_half_closed_then_nothing_of_it_counts_though_its_call_goes_on),
-        cmocka_unit_test(test_gzip_requests_when_not_yet_ended_then_held_as_they_came),
-        TEST(test_requests_when_all_connections_send_too_much_then_large_ones_refused),
-        TEST(test_replies_when_queued_then_their_bytes_are_limited),
-        TEST(test_small_call_when_bulk_runs_beside_it_then_not_starved),
-        TEST(test_connection_when_lost_under_a_large_reply_then_blocks_released),
-        TEST(test_client_when_calls_come_by_two_connections_then_one_number),
-        TEST(test_drain_when_calls_are_under_way_then_none_is_lost),
-        TEST(test_drain_when_the_client_has_said_goaway_then_its_new_calls_are_refused),
-        cmocka_unit_test(test_drain_when_nobody_is_connected_then_done),
-        TEST(test_worker_when_it_posts_back_then_answered_or_dropped),
+        TEST(test_connection_when_no_request_or_no_ping_reply_then_closed),
+        TEST(test_limits_when_set_then_apply_to_open_connections),
+        TEST(test_connection_when_age_limit_is_reached_then_goaway_and_calls_finish),
+        TEST(test_requests_when_replies_are_not_read_then_held),
+        TEST(test_window_when_calls_are_cancelled_then_returned),
+        TEST(test_messages_when_client_reads_no_replies_of_its_stream_then_stashed),
+        TEST(test_stream_when_half_closed_then_charge_is_returned),
+        cmocka_unit_test(test_gzip_requests_when_not_half_closed_then_not_inflated),
+        TEST(test_requests_when_memory_is_short_then_large_requests_refused),
+        TEST(test_replies_when_queued_then_limited_by_reply_memory),
+        TEST(test_small_call_when_bulk_reply_is_in_flight_then_not_starved),
+        TEST(test_connection_when_lost_during_a_large_reply_then_blocks_released),
+        TEST(test_client_when_it_has_two_connections_then_number_is_equal),
+        TEST(test_drain_when_calls_are_in_flight_then_all_complete),
+        TEST(test_drain_when_client_has_sent_goaway_then_new_calls_are_refused),
+        cmocka_unit_test(test_drain_when_no_connection_exists_then_done),
+        TEST(test_worker_when_it_posts_its_result_then_sent_or_dropped),
         cmocka_unit_test(test_calls_when_any_allocation_fails_then_nothing_leaks),
     };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calls that come by HTTP/1.1, by the limits of the server of calls: time, memory, who may, and
- * what becomes of them when their client goes or the server ends. Test thread.
+ * HTTP/1.1 calls and the gRPC server's limits of time and memory, its authorization, clients that
+ * disconnect, and servers that drain. Test thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,16 +30,16 @@ struct fixture {
 };
 
 static int counted_not_fd = -1;
-static unsigned n_reads; /* of sockets other than that, when it is one */
+static unsigned n_reads; /* if counted_not_fd is a socket: reads of all other sockets */
 
-/* In libc's place. */
+/* Replaces the function of libc. */
 ssize_t recv(int fd, void *data, size_t size, int flags)
 {
     n_reads += counted_not_fd >= 0 && fd != counted_not_fd ? 1 : 0;
     return recvfrom(fd, data, size, flags, NULL, NULL);
 }
 
-/* Time stands still but for hps_clock_advance. */
+/* Tests use a fake clock, which only hps_clock_advance changes. */
 static int setup(void **state)
 {
     static struct fixture f;
@@ -74,9 +74,9 @@ static void pass(struct fixture *f, uint64_t us)
     rig_turn(&f->rig);
 }
 
-/* ---- time ------------------------------------------------------------------------------------ */
+/* ---- timeouts -------------------------------------------------------------------------------- */
 
-static void test_connection_when_it_asks_nothing_then_closed_and_nobody_is_to_blame(void **state)
+static void test_connection_when_no_request_arrives_then_closed_as_timeout(void **state)
 {
     struct fixture *f = *state;
 
@@ -88,13 +88,13 @@ static void test_connection_when_it_asks_nothing_then_closed_and_nobody_is_to_bl
     assert_int_equal(f->rig.n_no_starts[HPS_GRPC_TIMEOUT], 1);
 }
 
-static void test_head_when_it_comes_slowly_then_closed(void **state)
+static void test_head_when_it_arrives_slowly_then_closed(void **state)
 {
     struct fixture *f = *state;
 
     peer_say(&f->peer, GET("/open"));
     expect_answer(&f->peer, 200, "stats");
-    pass(f, 30 * (uint64_t)SECOND_US); /* between requests it may take its time */
+    pass(f, 30 * (uint64_t)SECOND_US); /* between requests there is no such limit */
     peer_say(&f->peer, "GET /open HTTP/1.1\r\n");
     for (unsigned i = 0; i < 10; i++) {
         assert_false(f->peer.closed);
@@ -105,7 +105,7 @@ static void test_head_when_it_comes_slowly_then_closed(void **state)
     expect_end(&f->peer);
 }
 
-static void test_connection_when_idle_for_too_long_then_closed(void **state)
+static void test_connection_when_idle_timeout_is_reached_then_closed(void **state)
 {
     struct fixture *f = *state;
 
@@ -117,8 +117,8 @@ static void test_connection_when_idle_for_too_long_then_closed(void **state)
     expect_end(&f->peer);
 }
 
-/* A system call that says "nothing more" costs what one does that brings something. */
-static void test_request_when_it_comes_whole_then_the_socket_is_read_once(void **state)
+/* Each needless read of an empty socket costs as much as a read with data. */
+static void test_request_when_it_arrives_complete_then_socket_is_read_once(void **state)
 {
     struct fixture *f = *state;
 
@@ -150,7 +150,7 @@ static void test_body_when_it_stalls_then_408(void **state)
     assert_int_equal(f->rig.n_ended[1], 1);
 }
 
-/* Queue a reply that fits into no socket buffer. */
+/* Queues a reply that is larger than all socket buffers. */
 static void ask_much(struct fixture *f)
 {
     int size = 64 * 1024;
@@ -164,7 +164,7 @@ static void ask_much(struct fixture *f)
     assert_true(hps_grpc_loop_bytes_in_flight(f->rig.grpc_loop) > 20000000);
 }
 
-static void test_reply_when_nobody_takes_it_then_cut_off_and_its_memory_is_free(void **state)
+static void test_reply_when_client_does_not_read_then_closed_and_memory_is_freed(void **state)
 {
     struct fixture *f = *state;
 
@@ -177,7 +177,7 @@ static void test_reply_when_nobody_takes_it_then_cut_off_and_its_memory_is_free(
     assert_int_equal(f->rig.n_ended[1], 1);
 }
 
-static void test_reply_when_taken_too_slowly_then_cut_off(void **state)
+static void test_reply_when_client_reads_too_slowly_then_closed(void **state)
 {
     struct fixture *f = *state;
     char bytes[64 * 1024];
@@ -194,7 +194,7 @@ static void test_reply_when_taken_too_slowly_then_cut_off(void **state)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static void test_bodies_when_all_together_are_too_many_then_refused(void **state)
+static void test_body_when_request_memory_is_used_up_then_refused(void **state)
 {
     struct fixture *f = *state;
     struct peer other;
@@ -215,7 +215,7 @@ static void test_bodies_when_all_together_are_too_many_then_refused(void **state
     assert_int_equal(f->rig.n_ended[8], 1);
 }
 
-static void test_answer_when_charged_then_the_next_request_waits(void **state)
+static void test_reply_when_charged_then_next_request_waits(void **state)
 {
     struct fixture *f = *state;
     static const uint32_t bytes = 64 * 1024 * 1024;
@@ -223,7 +223,7 @@ static void test_answer_when_charged_then_the_next_request_waits(void **state)
     peer_say(&f->peer, POST("/charge", "4", ""));
     assert_true(peer_write(&f->peer, &bytes, 4));
     PEER_UNTIL(&f->peer, f->rig.n_charged == 1);
-    hps_grpc_call_finish(f->rig.charged[0], 0, NULL); /* but it still has its memory */
+    hps_grpc_call_finish(f->rig.charged[0], 0, NULL); /* the reply keeps its memory */
     expect_answer(&f->peer, 200, "");
     peer_say(&f->peer, GET("/names/x/y"));
     for (unsigned i = 0; i < 10; i++) {
@@ -235,8 +235,8 @@ static void test_answer_when_charged_then_the_next_request_waits(void **state)
     expect_answer(&f->peer, 200, "x|y");
 }
 
-/* The allocation that fails is one of the server's: the rig and the client make theirs before. */
-static void test_exchange_when_memory_is_short_then_it_ends_and_nothing_leaks(void **state)
+/* Only allocations of the server fail. The rig and the client allocate before. */
+static void test_calls_when_any_allocation_fails_then_nothing_leaks(void **state)
 {
     struct fixture *f = *state;
     size_t n = 1;
@@ -263,7 +263,7 @@ static void test_exchange_when_memory_is_short_then_it_ends_and_nothing_leaks(vo
     assert_int_equal(n, 0);
 }
 
-/* ---- a client that goes ---------------------------------------------------------------------- */
+/* ---- clients that disconnect ----------------------------------------------------------------- */
 
 static void park(struct fixture *f)
 {
@@ -271,7 +271,7 @@ static void park(struct fixture *f)
     PEER_UNTIL(&f->peer, f->rig.parked != NULL);
 }
 
-static void test_call_when_its_client_resets_then_cancelled(void **state)
+static void test_call_when_client_resets_then_cancelled(void **state)
 {
     struct fixture *f = *state;
     struct linger linger = {.l_onoff = 1, .l_linger = 0};
@@ -285,11 +285,11 @@ static void test_call_when_its_client_resets_then_cancelled(void **state)
     assert_int_equal(f->rig.n_closes, 1);
 }
 
-static void test_call_when_its_client_closes_then_cancelled(void **state)
+static void test_call_when_client_closes_then_cancelled(void **state)
 {
     struct fixture *f = *state;
 
-    hps_clock_real(); /* it is looked at now and then */
+    hps_clock_real(); /* the connection is checked only at intervals */
     park(f);
     close(f->peer.fd);
     f->peer.fd = -1;
@@ -304,7 +304,7 @@ static void test_call_when_its_client_closes_then_cancelled(void **state)
     RIG_UNTIL(&f->rig, f->rig.n_ended[1] == 2);
 }
 
-static void test_call_when_its_client_has_only_ended_its_side_then_answered(void **state)
+static void test_call_when_client_half_closes_then_answered(void **state)
 {
     struct fixture *f = *state;
 
@@ -322,7 +322,7 @@ static void test_call_when_its_client_has_only_ended_its_side_then_answered(void
     RIG_UNTIL(&f->rig, f->rig.n_connections == 0);
 }
 
-static void test_call_when_its_client_goes_within_the_body_then_never_begun(void **state)
+static void test_call_when_client_half_closes_within_the_body_then_not_delivered(void **state)
 {
     struct fixture *f = *state;
 
@@ -332,7 +332,7 @@ static void test_call_when_its_client_goes_within_the_body_then_never_begun(void
     assert_int_equal(f->rig.n_messages, 0);
 }
 
-static void test_requests_when_the_client_ends_its_side_behind_them_then_all_answered(void **state)
+static void test_requests_when_client_half_closes_after_them_then_all_answered(void **state)
 {
     struct fixture *f = *state;
 
@@ -344,15 +344,14 @@ static void test_requests_when_the_client_ends_its_side_behind_them_then_all_ans
     expect_end(&f->peer);
 }
 
-/* ---- a server that ends ---------------------------------------------------------------------- */
+/* ---- servers that drain ---------------------------------------------------------------------- */
 
 static void on_drained(void *ctx)
 {
     ((struct rig *)ctx)->drained = true;
 }
 
-static void test_drain_when_connections_are_kept_then_the_next_answer_says_that_it_is_the_last(
-    void **state)
+static void test_drain_when_connections_are_open_then_next_reply_has_connection_close(void **state)
 {
     struct fixture *f = *state;
     struct peer idle, asking, answered;
@@ -364,7 +363,7 @@ static void test_drain_when_connections_are_kept_then_the_next_answer_says_that_
     peer_say(&asking, GET("/open"));
     expect_answer(&asking, 200, "stats");
     peer_open(&answered, &f->rig);
-    peer_say(&answered, GET("/big/4000000")); /* its head is sent without a word of the end */
+    peer_say(&answered, GET("/big/4000000")); /* its head is sent before the drain begins */
     PEER_UNTIL(&answered, answered.in.size > 0);
     park(f);
     hps_grpc_loop_drain(f->rig.grpc_loop, on_drained, &f->rig);
@@ -390,8 +389,8 @@ static void test_drain_when_connections_are_kept_then_the_next_answer_says_that_
     peer_close(&idle);
 }
 
-/* It stays for the answer that says so, though the server goes on without it for long. */
-static void test_connection_when_aged_then_the_next_answer_is_its_last(void **state)
+/* A connection announces its end in the next reply. Until then it stays open, even for long. */
+static void test_connection_when_aged_then_next_reply_has_connection_close(void **state)
 {
     struct fixture *f = *state;
     struct hps_grpc_limits limits = rig_limits;
@@ -420,7 +419,7 @@ static void test_connection_when_aged_then_the_next_answer_is_its_last(void **st
     peer_close(&unused);
 }
 
-/* ---- who may --------------------------------------------------------------------------------- */
+/* ---- authorization --------------------------------------------------------------------------- */
 
 static struct rig_guard guard;
 
@@ -432,7 +431,7 @@ static void set_guard(struct fixture *f)
 
 #define AS(who, line) line " HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer " who "\r\n\r\n"
 
-static void test_guard_when_set_then_asked_for_every_route_that_is_not_open(void **state)
+static void test_guard_when_set_then_decides_about_all_routes_except_open_ones(void **state)
 {
     struct fixture *f = *state;
 
@@ -449,13 +448,13 @@ static void test_guard_when_set_then_asked_for_every_route_that_is_not_open(void
     expect_answer(&f->peer, 200, "x|y");
     peer_say(&f->peer, AS("sesame", "POST /echo"));
     expect_answer(&f->peer, 200, "");
-    peer_say(&f->peer, POST("/echo", "1000000", "")); /* its body is not waited for */
+    peer_say(&f->peer, POST("/echo", "1000000", "")); /* refused without its body */
     expect_answer(&f->peer, 401, NULL);
     expect_end(&f->peer);
     assert_int_equal(f->rig.n_messages, 1);
 }
 
-static void test_host_when_listener_is_on_loopback_then_only_names_of_loopback(void **state)
+static void test_host_when_listener_is_on_loopback_then_other_names_are_refused(void **state)
 {
     static const struct {
         const char *host;
@@ -477,7 +476,7 @@ static void test_host_when_listener_is_on_loopback_then_only_names_of_loopback(v
     struct fixture *f = *state;
     char request[128];
 
-    set_guard(f); /* an open route has the check, too */
+    set_guard(f); /* open routes check the host, too */
     f->rig.loopback = true;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         snprintf(request, sizeof request, "GET /open HTTP/1.1\r\nHost: %s\r\n\r\n", cases[i].host);
@@ -491,7 +490,7 @@ static void test_host_when_listener_is_on_loopback_then_only_names_of_loopback(v
     expect_answer(&f->peer, 200, "stats");
 }
 
-static void test_guard_when_it_knows_nobody_again_and_again_then_the_connection_ends(void **state)
+static void test_guard_when_16_calls_in_a_row_are_unauthenticated_then_connection_ends(void **state)
 {
     struct fixture *f = *state;
 
@@ -505,7 +504,7 @@ static void test_guard_when_it_knows_nobody_again_and_again_then_the_connection_
     expect_end(&f->peer);
 }
 
-static void test_guard_when_rules_change_then_calls_that_lose_by_it_end(void **state)
+static void test_guard_when_rules_change_then_forbidden_calls_end(void **state)
 {
     struct fixture *f = *state;
 
@@ -520,7 +519,7 @@ static void test_guard_when_rules_change_then_calls_that_lose_by_it_end(void **s
 
 /* ---- TLS ------------------------------------------------------------------------------------- */
 
-/* Read until `size` bytes are there; a client with TLS, over the same loop. */
+/* A client with TLS, on the same loop. It reads everything that arrives. */
 struct tls_client {
     struct rig *rig;
     struct hps_conn *conn;
@@ -563,7 +562,7 @@ static void tls_say(struct tls_client *client, const void *data, size_t size)
     }
 }
 
-static void test_tls_when_spoken_then_large_bodies_both_ways(void **state)
+static void test_tls_when_bodies_are_large_then_complete_in_both_directions(void **state)
 {
     enum { SIZE = 2 * 1024 * 1024 };
     struct fixture *f = *state;
@@ -614,28 +613,28 @@ static void test_tls_when_spoken_then_large_bodies_both_ways(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_connection_when_it_asks_nothing_then_closed_and_nobody_is_to_blame),
-        TEST(test_head_when_it_comes_slowly_then_closed),
-        TEST(test_connection_when_idle_for_too_long_then_closed),
-        TEST(test_request_when_it_comes_whole_then_the_socket_is_read_once),
+        TEST(test_connection_when_no_request_arrives_then_closed_as_timeout),
+        TEST(test_head_when_it_arrives_slowly_then_closed),
+        TEST(test_connection_when_idle_timeout_is_reached_then_closed),
+        TEST(test_request_when_it_arrives_complete_then_socket_is_read_once),
         TEST(test_body_when_it_stalls_then_408),
-        TEST(test_reply_when_nobody_takes_it_then_cut_off_and_its_memory_is_free),
-        TEST(test_reply_when_taken_too_slowly_then_cut_off),
-        TEST(test_bodies_when_all_together_are_too_many_then_refused),
-        TEST(test_answer_when_charged_then_the_next_request_waits),
-        TEST(test_exchange_when_memory_is_short_then_it_ends_and_nothing_leaks),
-        TEST(test_call_when_its_client_resets_then_cancelled),
-        TEST(test_call_when_its_client_closes_then_cancelled),
-        TEST(test_call_when_its_client_has_only_ended_its_side_then_answered),
-        TEST(test_call_when_its_client_goes_within_the_body_then_never_begun),
-        TEST(test_requests_when_the_client_ends_its_side_behind_them_then_all_answered),
-        TEST(test_drain_when_connections_are_kept_then_the_next_answer_says_that_it_is_the_last),
-        TEST(test_connection_when_aged_then_the_next_answer_is_its_last),
-        TEST(test_guard_when_set_then_asked_for_every_route_that_is_not_open),
-        TEST(test_host_when_listener_is_on_loopback_then_only_names_of_loopback),
-        TEST(test_guard_when_it_knows_nobody_again_and_again_then_the_connection_ends),
-        TEST(test_guard_when_rules_change_then_calls_that_lose_by_it_end),
-        TEST(test_tls_when_spoken_then_large_bodies_both_ways),
+        TEST(test_reply_when_client_does_not_read_then_closed_and_memory_is_freed),
+        TEST(test_reply_when_client_reads_too_slowly_then_closed),
+        TEST(test_body_when_request_memory_is_used_up_then_refused),
+        TEST(test_reply_when_charged_then_next_request_waits),
+        TEST(test_calls_when_any_allocation_fails_then_nothing_leaks),
+        TEST(test_call_when_client_resets_then_cancelled),
+        TEST(test_call_when_client_closes_then_cancelled),
+        TEST(test_call_when_client_half_closes_then_answered),
+        TEST(test_call_when_client_half_closes_within_the_body_then_not_delivered),
+        TEST(test_requests_when_client_half_closes_after_them_then_all_answered),
+        TEST(test_drain_when_connections_are_open_then_next_reply_has_connection_close),
+        TEST(test_connection_when_aged_then_next_reply_has_connection_close),
+        TEST(test_guard_when_set_then_decides_about_all_routes_except_open_ones),
+        TEST(test_host_when_listener_is_on_loopback_then_other_names_are_refused),
+        TEST(test_guard_when_16_calls_in_a_row_are_unauthenticated_then_connection_ends),
+        TEST(test_guard_when_rules_change_then_forbidden_calls_end),
+        TEST(test_tls_when_bodies_are_large_then_complete_in_both_directions),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The server's HTTP/2 sessions under hand-made hostile frames. In every case the attacker is cut
- * off or bounded, and somebody else's connection goes on. Test thread.
+ * Hostile frames to HTTP/2 connections of a server. In every case the server disconnects or limits
+ * the attacker, and the call of another connection succeeds. Test thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,7 +23,7 @@ enum { END_STREAM = 1, ACK = 1, END_HEADERS = 4 };
 struct fixture {
     struct rig rig;
     struct wire wire;
-    struct hps_grpc_channel *other; /* must not notice anything */
+    struct hps_grpc_channel *other; /* a client that must not be affected */
 };
 
 static int setup(void **state)
@@ -52,20 +52,20 @@ static int teardown(void **state)
     return 0;
 }
 
-/* The server has said GOAWAY with this error, and closed. */
+/* The server has sent GOAWAY with this error, and has closed the connection. */
 static void expect_goaway(struct wire *wire, uint8_t error)
 {
     const uint8_t *payload;
     size_t size;
 
     WIRE_UNTIL(wire, wire->closed);
-    wire_pump(wire); /* a failed send closes too, with the GOAWAY not yet read */
+    wire_pump(wire); /* after a failed send the GOAWAY may still be unread */
     assert_true(wire_find(wire, GOAWAY, 0, &payload, &size));
     assert_true(size >= 8);
     assert_int_equal(payload[7], error);
 }
 
-/* What is logged until the log is back on stderr contains `text`. */
+/* Checks that the log has `text`, and restores the log to stderr. */
 static void expect_logged(int log_fd, const char *text)
 {
     char log[4096];
@@ -86,8 +86,7 @@ static int log_to_memory(void)
     return fd;
 }
 
-static void test_preface_when_it_is_http1_then_closed_and_the_log_says_what_is_expected(
-    void **state)
+static void test_preface_when_it_is_http1_then_closed_and_logged(void **state)
 {
     struct fixture *f = *state;
     int log_fd = log_to_memory();
@@ -100,7 +99,7 @@ static void test_preface_when_it_is_http1_then_closed_and_the_log_says_what_is_e
     expect_logged(log_fd, "the peer does not speak HTTP/2; expected a gRPC client");
 }
 
-static void test_rapid_reset_when_endless_then_cut_off(void **state)
+static void test_rapid_reset_when_endless_then_disconnected(void **state)
 {
     struct fixture *f = *state;
     uint32_t id = 1;
@@ -113,12 +112,12 @@ static void test_rapid_reset_when_endless_then_cut_off(void **state)
         }
     }
     WIRE_UNTIL(&f->wire, f->wire.closed);
-    assert_true(id > 2 * 9000); /* honest bursts of cancels are let through */
+    assert_true(id > 2 * 9000); /* smaller bursts of cancelled calls are allowed */
     assert_int_equal(f->rig.n_messages, 0);
 }
 
-/* What gRPC's C++ library sends of a call that ends before its first byte has left. */
-static void test_reset_when_of_a_stream_never_begun_then_other_calls_go_on(void **state)
+/* gRPC's C++ library sends this if a call ends before its HEADERS frame was sent. */
+static void test_reset_when_stream_does_not_exist_then_other_calls_continue(void **state)
 {
     struct fixture *f = *state;
 
@@ -129,11 +128,11 @@ static void test_reset_when_of_a_stream_never_begun_then_other_calls_go_on(void 
     WIRE_UNTIL(&f->wire, wire_find(&f->wire, PING, 0, NULL, NULL) || f->wire.closed);
     assert_false(f->wire.closed);
     assert_false(wire_find(&f->wire, GOAWAY, 0, NULL, NULL));
-    assert_true(wire_frame(&f->wire, RST, 0, 2, "\0\0\0\x8", 4)); /* no client's */
+    assert_true(wire_frame(&f->wire, RST, 0, 2, "\0\0\0\x8", 4)); /* the ID of a server's stream */
     WIRE_UNTIL(&f->wire, f->wire.closed);
 }
 
-static void test_streams_when_more_than_allowed_then_cut_off(void **state)
+static void test_streams_when_more_than_allowed_then_disconnected(void **state)
 {
     struct fixture *f = *state;
     uint32_t id = 1;
@@ -147,7 +146,7 @@ static void test_streams_when_more_than_allowed_then_cut_off(void **state)
     assert_true(f->rig.n_ended[1] <= 256);
 }
 
-static void test_settings_when_too_many_entries_then_cut_off(void **state)
+static void test_settings_when_too_many_entries_then_disconnected(void **state)
 {
     struct fixture *f = *state;
     uint8_t entries[6 * 40];
@@ -159,7 +158,7 @@ static void test_settings_when_too_many_entries_then_cut_off(void **state)
     WIRE_UNTIL(&f->wire, f->wire.closed);
 }
 
-static void test_pings_when_calls_run_then_tolerated_and_answered(void **state)
+static void test_pings_when_calls_run_then_all_answered(void **state)
 {
     struct fixture *f = *state;
 
@@ -174,8 +173,8 @@ static void test_pings_when_calls_run_then_tolerated_and_answered(void **state)
     assert_false(f->wire.closed);
 }
 
-/* Our SETTINGS are never acknowledged, so that each stream too many is refused on its own. */
-static void test_refusals_when_never_read_then_bounded(void **state)
+/* The client does not acknowledge SETTINGS, so the server refuses excess streams one by one. */
+static void test_refusals_when_client_does_not_read_then_disconnected(void **state)
 {
     struct fixture *f = *state;
     uint32_t n = 0;
@@ -186,23 +185,23 @@ static void test_refusals_when_never_read_then_bounded(void **state)
     assert_true(n < 500000);
 }
 
-static void test_frames_when_endless_then_cut_off(void **state)
+static void test_frames_when_endless_then_disconnected(void **state)
 {
     static const struct {
         uint8_t type;
-        const char *path; /* of a call that runs; NULL: none */
+        const char *path; /* of a call that is started first; NULL: no call */
         const char *payload;
         size_t size;
-        uint32_t id;       /* of their stream; UINT32_MAX: each of another one */
-        unsigned pumps;    /* what comes back is read after so many; 0: never */
-        unsigned min, max; /* so many are let through at least, and fewer than that */
-        uint8_t error;     /* of GOAWAY; 0: any */
+        uint32_t id;       /* of the stream; UINT32_MAX: another stream for each frame */
+        unsigned pumps;    /* replies are read after this many frames; 0: never */
+        unsigned min, max; /* the server accepts at least min frames, but fewer than max */
+        uint8_t error;     /* in GOAWAY; 0: any */
     } cases[] = {
-        {RST, NULL, "\0\0\0\x8", 4, UINT32_MAX, 128, 0, 100000, 0xb}, /* of calls never begun */
+        {RST, NULL, "\0\0\0\x8", 4, UINT32_MAX, 128, 0, 100000, 0xb}, /* unknown streams */
         {CONTINUATION, NULL, "\x84\x84\x84\x84", 4, 1, 8, 0, 2500, 0},
         {SETTINGS, NULL, "", 0, 0, 64, 0, 20000, 0},
         {PING, NULL, "12345678", 8, 0, 16, 200, 10000, 0xb},
-        {PING, "/t.T/Park", "12345678", 8, 0, 0, 0, 2000000, 0}, /* their ACKs are bounded */
+        {PING, "/t.T/Park", "12345678", 8, 0, 0, 0, 2000000, 0}, /* its ACKs are limited */
         {DATA, "/t.T/Count", "", 0, 1, 64, 10000, 50000, 0xb},
     };
     struct fixture *f = *state;
@@ -211,7 +210,7 @@ static void test_frames_when_endless_then_cut_off(void **state)
         struct wire wire;
         unsigned n = 0;
         wire_open(&wire, &f->rig);
-        if (cases[i].type == CONTINUATION) { /* ":path: /" again and again */
+        if (cases[i].type == CONTINUATION) { /* ":path: /" in each frame */
             assert_true(wire_frame(&wire, HEADERS, 0, 1, "\x84", 1));
         } else if (cases[i].path != NULL) {
             assert_true(wire_request(&wire, 1, cases[i].path, false, NULL));
@@ -233,14 +232,14 @@ static void test_frames_when_endless_then_cut_off(void **state)
     }
 }
 
-/* One 4 KB header put into the table, then referred to by single bytes. */
-static void test_headers_when_a_bomb_then_stream_reset(void **state)
+/* Stores one header of 4 KB in the table. Each of many following bytes refers to it. */
+static void test_headers_when_hpack_bomb_then_stream_reset(void **state)
 {
     struct fixture *f = *state;
     uint8_t block[16384];
     size_t size = 0;
 
-    block[size++] = 0x40; /* literal, indexed */
+    block[size++] = 0x40; /* literal, added to the table */
     block[size++] = 1;
     block[size++] = 'a';
     block[size++] = 127; /* 3,900 = 127 + 61 + 29 * 128 */
@@ -254,23 +253,21 @@ static void test_headers_when_a_bomb_then_stream_reset(void **state)
     WIRE_UNTIL(&f->wire, wire_find(&f->wire, RST, 1, NULL, NULL) || f->wire.closed);
     assert_int_equal(f->rig.n_messages, 0);
     assert_false(f->wire.closed);
-    assert_true(
-        wire_request(&f->wire, 3, "/t.T/Echo", false, NULL)); /* the table is still in step */
+    assert_true(wire_request(&f->wire, 3, "/t.T/Echo", false, NULL)); /* both tables are equal */
     assert_true(wire_frame(&f->wire, DATA, END_STREAM, 3, "\0\0\0\0\1x", 6));
     WIRE_UNTIL(&f->wire, f->rig.n_ended[0] == 1);
 }
 
-static void test_request_when_its_headers_are_too_large_then_answered_and_its_body_thrown_away(
-    void **state)
+static void test_request_when_headers_are_too_large_then_answered_and_body_discarded(void **state)
 {
     static uint8_t block[16356] = {0x83, 0x86, 0x01, 0x7f};
     struct fixture *f = *state;
-    size_t rest = sizeof block - 7 - 127; /* the length of :authority, as HPACK puts it */
+    size_t rest = sizeof block - 7 - 127; /* the length of :authority, as encoded by HPACK */
 
     block[4] = (uint8_t)(rest % 128 + 128);
     block[5] = (uint8_t)(rest / 128);
     memset(block + 6, 'a', sizeof block - 7);
-    block[sizeof block - 1] = 0x84; /* :path, which is beyond the limit */
+    block[sizeof block - 1] = 0x84; /* :path, after the limit */
     for (uint32_t end = 0; end < 2; end++) {
         uint32_t id = 1 + 2 * end;
         assert_true(wire_frame(&f->wire, HEADERS, END_HEADERS, id, block, sizeof block));
@@ -295,10 +292,9 @@ static void test_headers_when_too_many_fields_then_answered(void **state)
     assert_false(f->wire.closed);
 }
 
-/* ---- the fields of a request ----------------------------------------------------------------- */
+/* ---- fields of a request --------------------------------------------------------------------- */
 
-/* HEADERS with exactly these fields, "name=value" one after the other, each ended by a line. A '~'
- * in a value is sent as NUL. */
+/* Sends HEADERS with exactly these fields: lines "name=value". A '~' in a value is sent as NUL. */
 static void send_fields(struct wire *wire, uint8_t flags, uint32_t id, const char *lines)
 {
     uint8_t block[1024];
@@ -323,7 +319,8 @@ static void send_fields(struct wire *wire, uint8_t flags, uint32_t id, const cha
     assert_true(wire_frame(wire, HEADERS, flags | END_HEADERS, id, block, size));
 }
 
-/* Is a call with these fields answered? Else its stream was reset for a PROTOCOL_ERROR. */
+/* Whether a call with these fields is answered. Otherwise the stream must be reset with
+ * PROTOCOL_ERROR. */
 static bool is_answered(struct wire *wire, uint32_t id, const char *fields, const char *trailers)
 {
     const uint8_t *payload = NULL;
@@ -348,9 +345,9 @@ static bool is_answered(struct wire *wire, uint32_t id, const char *fields, cons
 #define PSEUDO USUAL ":authority=test\n"
 #define TYPE   "content-type=application/grpc\n"
 
-/* On TCP nghttp2 judges, on a Unix socket we do: alike, but for the authority. */
-static void test_request_when_malformed_then_refused_but_for_its_authority_on_a_unix_socket(
-    void **state)
+/* On TCP nghttp2 checks requests, on Unix sockets hpsd does. Only the rules for the authority
+ * differ. */
+static void test_request_when_malformed_then_reset_unless_unix_authority(void **state)
 {
     enum { NEITHER, BOTH, ON_UNIX };
     static const struct {
@@ -390,7 +387,7 @@ static void test_request_when_malformed_then_refused_but_for_its_authority_on_a_
         {PSEUDO TYPE "content-length=x\n", NULL, NEITHER},
         {PSEUDO TYPE "content-length=6\n", "content-length=6\n", NEITHER},
         {PSEUDO TYPE, ":path=/t.T/Echo\n", NEITHER},
-        {PSEUDO TYPE, "!x=y\n", NEITHER}, /* trailers that do not end the request */
+        {PSEUDO TYPE, "!x=y\n", NEITHER}, /* trailers without END_STREAM */
     };
     struct fixture *f = *state;
     int log_fd = log_to_memory();
@@ -424,7 +421,7 @@ static void test_trailers_when_too_large_then_reset(void **state)
     assert_int_equal(f->rig.n_messages, 0);
 }
 
-static void test_data_when_read_at_once_then_window_is_given_back(void **state)
+static void test_data_when_processed_then_window_is_returned(void **state)
 {
     enum { MESSAGE_BYTES = 1024, PER_CHUNK = 16, CHUNKS = 256 };
     static uint8_t chunk[PER_CHUNK * MESSAGE_BYTES];
@@ -444,7 +441,7 @@ static void test_data_when_read_at_once_then_window_is_given_back(void **state)
     WIRE_UNTIL(&f->wire, f->rig.n_messages == CHUNKS * PER_CHUNK);
 }
 
-static void test_frames_when_malformed_then_cut_off(void **state)
+static void test_frames_when_malformed_then_disconnected(void **state)
 {
     static const struct {
         uint8_t type, flags;
@@ -469,7 +466,7 @@ static void test_frames_when_malformed_then_cut_off(void **state)
     }
 }
 
-static void test_bytes_when_random_then_no_harm(void **state)
+static void test_bytes_when_random_then_other_connections_continue(void **state)
 {
     struct fixture *f = *state;
     unsigned seed = 7;
@@ -498,22 +495,22 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-        TEST(test_preface_when_it_is_http1_then_closed_and_the_log_says_what_is_expected),
-        TEST(test_reset_when_of_a_stream_never_begun_then_other_calls_go_on),
-        TEST(test_rapid_reset_when_endless_then_cut_off),
-        TEST(test_streams_when_more_than_allowed_then_cut_off),
-        TEST(test_settings_when_too_many_entries_then_cut_off),
-        TEST(test_pings_when_calls_run_then_tolerated_and_answered),
-        TEST(test_refusals_when_never_read_then_bounded),
-        TEST(test_frames_when_endless_then_cut_off),
-        TEST(test_headers_when_a_bomb_then_stream_reset),
-        TEST(test_request_when_its_headers_are_too_large_then_answered_and_its_body_thrown_away),
+        TEST(test_preface_when_it_is_http1_then_closed_and_logged),
+        TEST(test_reset_when_stream_does_not_exist_then_other_calls_continue),
+        TEST(test_rapid_reset_when_endless_then_disconnected),
+        TEST(test_streams_when_more_than_allowed_then_disconnected),
+        TEST(test_settings_when_too_many_entries_then_disconnected),
+        TEST(test_pings_when_calls_run_then_all_answered),
+        TEST(test_refusals_when_client_does_not_read_then_disconnected),
+        TEST(test_frames_when_endless_then_disconnected),
+        TEST(test_headers_when_hpack_bomb_then_stream_reset),
+        TEST(test_request_when_headers_are_too_large_then_answered_and_body_discarded),
         TEST(test_headers_when_too_many_fields_then_answered),
-        TEST(test_request_when_malformed_then_refused_but_for_its_authority_on_a_unix_socket),
+        TEST(test_request_when_malformed_then_reset_unless_unix_authority),
         TEST(test_trailers_when_too_large_then_reset),
-        TEST(test_data_when_read_at_once_then_window_is_given_back),
-        TEST(test_frames_when_malformed_then_cut_off),
-        TEST(test_bytes_when_random_then_no_harm),
+        TEST(test_data_when_processed_then_window_is_returned),
+        TEST(test_frames_when_malformed_then_disconnected),
+        TEST(test_bytes_when_random_then_other_connections_continue),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

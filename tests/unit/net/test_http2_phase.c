@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The phases of an HTTP/2 connection and of its streams: every pair of phases, legal or not, and
- * combinations that must not be. Made-up connections without a socket. Test thread.
+ * The phases of an HTTP/2 connection and of its streams: which transitions are allowed, and states
+ * that violate the invariants. The connections have no socket. Test thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,7 +33,7 @@ static void do_nothing(struct hps_run_item *item, unsigned events)
     (void)events;
 }
 
-/* A server's connection in order, with one stream that has been answered in part. */
+/* Makes a connection of a server. Its stream has sent a part of its reply. */
 static void make(struct fixture *f, enum http2_phase phase)
 {
     struct hps_loop *loop = f->loop;
@@ -43,7 +43,7 @@ static void make(struct fixture *f, enum http2_phase phase)
     f->loop = loop;
     f->shared.loop = loop;
     f->h2 = (struct hps_http2){.shared = &f->shared,
-                               .conn = (struct hps_conn *)f, /* is never looked into */
+                               .conn = (struct hps_conn *)f, /* never dereferenced */
                                .session = (nghttp2_session *)f,
                                .options = {.server = true},
                                .out = &f->out,
@@ -92,10 +92,10 @@ static void expect_send_refused(struct fixture *f, enum http2_send_phase to)
     expect_assert_failure(http2_stream_send_set(&f->stream, to));
 }
 
-static void test_phase_when_it_cannot_follow_then_assert(void **state)
+static void test_phase_when_transition_is_not_allowed_then_assert(void **state)
 {
     static const char *const legal[HTTP2_PHASES] = {
-        /* to: HANDSHAKE ABANDONED OPEN DRAINING GOAWAY ABORTING FAILED FREED */
+        /* columns: HANDSHAKE ABANDONED OPEN DRAINING GOAWAY ABORTING FAILED FREED */
         [HTTP2_HANDSHAKE] = ".yy...yy", [HTTP2_ABANDONED] = "......yy",
         [HTTP2_OPEN] = "...yyyyy",      [HTTP2_DRAINING] = "....yyyy",
         [HTTP2_GOAWAY] = ".....yyy",    [HTTP2_ABORTING] = "......yy",
@@ -116,14 +116,14 @@ static void test_phase_when_it_cannot_follow_then_assert(void **state)
         }
     }
     make(f, HTTP2_OPEN);
-    f->h2.options.server = false; /* a client's end is no GOAWAY */
+    f->h2.options.server = false; /* only servers have this phase */
     expect_assert_failure(http2_phase_set(&f->h2, HTTP2_GOAWAY));
 }
 
-static void test_send_phase_when_it_cannot_follow_then_assert(void **state)
+static void test_send_phase_when_transition_is_not_allowed_then_assert(void **state)
 {
     static const char *const legal[HTTP2_SEND_PHASES] = {
-        /* to: HEADERS OPEN DEFERRED FINISHED ENDED */
+        /* columns: HEADERS OPEN DEFERRED FINISHED ENDED */
         [HTTP2_SEND_HEADERS] = ".y.y.",  [HTTP2_SEND_OPEN] = "..yy.",
         [HTTP2_SEND_DEFERRED] = ".y.y.", [HTTP2_SEND_FINISHED] = "....y",
         [HTTP2_SEND_ENDED] = ".....",
@@ -143,7 +143,7 @@ static void test_send_phase_when_it_cannot_follow_then_assert(void **state)
     }
 }
 
-static void test_connection_when_in_order_then_sane_in_every_phase(void **state)
+static void test_connection_when_in_any_phase_then_invariants_hold(void **state)
 {
     struct fixture *f = *state;
 
@@ -153,7 +153,7 @@ static void test_connection_when_in_order_then_sane_in_every_phase(void **state)
     }
 }
 
-static void test_connection_when_it_lies_then_assert(void **state)
+static void test_connection_when_it_violates_an_invariant_then_assert(void **state)
 {
     struct fixture *f = *state;
     struct hps_http2 *h2 = &f->h2;
@@ -165,22 +165,22 @@ static void test_connection_when_it_lies_then_assert(void **state)
         lie;                                   \
         expect_assert_failure(http2_sane(h2)); \
     } while (0)
-    LIES(HTTP2_OPEN, h2->phase = HTTP2_FAILED);       /* a turn on a dead one */
+    LIES(HTTP2_OPEN, h2->phase = HTTP2_FAILED);       /* it must not get a slice */
     LIES(HTTP2_ABORTING, hps_run_remove(&h2->item));  /* nothing would end it */
-    LIES(HTTP2_ABANDONED, hps_run_remove(&h2->item)); /* the same */
-    LIES(HTTP2_GOAWAY, h2->options.server = false);   /* clients only drain */
-    LIES(HTTP2_HANDSHAKE, h2->in->peer_spoke = true); /* before TLS was over */
+    LIES(HTTP2_ABANDONED, hps_run_remove(&h2->item)); /* nothing would end it */
+    LIES(HTTP2_GOAWAY, h2->options.server = false);   /* only servers have this phase */
+    LIES(HTTP2_HANDSHAKE, h2->in->peer_spoke = true); /* TLS is not complete */
     LIES(HTTP2_HANDSHAKE, (h2->out->position = 9, h2->base.written = 9));
-    LIES(HTTP2_OPEN, h2->out->position = 9);   /* bytes that are nowhere */
-    LIES(HTTP2_OPEN, h2->base.blocked = true); /* with nothing to write */
+    LIES(HTTP2_OPEN, h2->out->position = 9);   /* no bytes are queued */
+    LIES(HTTP2_OPEN, h2->base.blocked = true); /* no bytes are queued */
     LIES(HTTP2_OPEN, h2->n_streams = 0);
-    LIES(HTTP2_OPEN, h2->base.queued = 1); /* more than all together */
-    LIES(HTTP2_OPEN, h2->released = true); /* nobody was told */
+    LIES(HTTP2_OPEN, h2->base.queued = 1); /* more than its streams have */
+    LIES(HTTP2_OPEN, h2->released = true); /* on_released was not called */
     LIES(HTTP2_OPEN, h2->sent = &f->stream);
 #undef LIES
 }
 
-/* Bytes are queued, and nothing asks for them any more. */
+/* Bytes are queued, but their sending is not requested. */
 static void expect_stuck(struct fixture *f, enum http2_send_phase send)
 {
     make(f, HTTP2_OPEN);
@@ -191,11 +191,11 @@ static void expect_stuck(struct fixture *f, enum http2_send_phase send)
     expect_assert_failure(http2_stream_sane(&f->stream));
 }
 
-static void test_stream_when_it_lies_then_assert(void **state)
+static void test_stream_when_it_violates_an_invariant_then_assert(void **state)
 {
     struct fixture *f = *state;
     struct hps_http2_stream *stream = &f->stream;
-    struct http2_message *message = (struct http2_message *)f; /* is never looked into */
+    struct http2_message *message = (struct http2_message *)f; /* never dereferenced */
 
 #define LIES(lie)                                         \
     do {                                                  \
@@ -204,10 +204,10 @@ static void test_stream_when_it_lies_then_assert(void **state)
         lie;                                              \
         expect_assert_failure(http2_stream_sane(stream)); \
     } while (0)
-    LIES(f->h2.streams = NULL);                                         /* in no list */
-    LIES(stream->head = message);                                       /* with no end */
-    LIES(stream->head = stream->tail = message);                        /* with no bytes */
-    LIES(stream->base.queued = 1);                                      /* more than all */
+    LIES(f->h2.streams = NULL);                                         /* it is not listed */
+    LIES(stream->head = message);                                       /* no tail */
+    LIES(stream->head = stream->tail = message);                        /* no bytes are queued */
+    LIES(stream->base.queued = 1);                                      /* the connection has 0 */
     LIES((stream->send = HTTP2_SEND_HEADERS, stream->base.framed = 1)); /* body before headers */
     LIES((f->h2.options.server = false, stream->send = HTTP2_SEND_HEADERS));
 #undef LIES
@@ -219,11 +219,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-        TEST(test_phase_when_it_cannot_follow_then_assert),
-        TEST(test_send_phase_when_it_cannot_follow_then_assert),
-        TEST(test_connection_when_in_order_then_sane_in_every_phase),
-        TEST(test_connection_when_it_lies_then_assert),
-        TEST(test_stream_when_it_lies_then_assert),
+        TEST(test_phase_when_transition_is_not_allowed_then_assert),
+        TEST(test_send_phase_when_transition_is_not_allowed_then_assert),
+        TEST(test_connection_when_in_any_phase_then_invariants_hold),
+        TEST(test_connection_when_it_violates_an_invariant_then_assert),
+        TEST(test_stream_when_it_violates_an_invariant_then_assert),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Data of large frames is received where the owner of its stream wants it, and whatever a server
- * makes of its frames, each stream gets its own bytes. The server is hand-made. Test thread.
+ * Large DATA frames are received into the buffer of the owner of the stream. Each stream gets
+ * exactly its own bytes, with any frames of the server. The server is written by hand. Test thread.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -32,17 +32,17 @@ struct body {
     struct hps_http2_stream *stream; /* NULL: closed */
     uint8_t bytes[BODY_BYTES];
     size_t size;
-    size_t in_place; /* of these */
+    size_t in_place; /* of `size` */
 };
 
 struct fixture {
     struct hps_loop *loop;
     struct hps_http2_shared *shared;
     struct hps_http2 *h2;
-    int server; /* the other end */
+    int server; /* the other end of the socket */
     bool ready;
     bool no_buffer;
-    bool held;                     /* what is sent waits in the socket */
+    bool held;                     /* do not run the client while bytes are sent */
     struct body bodies[N_STREAMS]; /* of streams 1 and 3 */
 };
 
@@ -75,7 +75,7 @@ static void on_data(void *ctx, struct hps_http2_stream *stream, const uint8_t *d
     struct fixture *f = ctx;
     struct body *body = hps_http2_user(stream);
 
-    for (unsigned i = 0; i < N_STREAMS; i++) { /* another owner may free its room at any time */
+    for (unsigned i = 0; i < N_STREAMS; i++) { /* another owner may free its buffer at any time */
         const struct body *other = &f->bodies[i];
         assert_true(other == body || data < other->bytes || data >= other->bytes + BODY_BYTES);
     }
@@ -139,7 +139,7 @@ static void send_head(struct fixture *f, uint8_t type, uint8_t flags, uint32_t s
     send_bytes(f, head, sizeof(head));
 }
 
-/* Bytes `at` and on of a stream's body. */
+/* Sends bytes of a stream's body, from offset `at` on. */
 static void send_body(struct fixture *f, unsigned stream, size_t at, size_t size)
 {
     static uint8_t bytes[BIG];
@@ -211,7 +211,7 @@ static int setup(void **state)
         hps_http2_finish(body->stream);
     }
     send_head(&f, SETTINGS, 0, 0, 0);
-    send_head(&f, SETTINGS, ACK, 0, 0); /* from now on frames may be large */
+    send_head(&f, SETTINGS, ACK, 0, 0); /* allows large frames */
     *state = &f;
     return 0;
 }
@@ -227,7 +227,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* HEADERS with :status 200, and content-length if it is given. */
+/* Sends HEADERS with ":status: 200", and with content-length unless `length` is NULL. */
 static void answer(struct fixture *f, uint32_t stream, const char *length)
 {
     uint8_t block[16] = {0x88, 0x0f, 0x0d};
@@ -249,7 +249,7 @@ static void test_data_when_frames_are_large_then_received_in_place(void **state)
 
     answer(f, 1, NULL);
     answer(f, 3, NULL);
-    for (int i = 0; i < 4; i++) { /* taking turns, as our server does */
+    for (int i = 0; i < 4; i++) { /* alternately, as hpsd does */
         for (unsigned stream = 1; stream <= 3; stream += 2) {
             send_frame(f, stream, at[stream], BIG);
             at[stream] += BIG;
@@ -261,7 +261,7 @@ static void test_data_when_frames_are_large_then_received_in_place(void **state)
     assert_true(f->bodies[1].in_place > 4 * BIG / 2);
 }
 
-static void test_data_when_nobody_has_room_then_delivered_all_the_same(void **state)
+static void test_data_when_owner_has_no_buffer_then_delivered(void **state)
 {
     struct fixture *f = *state;
 
@@ -272,7 +272,7 @@ static void test_data_when_nobody_has_room_then_delivered_all_the_same(void **st
     assert_int_equal(f->bodies[0].in_place, 0);
 }
 
-static void test_data_when_padded_then_padding_never_gets_in(void **state)
+static void test_data_when_padded_then_padding_is_not_delivered(void **state)
 {
     static const uint8_t padding[200];
     static const uint8_t pad_size = sizeof(padding);
@@ -289,7 +289,7 @@ static void test_data_when_padded_then_padding_never_gets_in(void **state)
     expect_body(f, 1, 5 * BIG);
 }
 
-static void test_data_when_its_stream_is_reset_within_a_frame_then_others_are_whole(void **state)
+static void test_data_when_reset_within_a_frame_then_other_streams_are_intact(void **state)
 {
     struct fixture *f = *state;
 
@@ -307,9 +307,9 @@ static void test_data_when_its_stream_is_reset_within_a_frame_then_others_are_wh
     assert_null(f->bodies[0].stream);
 }
 
-/* nghttp2 stops to deliver in the middle of a frame whose stream still exists, and goes on to the
- * next frame before anything could be written: what is left of that frame is not known then. */
-static void test_data_when_longer_than_announced_then_only_its_own_stream_suffers(void **state)
+/* nghttp2 stops in the middle of this frame, because it is too long, and continues with the next
+ * frame. At that moment the client does not know how much of the first frame is left. */
+static void test_data_when_longer_than_content_length_then_other_streams_are_intact(void **state)
 {
     enum { FIRST = 128 * 1024, SECOND = 32 * 1024 };
     struct fixture *f = *state;
@@ -331,10 +331,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(test_data_when_frames_are_large_then_received_in_place),
-        TEST(test_data_when_nobody_has_room_then_delivered_all_the_same),
-        TEST(test_data_when_padded_then_padding_never_gets_in),
-        TEST(test_data_when_its_stream_is_reset_within_a_frame_then_others_are_whole),
-        TEST(test_data_when_longer_than_announced_then_only_its_own_stream_suffers),
+        TEST(test_data_when_owner_has_no_buffer_then_delivered),
+        TEST(test_data_when_padded_then_padding_is_not_delivered),
+        TEST(test_data_when_reset_within_a_frame_then_other_streams_are_intact),
+        TEST(test_data_when_longer_than_content_length_then_other_streams_are_intact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Event loop: descriptors, timers with the fake clock, deferrals, hand-over from other threads,
+ * Event loop: descriptors, timers with a fake clock, deferred callbacks, tasks from other threads,
  * signals.
  */
 #include "net/loop.h"
@@ -60,7 +60,7 @@ static void socket_pair(int fds[2])
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
 }
 
-static void test_fd_when_ready_then_called_each_turn_until_unwanted(void **state)
+static void test_fd_when_ready_then_called_each_iteration_while_wanted(void **state)
 {
     (void)state;
     struct hps_loop *loop = new_loop();
@@ -158,7 +158,7 @@ struct tick {
     struct hps_timer timer;
     struct ticks *ticks;
     unsigned number;
-    uint64_t again_us; /* > 0: set again for then */
+    uint64_t again_us; /* not 0: set again to this time by the callback */
     struct tick *victim;
 };
 
@@ -181,7 +181,7 @@ static void tick_init(struct tick *tick, struct ticks *ticks, unsigned number)
     hps_timer_init(&tick->timer, on_tick, tick);
 }
 
-static void test_timer_when_time_has_come_then_fires_once_in_order(void **state)
+static void test_timers_when_due_then_fire_once_in_order(void **state)
 {
     (void)state;
     hps_clock_fake(1000);
@@ -212,7 +212,7 @@ static void test_timer_when_time_has_come_then_fires_once_in_order(void **state)
     hps_clock_real();
 }
 
-static void test_timer_when_set_again_in_callback_then_next_turn(void **state)
+static void test_timer_when_set_in_callback_then_fires_in_next_iteration(void **state)
 {
     (void)state;
     hps_clock_fake(1000);
@@ -249,8 +249,8 @@ static void test_timer_when_stopped_by_another_then_does_not_fire(void **state)
     hps_clock_real();
 }
 
-/* Set, move and stop at random, against the plain list of what must fire. */
-static void test_timer_when_many_at_random_then_as_a_sorted_list(void **state)
+/* Sets, changes and stops timers at random, and compares them with a simple list. */
+static void test_timers_when_changed_at_random_then_fire_in_order(void **state)
 {
     (void)state;
     hps_clock_fake(1);
@@ -338,7 +338,7 @@ static void test_later_when_set_twice_then_runs_once(void **state)
     hps_loop_free(a.loop);
 }
 
-static void test_later_when_set_in_callback_then_next_turn(void **state)
+static void test_later_when_set_in_callback_then_runs_in_next_iteration(void **state)
 {
     (void)state;
     struct deferral a = {.loop = new_loop()};
@@ -347,7 +347,7 @@ static void test_later_when_set_in_callback_then_next_turn(void **state)
     hps_loop_later_set(a.loop, &a.later);
     hps_loop_turn(a.loop, 1000000);
     assert_int_equal(a.n_runs, 1);
-    hps_loop_turn(a.loop, 1000000); /* does not wait */
+    hps_loop_turn(a.loop, 1000000); /* returns at once */
     assert_int_equal(a.n_runs, 2);
     hps_loop_later_stop(&a.later);
     hps_loop_free(a.loop);
@@ -384,7 +384,7 @@ struct sender {
     pthread_t thread;
 };
 
-static unsigned n_run; /* loop thread */
+static unsigned n_run; /* loop thread only */
 
 static void count_run(struct hps_task *task)
 {
@@ -426,7 +426,7 @@ static void test_post_when_many_threads_then_each_runs_once(void **state)
     hps_loop_stop(loop);
     hps_loop_stop(loop);
     pthread_join(thread, NULL);
-    hps_loop_free(loop); /* runs what is left */
+    hps_loop_free(loop); /* runs the remaining tasks */
     assert_int_equal(n_run, N_SENDERS * N_POSTS);
 }
 
@@ -435,7 +435,7 @@ enum { SLOW = 64, SLOW_US = 200, SLOW_PER_TURN_MAX = 10 };
 struct slow {
     struct hps_task task;
     struct hps_timer timer;
-    unsigned *n; /* how many have run */
+    unsigned *n; /* counts the tasks or timers that have run */
     unsigned place;
 };
 
@@ -456,7 +456,7 @@ static void on_slow_timer(void *ctx)
     take_long(ctx);
 }
 
-/* Turns the loop until all of them have run. In each turn the descriptor is looked at. */
+/* Runs the loop until all have run. Each iteration must check the descriptor. */
 static void check_slow(struct hps_loop *loop, struct watch *watch, const unsigned *n)
 {
     while (*n < SLOW) {
@@ -467,7 +467,7 @@ static void check_slow(struct hps_loop *loop, struct watch *watch, const unsigne
     }
 }
 
-static void test_turn_when_tasks_or_timers_take_long_then_the_rest_in_the_next(void **state)
+static void test_iteration_when_tasks_or_timers_take_long_then_rest_waits_for_next(void **state)
 {
     static struct slow slow[SLOW];
     struct hps_loop *loop = new_loop();
@@ -589,20 +589,20 @@ static void test_loop_when_allocation_fails_then_status_and_no_leak(void **state
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fd_when_ready_then_called_each_turn_until_unwanted),
+        cmocka_unit_test(test_fd_when_ready_then_called_each_iteration_while_wanted),
         cmocka_unit_test(test_fd_when_peer_hangs_up_then_readable),
         cmocka_unit_test(test_fd_when_deleted_by_another_callback_then_not_called),
         cmocka_unit_test(test_fd_when_not_pollable_then_invalid),
-        cmocka_unit_test(test_timer_when_time_has_come_then_fires_once_in_order),
-        cmocka_unit_test(test_timer_when_set_again_in_callback_then_next_turn),
+        cmocka_unit_test(test_timers_when_due_then_fire_once_in_order),
+        cmocka_unit_test(test_timer_when_set_in_callback_then_fires_in_next_iteration),
         cmocka_unit_test(test_timer_when_stopped_by_another_then_does_not_fire),
-        cmocka_unit_test(test_timer_when_many_at_random_then_as_a_sorted_list),
+        cmocka_unit_test(test_timers_when_changed_at_random_then_fire_in_order),
         cmocka_unit_test(test_timer_when_clock_is_real_then_wakes_the_loop),
         cmocka_unit_test(test_later_when_set_twice_then_runs_once),
-        cmocka_unit_test(test_later_when_set_in_callback_then_next_turn),
+        cmocka_unit_test(test_later_when_set_in_callback_then_runs_in_next_iteration),
         cmocka_unit_test(test_later_when_stopped_by_another_then_does_not_run),
         cmocka_unit_test(test_post_when_many_threads_then_each_runs_once),
-        cmocka_unit_test(test_turn_when_tasks_or_timers_take_long_then_the_rest_in_the_next),
+        cmocka_unit_test(test_iteration_when_tasks_or_timers_take_long_then_rest_waits_for_next),
         cmocka_unit_test(test_run_when_stopped_before_then_returns_at_once),
         cmocka_unit_test(test_loop_when_used_by_another_thread_then_assert),
         cmocka_unit_test(test_signals_when_raised_then_callback),

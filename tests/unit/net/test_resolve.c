@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names that are looked up beside: what comes of it, and resolvers that say nothing.
+ * Name resolution on another thread: its results, and resolvers that do not reply.
  */
 #include "net/resolve.h"
 
@@ -27,7 +27,7 @@ static struct hps_resolve *begin(const char *text, int wake_fd)
     return resolve;
 }
 
-static void test_resolve_when_known_or_not_then_woken_and_told(void **state)
+static void test_resolve_when_name_is_known_or_unknown_then_woken_with_result(void **state)
 {
     (void)state;
     static const struct {
@@ -55,7 +55,7 @@ static void test_resolve_when_known_or_not_then_woken_and_told(void **state)
     }
 }
 
-static void test_resolve_when_the_resolver_hangs_then_nobody_waits_for_it(void **state)
+static void test_resolve_when_resolver_hangs_then_free_does_not_wait(void **state)
 {
     (void)state;
     int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -69,7 +69,7 @@ static void test_resolve_when_the_resolver_hangs_then_nobody_waits_for_it(void *
     assert_true(hps_resolve_ended_us(resolve) == 0);
     hps_resolve_free(resolve);
     assert_int_equal(read(wake_fd, &count, sizeof(count)), -1);
-    sem_post(&names_go); /* what is left of it uses nothing of ours */
+    sem_post(&names_go); /* its thread then uses no memory of the test */
     struct pollfd polled = {.fd = wake_fd, .events = POLLIN};
     assert_int_equal(poll(&polled, 1, -1), 1);
     close(wake_fd);
@@ -79,8 +79,8 @@ static void test_resolve_when_the_resolver_hangs_then_nobody_waits_for_it(void *
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resolve_when_known_or_not_then_woken_and_told),
-        cmocka_unit_test(test_resolve_when_the_resolver_hangs_then_nobody_waits_for_it),
+        cmocka_unit_test(test_resolve_when_name_is_known_or_unknown_then_woken_with_result),
+        cmocka_unit_test(test_resolve_when_resolver_hangs_then_free_does_not_wait),
     };
     sem_init(&names_go, 0, 0);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,7 +28,7 @@
 
 static int teardown_empty(void **state)
 {
-    assert_int_equal(hps_tmpdir_entries(&dir, "."), 0); /* sockets were removed */
+    assert_int_equal(hps_tmpdir_entries(&dir, "."), 0); /* all sockets were removed */
     return teardown(state);
 }
 
@@ -77,7 +77,7 @@ static int int_option(int fd, int level, int option)
     return value;
 }
 
-static void test_listen_when_tcp_then_connects_and_tuned(void **state)
+static void test_listen_when_tcp_then_connects_and_options_are_set(void **state)
 {
     (void)state;
     struct hps_addr addr, bound;
@@ -117,7 +117,7 @@ static void test_listen_when_tcp_then_connects_and_tuned(void **state)
     close(listen_fd);
 }
 
-static void test_listen_when_taken_then_busy_naming_the_address(void **state)
+static void test_listen_when_address_is_in_use_then_busy_with_the_address(void **state)
 {
     (void)state;
     struct hps_addr addr, bound;
@@ -187,7 +187,7 @@ static void test_listen_when_unix_then_mode_and_credentials(void **state)
     unlink(addr.path);
 }
 
-static void test_listen_when_unix_is_stale_then_replaced_when_alive_then_busy(void **state)
+static void test_listen_when_unix_socket_exists_then_busy_or_replaced_if_stale(void **state)
 {
     (void)state;
     struct hps_addr addr;
@@ -197,7 +197,7 @@ static void test_listen_when_unix_is_stale_then_replaced_when_alive_then_busy(vo
     int fd = listen_on(&addr);
     assert_int_equal(hps_sock_listen(&addr, 0600, &second, &err), HPS_BUSY);
     assert_non_null(strstr(err.text, addr.path));
-    close(fd); /* the file stays, as after a crash */
+    close(fd); /* the file remains, as after a crash */
     fd = listen_on(&addr);
     close(fd);
     unlink(addr.path);
@@ -219,7 +219,7 @@ static void test_listen_when_unix_path_is_a_file_then_busy_and_kept(void **state
     unlink(addr.path);
 }
 
-static void test_connect_when_nobody_listens_then_unavailable(void **state)
+static void test_connect_when_refused_then_unavailable(void **state)
 {
     (void)state;
     struct hps_addr addr, bound;
@@ -230,7 +230,7 @@ static void test_connect_when_nobody_listens_then_unavailable(void **state)
     assert_int_equal(hps_sock_local(listen_fd, &bound), HPS_OK);
     close(listen_fd);
     hps_status status = hps_sock_connect(&bound, &fd, &err);
-    if (status == HPS_OK) { /* loopback may refuse at once or later */
+    if (status == HPS_OK) { /* loopback may refuse in connect or later */
         wait_for(fd, POLLOUT);
         status = hps_sock_connected(fd, &err);
         close(fd);
@@ -242,8 +242,8 @@ static void test_connect_when_nobody_listens_then_unavailable(void **state)
     assert_non_null(strstr(err.text, addr.path));
 }
 
-/* The places of a name: one refuses at once, as a network without a route does. */
-static void test_connect_when_a_place_refuses_at_once_then_the_next_one_answers(void **state)
+/* One address of the name fails at once, like an address without a route. */
+static void test_connect_when_an_address_fails_at_once_then_next_address_connects(void **state)
 {
     (void)state;
     struct hps_addr nobody, addr, bound;
@@ -263,7 +263,7 @@ static void test_connect_when_a_place_refuses_at_once_then_the_next_one_answers(
         assert_int_equal(places.n_tried, 2 - first % 2);
         close(accept_one(listen_fd));
         close(fd);
-        if (first % 2 == 1) { /* what is left is nobody */
+        if (first % 2 == 1) { /* only the address that fails is left */
             assert_int_equal(hps_sock_connect_next(&nobody, &places, &fd, &err), HPS_UNAVAILABLE);
             assert_non_null(strstr(err.text, nobody.path));
         }
@@ -272,7 +272,7 @@ static void test_connect_when_a_place_refuses_at_once_then_the_next_one_answers(
     close(listen_fd);
 }
 
-/* ---- inherited: in a child, whose descriptors 3 and 4 are ours to choose --------------------- */
+/* ---- inherited sockets: tested in child processes, which can use descriptors 3 and 4 --------- */
 
 static int child_of(int (*body)(void))
 {
@@ -355,19 +355,19 @@ static int body_bad_counts(void)
     return 0;
 }
 
-static void test_inherit_when_two_then_both_with_names(void **state)
+static void test_inherit_when_two_sockets_then_both_with_names(void **state)
 {
     (void)state;
     assert_int_equal(child_of(body_two), 0);
 }
 
-static void test_inherit_when_for_another_process_then_none(void **state)
+static void test_inherit_when_for_another_process_then_no_sockets(void **state)
 {
     (void)state;
     assert_int_equal(child_of(body_not_for_us), 0);
 }
 
-static void test_inherit_when_wrong_then_invalid(void **state)
+static void test_inherit_when_malformed_or_not_listening_then_invalid(void **state)
 {
     (void)state;
     assert_int_equal(child_of(body_not_a_listener), 0);
@@ -377,17 +377,17 @@ static void test_inherit_when_wrong_then_invalid(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_listen_when_tcp_then_connects_and_tuned),
-        cmocka_unit_test(test_listen_when_taken_then_busy_naming_the_address),
+        cmocka_unit_test(test_listen_when_tcp_then_connects_and_options_are_set),
+        cmocka_unit_test(test_listen_when_address_is_in_use_then_busy_with_the_address),
         cmocka_unit_test(test_listen_when_no_such_interface_then_unavailable),
         cmocka_unit_test(test_listen_when_unix_then_mode_and_credentials),
-        cmocka_unit_test(test_listen_when_unix_is_stale_then_replaced_when_alive_then_busy),
+        cmocka_unit_test(test_listen_when_unix_socket_exists_then_busy_or_replaced_if_stale),
         cmocka_unit_test(test_listen_when_unix_path_is_a_file_then_busy_and_kept),
-        cmocka_unit_test(test_connect_when_nobody_listens_then_unavailable),
-        cmocka_unit_test(test_connect_when_a_place_refuses_at_once_then_the_next_one_answers),
-        cmocka_unit_test(test_inherit_when_two_then_both_with_names),
-        cmocka_unit_test(test_inherit_when_for_another_process_then_none),
-        cmocka_unit_test(test_inherit_when_wrong_then_invalid),
+        cmocka_unit_test(test_connect_when_refused_then_unavailable),
+        cmocka_unit_test(test_connect_when_an_address_fails_at_once_then_next_address_connects),
+        cmocka_unit_test(test_inherit_when_two_sockets_then_both_with_names),
+        cmocka_unit_test(test_inherit_when_for_another_process_then_no_sockets),
+        cmocka_unit_test(test_inherit_when_malformed_or_not_listening_then_invalid),
     };
     return cmocka_run_group_tests(tests, setup, teardown_empty);
 }

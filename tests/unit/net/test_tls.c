@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * TLS contexts and sessions over a socket pair: files that are wrong, who trusts whom, reload.
+ * TLS contexts and sessions over a socket pair: wrong files, trust between client and server,
+ * reload.
  */
 #include "net/tls.h"
 
@@ -69,7 +70,7 @@ struct pair {
     struct hps_error server_err, client_err;
 };
 
-/* Both handshakes, until each is over or neither moves. */
+/* Runs both handshakes until they have ended or cannot continue. */
 static void pair_open(struct pair *pair, struct hps_tls *server, struct hps_tls *client,
                       const char *host)
 {
@@ -113,7 +114,7 @@ static void test_handshake_when_trusted_then_h2_and_bytes(void **state)
     assert_int_equal(pair.server_status, HPS_OK);
     assert_null(hps_tls_session_name(pair.server, 0));
     assert_string_equal(hps_tls_session_name(pair.client, 0), "localhost");
-    assert_null(hps_tls_session_name(pair.client, 1)); /* addresses are no names */
+    assert_null(hps_tls_session_name(pair.client, 1)); /* an address is not a name */
     assert_int_equal(hps_tls_session_read(pair.server, text, 4, &size, &wait), HPS_AGAIN);
     assert_int_equal(wait, HPS_TLS_WAIT_READ);
     assert_int_equal(hps_tls_session_write(pair.client, "hello", 5, &size, &wait), HPS_OK);
@@ -128,7 +129,7 @@ static void test_handshake_when_trusted_then_h2_and_bytes(void **state)
     pair_close(&pair);
 }
 
-static void test_handshake_when_name_is_wrong_then_unauthenticated(void **state)
+static void test_handshake_when_name_does_not_match_then_unauthenticated(void **state)
 {
     (void)state;
     struct hps_tls *server = server_of(NULL);
@@ -150,7 +151,7 @@ static void test_handshake_when_name_is_wrong_then_unauthenticated(void **state)
         pair_close(&pair);
     }
     hps_tls_unref(client);
-    client = client_of(certs.ca, false, "localhost"); /* set by hand: stands above the host */
+    client = client_of(certs.ca, false, "localhost"); /* it precedes the host */
     struct pair pair;
     pair_open(&pair, server, client, "other.example");
     assert_int_equal(pair.client_status, HPS_OK);
@@ -174,7 +175,7 @@ static void test_handshake_when_ca_is_unknown_then_unauthenticated(void **state)
     hps_tls_unref(server);
 }
 
-static void test_handshake_when_mtls_then_identity_or_refused(void **state)
+static void test_handshake_when_mtls_then_identity_or_unauthenticated(void **state)
 {
     (void)state;
     struct hps_tls *server = server_of(certs.ca);
@@ -228,8 +229,7 @@ static void test_handshake_when_certificate_is_revoked_then_unauthenticated(void
     hps_tls_unref(client);
 }
 
-static void test_recheck_when_files_are_renewed_then_the_open_session_is_judged_by_them(
-    void **state)
+static void test_recheck_when_files_are_renewed_then_they_apply_to_open_sessions(void **state)
 {
     (void)state;
     struct hps_tls *server = server_of(certs.ca);
@@ -246,15 +246,14 @@ static void test_recheck_when_files_are_renewed_then_the_open_session_is_judged_
     assert_non_null(strstr(err.text, "revoked"));
     hps_tls_renew(server, server_of(certs.rogue_ca));
     assert_int_equal(hps_tls_session_recheck(pair.server, &err), HPS_UNAUTHENTICATED);
-    hps_tls_renew(server, server_of(NULL)); /* nobody asks for certificates any more */
+    hps_tls_renew(server, server_of(NULL)); /* the server requires no certificates any more */
     assert_int_equal(hps_tls_session_recheck(pair.server, &err), HPS_OK);
     pair_close(&pair);
     hps_tls_unref(server);
     hps_tls_unref(client);
 }
 
-static void test_recheck_when_a_certificate_is_required_by_now_then_who_showed_none_is_out(
-    void **state)
+static void test_recheck_when_a_certificate_is_required_then_sessions_without_one_fail(void **state)
 {
     (void)state;
     struct hps_tls *server = server_of(NULL);
@@ -304,14 +303,14 @@ static void test_new_when_fields_have_names_then_errors_begin_with_them(void **s
         assert_int_equal(strncmp(err.text, named[i], strlen(named[i])), 0);
     }
     options[0] = good;
-    options[0].key_file = NULL; /* it is in cert_file, or should be */
+    options[0].key_file = NULL; /* then the key must be in cert_file, but is not */
     struct hps_tls *tls = NULL;
     struct hps_error err = {0};
     assert_int_equal(hps_tls_new(&options[0], &tls, &err), HPS_INVALID);
     assert_int_equal(strncmp(err.text, "a.cert '", 8), 0);
 }
 
-static void test_new_when_ciphers_are_none_then_error_names_them(void **state)
+static void test_new_when_ciphers_or_crl_are_unusable_then_error_names_them(void **state)
 {
     (void)state;
     struct hps_tls_options options = {.server = true,
@@ -327,7 +326,7 @@ static void test_new_when_ciphers_are_none_then_error_names_them(void **state)
     assert_int_equal(hps_tls_new(&options, &tls, &err), HPS_INVALID);
     options.ciphersuites = NULL;
     options.ca_file = certs.ca;
-    options.crl_file = certs.ca; /* is none */
+    options.crl_file = certs.ca; /* not a CRL */
     assert_int_equal(hps_tls_new(&options, &tls, &err), HPS_INVALID);
     assert_non_null(strstr(err.text, "CRL"));
 }
@@ -403,7 +402,7 @@ static hps_status renew(struct hps_tls *tls, const char *cert, const char *key,
     return status;
 }
 
-static void test_renew_when_good_then_new_sessions_when_bad_then_old_stays(void **state)
+static void test_renew_when_files_are_valid_then_used_by_new_sessions(void **state)
 {
     (void)state;
     char cert[HPS_CERTS_PATH_MAX];
@@ -431,7 +430,7 @@ static void test_renew_when_good_then_new_sessions_when_bad_then_old_stays(void 
     pair_close(&after);
 
     hps_certs_copy(certs.rogue_cert, cert);
-    assert_int_equal(renew(server, cert, key, &err), HPS_INVALID); /* the key does not fit yet */
+    assert_int_equal(renew(server, cert, key, &err), HPS_INVALID); /* the key does not match yet */
     hps_certs_copy(certs.rogue_key, key);
     assert_int_equal(renew(server, cert, key, &err), HPS_OK);
     pair_open(&after, server, rogue, "localhost");
@@ -453,19 +452,18 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_handshake_when_trusted_then_h2_and_bytes),
-        cmocka_unit_test(test_handshake_when_name_is_wrong_then_unauthenticated),
+        cmocka_unit_test(test_handshake_when_name_does_not_match_then_unauthenticated),
         cmocka_unit_test(test_handshake_when_ca_is_unknown_then_unauthenticated),
-        cmocka_unit_test(test_handshake_when_mtls_then_identity_or_refused),
+        cmocka_unit_test(test_handshake_when_mtls_then_identity_or_unauthenticated),
         cmocka_unit_test(test_handshake_when_certificate_is_revoked_then_unauthenticated),
+        cmocka_unit_test(test_recheck_when_files_are_renewed_then_they_apply_to_open_sessions),
         cmocka_unit_test(
-            test_recheck_when_files_are_renewed_then_the_open_session_is_judged_by_them),
-        cmocka_unit_test(
-            test_recheck_when_a_certificate_is_required_by_now_then_who_showed_none_is_out),
+            test_recheck_when_a_certificate_is_required_then_sessions_without_one_fail),
         cmocka_unit_test(test_new_when_fields_have_names_then_errors_begin_with_them),
-        cmocka_unit_test(test_new_when_ciphers_are_none_then_error_names_them),
+        cmocka_unit_test(test_new_when_ciphers_or_crl_are_unusable_then_error_names_them),
         cmocka_unit_test(test_handshake_when_peer_speaks_no_tls_then_unavailable),
         cmocka_unit_test(test_new_when_files_are_wrong_then_error_names_the_file),
-        cmocka_unit_test(test_renew_when_good_then_new_sessions_when_bad_then_old_stays),
+        cmocka_unit_test(test_renew_when_files_are_valid_then_used_by_new_sessions),
     };
     return cmocka_run_group_tests(tests, make_certs, remove_certs);
 }
