@@ -17,8 +17,8 @@ def work_directory():
 
 @pytest.fixture(name="shared", scope="module")
 def target_of_a_module(request):
-    """The daemon that all attacks of a module are made on; SERVER of the module: its options, FRESH: how often the
-    neighbour connects anew."""
+    """The daemon for all tests of a module. `SERVER` of the module: options of the server. `FRESH`: how often the
+    healthy client opens another connection."""
     with scratch() as path:
         target = Target(path, server=getattr(request.module, "SERVER", {}),
                         client={"fresh": getattr(request.module, "FRESH", 32)})
@@ -28,14 +28,14 @@ def target_of_a_module(request):
 
 @pytest.fixture(name="target")
 def attacked(shared):
-    """`shared`, with the neighbour beside the test."""
+    """`shared`, checked by the healthy client during the test."""
     with shared.beside():
         yield shared
 
 
 @pytest.fixture(name="other")
 def maker_of_targets(work):
-    """other(server={...}) is a daemon of the test's own."""
+    """other(server={...}) starts a daemon for one test."""
     made = []
 
     def make(**how):

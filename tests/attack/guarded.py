@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A target with TLS and a role file, on which each role has a certificate; the neighbour has that of who may look up."""
+"""A target with TLS and a role file. Each role has a certificate; the healthy client has that with the role `lookup`.
+"""
 import hashlib
 import json
 import os
@@ -32,7 +33,7 @@ def rules():
 
 
 class Guarded(Target):
-    """`server`, `tls`: options beside those that it needs."""
+    """`server`, `tls`: additional options."""
 
     def __init__(self, work, server=(), tls=()):
         self.authority, others = Authority(work, "ours"), Authority(work, "theirs")
@@ -55,13 +56,13 @@ class Guarded(Target):
         os.replace(self.access_file + ".new", self.access_file)
 
     def reload(self, made=None):
-        """What it changes is to be waited for: lines of the log are limited in rate."""
+        """Does not wait. Tests must poll the effect, not the log, because log lines are limited in rate."""
         if made is not None:
             self.write(made)
         self.daemon.send(signal.SIGHUP)
 
     def context(self, who, *alpn):
-        """TLS of a client with this one's certificate; None: with none."""
+        """TLS context of a client with this certificate; None: no certificate."""
         made = ssl.create_default_context(cafile=self.authority.path)
         if alpn:
             made.set_alpn_protocols(list(alpn))
@@ -73,7 +74,7 @@ class Guarded(Target):
         return Client(address or self.address, tls=self.context(who, "h2"), hello=hello)
 
     def code(self, who, path, message, *fields, on_admin=False):
-        """The gRPC code, or UNAUTHENTICATED where there is not even a connection."""
+        """The gRPC code of the call; UNAUTHENTICATED if the connection fails."""
         try:
             with self.through(who, self.admin if on_admin else self.address) as client:
                 client.send(call(1, path, message, *fields))

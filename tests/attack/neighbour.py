@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The healthy client beside which attacks are made: a process of its own with stock grpcio, one small lookup after
-the other, each with a deadline, none tried again, every byte compared. Every "fresh"th goes over a new connection.
+"""The healthy client that runs during attacks. It is a process with standard grpcio, which makes small lookups one
+after another. Each lookup has a deadline and is not retried; every byte is compared. Every "fresh"-th lookup uses
+another connection.
 
     python3 neighbour.py '{"address": "127.0.0.1:8601", "deadline_s": 2, "rows": "ROWS.npz"}'
 
-With "ca" over TLS; with "certificate" and "key" it has a certificate, with "token" a bearer token. "table" and "n_keys"
-change the lookup. With "pid" of the daemon, a call that waits for more than "wait_max_s" (see Clock) fails. A line
-on stdin asks for a line on stdout, of the calls since the one before: {"calls", "failures", "n_failures", "ms":
-[p50, p99, max]}. The end of stdin ends it.
+Options: "ca" enables TLS, "certificate" and "key" add a client certificate, "token" adds a bearer token. "table" and
+"n_keys" change the lookup. With "pid" of the daemon, a call fails if it waits for more than "wait_max_s" (see Clock).
+
+For each line on stdin, it prints a line about the calls since the previous one: {"calls", "failures", "n_failures",
+"ms": [p50, p99, max]}. It exits at the end of stdin.
 """
 import json
 import os
@@ -19,7 +21,7 @@ import grpc
 import numpy as np
 import wire
 
-PAUSE_S = 0.002  # between calls: a neighbour, and no load
+PAUSE_S = 0.002  # between calls, to cause little load
 
 
 def contents(path):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is attacked: a daemon with one event loop, so that whoever attacks shares it with the healthy client, which
-looks rows up all the while (neighbour.py) and must not notice.
-"""
+"""The daemon that is attacked. It has one event loop, so attackers share it with the healthy client (neighbour.py).
+That client makes lookups during each attack, and all of them must succeed."""
 import contextlib
 import json
 import os
@@ -16,22 +15,22 @@ from rig import (SANITIZER, SLOW, Daemon, Table, default_config, model_config, s
                  until)
 
 WHOLE = os.environ.get("HPS_ATTACK") == "whole"
-# Of the neighbour's calls. The short form runs in CI, beside others and on machines that are anyhow slow: there it is
-# so long that a call which fails was kept waiting, and not the whole machine.
+# Deadline of the healthy client's calls. The short form runs in CI on slow machines, where other jobs run at the same
+# time. There the deadline is so long that only a call that the daemon delays can miss it.
 DEADLINE_S = 2 * SLOW if WHOLE else max(20, 2 * SLOW)
-ATTACKER = "127.0.0.66"  # where attacks come from, as far as it matters; the neighbour is 127.0.0.1
-CALLS_MIN = 8            # of the neighbour beside each attack
+ATTACKER = "127.0.0.66"  # source address of attacks that need one; the healthy client is 127.0.0.1
+CALLS_MIN = 8  # calls of the healthy client during each attack
 DIM = 256                # a row is a KiB
 
 
 def many(short, whole=None):
-    """How often: the short form of the suite is for CI."""
+    """A number of repetitions. `short` is for CI, `whole` for the complete suite."""
     return (whole or 10 * short) if WHOLE else short
 
 
 class Target:
     def __init__(self, work, server=(), client=(), **more):
-        """`server`: options of that object. `client`: how the neighbour calls (neighbour.py)."""
+        """`server`: options of the server. `client`: options of the healthy client (neighbour.py)."""
         self.work = work
         self.table = Table.random("a", 4000, DIM)
         narrow = Table.random("b", 4000, 4, number=1)
@@ -39,7 +38,7 @@ class Target:
         np.savez(self.rows_file, keys=self.table.keys, rows=self.table.rows)
         paths = [table.save(os.path.join(work, "models", "m")) for table in (self.table, narrow)]
         models = [model_config("m", paths, [DIM, 4], ["a", "b"])]
-        # All attacks come from one address: if it were slowed, the next one would not be tried at all.
+        # All attacks have the same address. If its connections were slowed, later attacks would not reach the server.
         options = {"loop_threads": 1, "worker_threads": 2, "handshake_failures_max": 0, **dict(server)}
         self.daemon = Daemon(work, default_config(models, server=options, **more))
         self.address = self.daemon.grpc[0]
@@ -59,13 +58,13 @@ class Target:
         return json.loads(line)
 
     def is_served(self):
-        """The neighbour, since it was asked last."""
+        """Asserts that no call of the healthy client has failed since the last report."""
         during = self.ask_neighbour()
         assert not during["n_failures"], during
 
     @contextlib.contextmanager
     def beside(self):
-        """What is done inside must not be noticed by the neighbour."""
+        """Asserts that no call of the healthy client fails while the body of `with` runs."""
         if self.neighbour is None:
             self.start_neighbour()
         before = self.ask_neighbour()

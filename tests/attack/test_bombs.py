@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that are small on the wire and large for who reads them: gzip bombs, unknown fields, keys in pieces, equal
-keys. What they cost must not be paid by other connections of the same event loop.
-"""
+"""Messages that are small on the wire, but expensive to process: gzip bombs, unknown fields, keys in single fields,
+equal keys. Calls of other connections on the same event loop must not be delayed."""
 import contextlib
 import struct
 
@@ -15,7 +14,7 @@ REQUEST_MAX = 32 * MIB - 64
 
 
 def pieces_of_keys(n):
-    """1,024 queries of which each has its keys one by one, as fields of their own."""
+    """1,024 queries. Each key is a field of its own instead of one packed field."""
     one = text_query(b"".join(b"\x19" + struct.pack("<q", i % 3) for i in range(n // 1024)))
     return wire.text(1, "m") + one * 1023 + wire.query("none", [1])
 
@@ -24,7 +23,7 @@ def text_query(keys):
     return wire.text(3, wire.text(1, "b") + keys)
 
 
-MESSAGES = {  # what inflates, or decodes, to much
+MESSAGES = {  # messages that are large after inflation or decoding
     "zeros": lambda: b"\0" * REQUEST_MAX,
     "unknown fields": lambda: wire.number(99, 0) * (REQUEST_MAX // 3),
     "unknown fields of a query": lambda: wire.lookup("m", wire.text(3, wire.text(1, "b") +
@@ -43,17 +42,17 @@ def all_ended(n):
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_bomb_when_sent_again_and_again_then_other_connections_do_not_wait(target, name):
+def test_bomb_when_sent_repeatedly_then_other_connections_are_not_delayed(target, name):
     one = squeezed(MESSAGES[name]())
     n = many(40, 200)
-    if "equal" in name:  # those are answered, with 32 MiB each
+    if "equal" in name:  # each call gets a reply of 32 MiB
         n = many(10, 50)
     with Client(target.address, source=ATTACKER, hello=wire.OPEN) as client, contextlib.suppress(Gone):
         client.send(b"".join(gzip_call(1 + 2 * i, one) for i in range(n)))
         client.read_until(all_ended(n), "an end of each call")
 
 
-def test_bomb_when_from_many_connections_at_once_then_others_do_not_wait(target):
+def test_bomb_when_sent_by_many_connections_then_other_connections_are_not_delayed(target):
     one = squeezed(MESSAGES["unknown fields"]())
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(Client(target.address, source=ATTACKER)) for _ in range(many(16, 64))]
@@ -66,7 +65,7 @@ def test_bomb_when_from_many_connections_at_once_then_others_do_not_wait(target)
 
 
 @pytest.mark.parametrize("name", ["unknown fields", "keys in pieces", "equal keys"])
-def test_message_when_large_and_not_compressed_then_other_connections_do_not_wait(target, name):
+def test_message_when_large_and_not_compressed_then_other_connections_are_not_delayed(target, name):
     message = MESSAGES[name]()
     with Client(target.address, source=ATTACKER, hello=wire.OPEN) as client, contextlib.suppress(Gone):
         for i in range(many(4, 40)):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections that take a place and do nothing with it, or come and go; and one address that takes them all."""
+"""Connections that use a place but send no requests, connections that are opened and closed, and one address that opens
+too many of them."""
 import contextlib
 import socket
 import struct
@@ -14,14 +15,14 @@ from wire import Client, Gone, call
 
 SERVER = {"connections_max": 64, "handshake_timeout_ms": 60000, "reply_bytes_in_flight": "1GiB",
           "kserve_listen": ["127.0.0.1:0"]}
-FRESH = 2  # the neighbour: every second call over a connection of its own
+FRESH = 2  # the healthy client opens a connection for every second call
 
 SMALL = wire.lookup("m", wire.query("a", [1]))
 WIDE = wire.lookup("m", wire.query("a", b"\0" * 8 * 4096))
 
 
 def idle(target):
-    """Has asked once, and stays."""
+    """Makes one call, and stays open."""
     client = Client(target.address, source=ATTACKER)
     with contextlib.suppress(Gone):
         client.send(call(1, wire.LOOKUP, SMALL))
@@ -47,7 +48,7 @@ def half_closed(target):
 
 
 def busy(target):
-    """Has a call under way whose reply it does not take."""
+    """Has a call in flight, and does not read the reply."""
     client = Client(target.address, source=ATTACKER, hello=wire.settings(window=0))
     with contextlib.suppress(Gone):
         client.upload(1, wire.LOOKUP, WIDE)
@@ -58,7 +59,7 @@ KINDS = {"idle": idle, "mute": mute, "half a hello": half_a_hello, "half-closed"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_connections_when_one_address_takes_all_then_others_get_theirs(target, kind):
+def test_connections_when_one_address_fills_all_places_then_other_addresses_connect(target, kind):
     with contextlib.ExitStack() as stack:
         for _ in range(64):
             with contextlib.suppress(ConnectionError):
@@ -69,7 +70,7 @@ def test_connections_when_one_address_takes_all_then_others_get_theirs(target, k
 
 # ---- the same over HTTP/1.1, on the listener of KServe -------------------------------------------------
 
-MODEST = "127.0.0.77"  # who takes no more than a place
+MODEST = "127.0.0.77"  # a client with one connection
 LIVE = get("/v2/health/live")
 
 
@@ -98,7 +99,7 @@ def http_half_closed(target):
 
 
 def http_busy(target):
-    """Has requests under way whose answers it does not take."""
+    """Has requests in flight, and does not read the replies."""
     keys = np.zeros(4096, "<i8")
     wide = request(*compose([("KEYS", keys), ("NUMKEYS", np.array([4096, 0], "<i4"))], binary_output=True))
     return http_mute(target, wide * 4)
@@ -109,9 +110,9 @@ HTTP_KINDS = {"idle": http_idle, "mute": http_mute, "half a head": lambda target
 
 
 @pytest.mark.parametrize("kind", HTTP_KINDS)
-def test_http_connections_when_one_address_takes_all_then_others_get_theirs(target, kind):
-    """Of gRPC and of HTTP/1.1, for all have their places in one table."""
-    # While connections of an earlier test are open, new ones are refused and nothing is displaced later.
+def test_http_connections_when_one_address_fills_all_places_then_other_addresses_connect(target, kind):
+    """gRPC and HTTP/1.1 connections share one table of places."""
+    # While connections of an earlier test are open, the server refuses new ones, and displaces none later.
     until(lambda: target.metric("connections") < 8, "the connections of earlier tests are closed")
     before = target.metric("connections_displaced_total")
     with contextlib.ExitStack() as stack:
@@ -122,11 +123,11 @@ def test_http_connections_when_one_address_takes_all_then_others_get_theirs(targ
             with http_mute(target, source=MODEST) as sock:
                 assert [status for status, _ in answers(sock, 1, LIVE)] == [200]
             target.is_served()
-        if kind != "half-closed":  # which the server closes by itself
+        if kind != "half-closed":  # the server closes these itself
             assert target.metric("connections_displaced_total") > before
 
 
-def test_connections_when_one_address_opens_them_all_the_time_then_others_get_theirs(target):
+def test_connections_when_one_address_opens_them_continuously_then_other_addresses_connect(target):
     with contextlib.ExitStack() as stack:
         for _ in range(many(400, 4000)):
             with contextlib.suppress(ConnectionError):
@@ -135,7 +136,7 @@ def test_connections_when_one_address_opens_them_all_the_time_then_others_get_th
 
 
 @pytest.mark.parametrize("how", ["closed", "reset", "in the middle of a frame"])
-def test_connections_when_they_come_and_go_then_others_are_served(target, how):
+def test_connections_when_opened_and_closed_then_other_clients_are_served(target, how):
     for _ in range(many(300, 5000)):
         sock = wire.connect(target.address, source=ATTACKER)
         with contextlib.suppress(OSError):
@@ -146,7 +147,7 @@ def test_connections_when_they_come_and_go_then_others_are_served(target, how):
         sock.close()
 
 
-def test_connection_when_it_never_says_hello_then_closed(other):
+def test_connection_when_it_sends_no_preface_then_closed(other):
     target = other(server={"handshake_timeout_ms": 300})
     with target.beside():
         for kind in (mute, half_a_hello):
@@ -155,7 +156,7 @@ def test_connection_when_it_never_says_hello_then_closed(other):
                     pass
 
 
-def test_address_when_its_connections_fail_all_the_time_then_it_alone_is_slowed(other):
+def test_address_when_its_connections_fail_repeatedly_then_only_this_address_is_slowed(other):
     target = other(server={"handshake_failures_max": 20}, client={"fresh": 2})
     with target.beside():
         for _ in range(many(100, 1000)):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model directories as somebody writes them who means harm: each load is refused with a reason, takes no memory for what
-only a header promises, and leaves what is served as it was.
-"""
+"""Malicious model directories. Each load is refused with a reason. It must not allocate the sizes that a header
+declares, and the loaded versions stay unchanged."""
 import json
 import os
 import struct
@@ -15,7 +14,7 @@ GROWS_MAX = 256 << 20
 
 
 def npy(header, body=b"", version=1, size=None):
-    """`size`: what the file says of its header, if not the truth."""
+    """`size`: the declared size of the header, if it is wrong."""
     header = header if isinstance(header, bytes) else header.encode()
     size = len(header) if size is None else size
     return b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", size) + header + body
@@ -100,7 +99,7 @@ MANIFESTS = {
 
 @pytest.fixture(name="place")
 def directory_below_a_root(target, request):
-    """An empty directory that may be loaded."""
+    """An empty directory below a root, from which models may be loaded."""
     path = os.path.join(target.work, "models", f"bad-{abs(hash(request.node.name))}")
     os.makedirs(path)
     return path
@@ -142,7 +141,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_pair_when_its_files_disagree_then_refused(target, place, name):
+def test_pair_when_its_files_are_inconsistent_then_refused(target, place, name):
     np.save(os.path.join(place, "a.keys.npy"), PAIRS[name][0])
     np.save(os.path.join(place, "a.rows.npy"), PAIRS[name][1])
     load_is_refused(target, place)
@@ -158,7 +157,7 @@ HUGECTR = {
 
 
 @pytest.mark.parametrize("name", HUGECTR)
-def test_hugectr_when_its_files_disagree_then_refused(target, place, name):
+def test_hugectr_when_its_files_are_inconsistent_then_refused(target, place, name):
     write(place, "a/key", HUGECTR[name][0])
     write(place, "a/emb_vector", HUGECTR[name][1])
     load_is_refused(target, place)
@@ -186,7 +185,7 @@ def test_checkpoint_when_its_config_is_crafted_then_refused(target, place, name)
     load_is_refused(target, place)
 
 
-def test_checkpoint_when_it_has_a_hole_then_refused(target, place):
+def test_checkpoint_when_a_table_is_missing_then_refused(target, place):
     good_table(place, "feature_0")
     good_table(place, "feature_2")
     write(place, "config.json", json.dumps({"categorical_cardinalities": [3, 3, 3], "embedding_dim": DIM}))
@@ -197,12 +196,12 @@ NAMES = ["x" * 121, "a b", "a\u202eb", "a\nb", "a\x1b[31mb", "\u200b", "..."]
 
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
-def test_table_when_its_name_is_none_then_refused(target, place, name):
+def test_table_when_its_name_is_not_allowed_then_refused(target, place, name):
     good_table(place, name)
     load_is_refused(target, place)
 
 
-def test_directory_when_of_too_many_tables_then_refused(target, place):
+def test_directory_when_it_has_too_many_tables_then_refused(target, place):
     for i in range(4097):
         os.mknod(os.path.join(place, f"t{i}.npy"))
     load_is_refused(target, place)
@@ -213,11 +212,11 @@ OUTSIDE = ["/etc", "/proc/self", "/dev", "{root}/../../state", "{root}/..", "rel
 
 
 @pytest.mark.parametrize("path", OUTSIDE, ids=range(len(OUTSIDE)))
-def test_directory_when_it_is_outside_of_the_roots_then_refused(target, path):
+def test_directory_when_outside_of_the_roots_then_refused(target, path):
     load_is_refused(target, path.replace("{root}", os.path.join(target.work, "models")))
 
 
-def test_loads_when_refused_all_the_time_then_nothing_stays(target, place):
+def test_loads_when_refused_repeatedly_then_no_descriptor_leaks(target, place):
     write(place, "a.npy", NPY["10^12 rows in a file of one"])
     before = len(os.listdir(f"/proc/{target.daemon.process.pid}/fd"))
     for _ in range(many(50, 1000)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP/2 as no client speaks it: floods, frames that lie, header bombs, other protocols on the port."""
+"""HTTP/2 that no regular client sends: floods, malformed frames, header bombs, other protocols on the port."""
 import contextlib
 import struct
 
@@ -8,8 +8,8 @@ import wire
 from target import ATTACKER, SANITIZER, many
 from wire import END_HEADERS, END_STREAM, Client, Gone, call, frame, head, literal
 
-# Bytes of memory that one attack may leave behind, or use meanwhile. A sanitizer keeps what was freed for a while,
-# 256 MiB of it, and what it notes of that.
+# The memory in bytes that an attack may use or leave behind. Sanitizers delay freeing (256 MiB), and use memory of
+# their own.
 GROWS_MAX = (64 << 20) + (320 << 20 if SANITIZER else 0)
 
 
@@ -22,11 +22,11 @@ def headers(stream, *fields, flags=END_HEADERS, path=wire.LOOKUP):
 
 
 def bomb(size):
-    """A field that is kept in the table once, and then meant by one byte each."""
+    """A field that is stored in the header table, and then referenced by one byte each."""
     return literal("x-bomb", "b" * size, indexed=True) + b"\xbe" * 12000
 
 
-FLOODS = {  # bytes that are written at once, as often as it takes
+FLOODS = {  # bytes for n frames, written at once
     "rapid reset": lambda n: b"".join(headers(i) + wire.reset(i) for i in odd(n)),
     "resets of streams that never were": lambda n: b"".join(wire.reset(i) for i in odd(n)),
     "errors that make the server reset": lambda n: b"".join(headers(i) + wire.window(i, 0) for i in odd(n)),
@@ -48,7 +48,7 @@ FLOODS = {  # bytes that are written at once, as often as it takes
 
 @pytest.mark.parametrize("name", FLOODS)
 @pytest.mark.parametrize("reads", [True, False], ids=["read", "unread"])
-def test_flood_when_of_one_kind_of_frame_then_the_neighbour_is_served_and_memory_bounded(target, name, reads):
+def test_flood_when_of_one_kind_of_frame_then_memory_is_bounded(target, name, reads):
     before = target.resident_bytes()
     flood = FLOODS[name](many(20000, 100000))
     with Client(target.address, source=ATTACKER) as client, contextlib.suppress(Gone, AssertionError):
@@ -58,8 +58,9 @@ def test_flood_when_of_one_kind_of_frame_then_the_neighbour_is_served_and_memory
 
 @pytest.mark.parametrize("name", ["PING", "SETTINGS", "empty DATA", "rapid reset", "resets of streams that never were",
                                   "errors that make the server reset"])
-def test_flood_when_it_goes_on_then_the_connection_is_closed(target, name):
-    """A server that went on would be asked for ever. Why it closes may be lost with what it did not read."""
+def test_flood_when_endless_then_connection_is_closed(target, name):
+    """Otherwise the server would have to process frames without end. The client may lose the GOAWAY frame that says
+    why."""
     with Client(target.address) as client:
         with contextlib.suppress(Gone):
             client.send(FLOODS[name](60000))
@@ -88,7 +89,7 @@ BAD_FRAMES = {
 
 
 @pytest.mark.parametrize("name", BAD_FRAMES)
-def test_frame_when_it_is_not_legal_then_the_connection_is_closed(target, name):
+def test_frame_when_malformed_then_connection_is_closed(target, name):
     with Client(target.address) as client:
         with contextlib.suppress(Gone):
             client.send(BAD_FRAMES[name])
@@ -115,7 +116,7 @@ BAD_HEADS = {
 
 
 @pytest.mark.parametrize("name", BAD_HEADS)
-def test_head_when_it_is_no_call_then_that_call_alone_fails(target, name):
+def test_head_when_malformed_then_only_this_call_fails(target, name):
     message = wire.lookup("m", wire.query("a", [1]))
     block = BAD_HEADS[name]
     with Client(target.address) as client:
@@ -132,7 +133,7 @@ def test_head_when_it_is_no_call_then_that_call_alone_fails(target, name):
         assert client.code(5) == wire.OK
 
 
-def test_bombs_when_of_many_streams_then_memory_is_bounded(target):
+def test_header_bombs_when_on_many_streams_then_memory_is_bounded(target):
     before = target.resident_bytes()
     with Client(target.address) as client, contextlib.suppress(Gone):
         client.send(frame(wire.HEADERS, 1, head(wire.LOOKUP) + literal("x-bomb", "b" * 3000, indexed=True),
@@ -142,7 +143,7 @@ def test_bombs_when_of_many_streams_then_memory_is_bounded(target):
     assert target.resident_bytes() - before < GROWS_MAX
 
 
-def test_continuation_when_it_does_not_end_then_the_connection_is_closed(target):
+def test_continuation_when_endless_then_connection_is_closed(target):
     before = target.resident_bytes()
     with Client(target.address) as client:
         with contextlib.suppress(Gone):
@@ -165,20 +166,20 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_port_when_another_protocol_is_spoken_then_the_connection_is_closed(target, name):
+def test_port_when_another_protocol_is_spoken_then_connection_is_closed(target, name):
     with Client(target.address, preface=b"", hello=OTHERS[name]) as client:
         assert client.ended()
 
 
-def test_windows_when_changed_under_many_calls_then_bounded(target):
-    """Each SETTINGS changes the window of every stream that is open."""
+def test_windows_when_changed_during_many_calls_then_other_clients_are_served(target):
+    """Each SETTINGS frame changes the windows of all open streams."""
     with Client(target.address, hello=wire.settings(window=0)) as client, contextlib.suppress(Gone):
         client.send(b"".join(headers(i) for i in odd(256)))
         client.send(b"".join(wire.settings(window=size % 2) for size in range(many(4000, 20000))), reads=False)
 
 
-def test_calls_when_half_sent_then_the_connection_is_bounded_and_ends(target):
-    """256 messages of 32 MiB, of which the last byte never comes."""
+def test_calls_when_messages_are_incomplete_then_memory_is_bounded(target):
+    """256 messages of 32 MiB, each without its last byte."""
     before = target.resident_bytes()
     with Client(target.address, source=ATTACKER) as client:
         with contextlib.suppress(Gone):
@@ -201,7 +202,7 @@ LYING = {
 
 
 @pytest.mark.parametrize("name", LYING)
-def test_message_when_its_length_lies_then_the_call_fails_and_nothing_else(target, name):
+def test_message_when_its_length_is_wrong_then_only_this_call_fails(target, name):
     bytes_, code = LYING[name]
     with Client(target.address) as client:
         client.send(headers(1) + wire.data(1, bytes_))

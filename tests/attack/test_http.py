@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The port of probes and metrics, asked by whom nobody asked: slow and endless heads, bodies, pipelines, noise. The
-probes are answered meanwhile.
-"""
+"""Attacks on the HTTP port with probes and metrics: slow and endless heads, bodies, pipelines, random bytes. Probes
+must be answered during each attack."""
 import contextlib
 import random
 import socket
@@ -14,7 +13,7 @@ SERVER = {"http_head_timeout_ms": 300, "reply_stall_timeout_ms": 300}
 
 
 def http(target, bytes_, patience_s=wire.PATIENCE_S):
-    """What comes back until the server closes."""
+    """Sends bytes, and returns everything that the server sends before it closes the connection."""
     with wire.connect(target.daemon.http, patience_s=patience_s) as sock:
         answer = b""
         with contextlib.suppress(ConnectionError):
@@ -48,7 +47,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_request_when_it_is_none_then_refused_or_closed(target, name):
+def test_request_when_malformed_then_refused_or_closed(target, name):
     answer = http(target, BAD[name])
     assert not answer.startswith((b"HTTP/1.1 2", b"HTTP/1.0 2")), answer[:200]
 
@@ -59,13 +58,13 @@ def test_requests_when_pipelined_then_each_is_answered(target):
     assert answer.count(b"HTTP/1.1 200") == 1000
 
 
-def test_request_when_smuggled_behind_another_then_not_answered(target):
+def test_request_when_smuggled_after_another_then_not_answered(target):
     answer = http(target, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 36\r\nTransfer-Encoding: chunked\r\n\r\n"
                           b"0\r\n\r\nGET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert b"hpsd_build_info" not in answer
 
 
-def test_heads_when_slow_or_never_sent_then_probes_are_answered_and_they_are_closed(target):
+def test_heads_when_slow_or_incomplete_then_closed_and_probes_are_answered(target):
     with contextlib.ExitStack() as stack:
         slow = [stack.enter_context(wire.connect(target.daemon.http)) for _ in range(many(200, 1000))]
         for i, sock in enumerate(slow):
@@ -73,16 +72,16 @@ def test_heads_when_slow_or_never_sent_then_probes_are_answered_and_they_are_clo
                 sock.sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: "[:i % 30])
         assert target.daemon.get("/readyz") == (200, "ready\n")
         assert target.daemon.get("/metrics")[0] == 200
-        for sock in slow:  # until it is closed a byte may be taken every now and then; nobody waits for ever
+        for sock in slow:  # the server may accept some more bytes, but closes each of them
             with contextlib.suppress(ConnectionError):
                 while sock.recv(4096):
                     pass
 
 
 @pytest.mark.parametrize("body", [b"Content-Length: 1", b"Transfer-Encoding: chunked"])
-def test_bodies_when_they_never_come_then_refused_and_probes_are_answered(target, body):
+def test_bodies_when_not_sent_then_refused_and_probes_are_answered(target, body):
     with contextlib.ExitStack() as stack:
-        for _ in range(64):  # as many as there are places
+        for _ in range(64):  # as many connections as places
             sock = stack.enter_context(wire.connect(target.daemon.http))
             sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + body + b"\r\n\r\n")
         assert sock.recv(4096).startswith(b"HTTP/1.1 413 ")
@@ -94,7 +93,7 @@ UNREAD = {"/metrics": b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
 
 
 def unread(target, source, sends):
-    """Its reply does not fit into the buffers of the sockets."""
+    """A client with small socket buffers, which does not read the reply."""
     sock = socket.socket()
     sock.settimeout(wire.PATIENCE_S)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -110,7 +109,7 @@ def unread(target, source, sends):
 @pytest.mark.parametrize("sends", UNREAD)
 @pytest.mark.parametrize("source", ["127.0.0.1", ATTACKER])
 def test_pages_when_many_are_not_read_then_probes_and_metrics_are_answered(other, source, sends):
-    """Also from the address of the probes. Only after 10 s are readers too slow."""
+    """Also if the probes have the same address. Readers count as too slow only after 10 s."""
     target = other()
     with contextlib.ExitStack() as stack:
         for i in range(many(100, 1000)):
@@ -120,11 +119,11 @@ def test_pages_when_many_are_not_read_then_probes_and_metrics_are_answered(other
         assert target.daemon.get("/metrics")[0] == 200
 
 
-def test_metrics_when_a_reader_holds_a_page_then_others_get_it_until_it_is_old(other):
+def test_metrics_when_a_client_does_not_read_its_page_then_page_is_shared_until_it_is_old(other):
     target = other()
 
     def page():
-        target.is_served()  # a lookup, so a page that is printed now differs
+        target.is_served()  # a lookup changes the metrics
         return target.daemon.get("/metrics")
 
     with target.beside(), unread(target, ATTACKER, UNREAD["/metrics"]):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KServe v2, asked by whom nobody asked, over HTTP/1.1 by sockets and over gRPC by frames: sizes that lie, outputs
-without end, names twice, bodies a byte at a time, gzip bombs, models called like files, requests within requests.
-"""
+"""Attacks on KServe v2, over HTTP/1.1 with sockets and over gRPC with frames: wrong sizes, excessive outputs, duplicate
+names, bodies that arrive byte by byte, gzip bombs, models named like files, smuggled requests."""
 import contextlib
 import gzip
 import json
@@ -95,8 +94,8 @@ LIES = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_body_when_it_lies_then_refused_and_the_connection_serves_on(target, name):
-    lie = LIES[name]()  # which may take longer than a connection may take to its first request
+def test_body_when_malformed_then_refused_and_connection_stays_usable(target, name):
+    lie = LIES[name]()  # computed first, because the first request of a connection has a time limit
     with connect(target) as sock:
         (status, body), = answers(sock, 1, lie)
         assert 400 <= status < 502 and status != 500, (status, body[:300])
@@ -116,18 +115,18 @@ NAMES = {
 
 @pytest.mark.parametrize("rest", ["/infer", "/versions/1/infer", "", "/config", "/stats", "/ready"])
 @pytest.mark.parametrize("name", NAMES)
-def test_model_when_called_like_a_file_then_there_is_none(target, name, rest):
+def test_model_when_named_like_a_file_then_not_found(target, name, rest):
     method = "POST" if rest.endswith("infer") else "GET"
     body, headers = compose(GOOD) if method == "POST" else (b"", {})
     found = ask(target, request(body, headers, f"/v2/models/{NAMES[name]}{rest}", method))
-    if found and name != "a query":  # which belongs to no path
+    if found and name != "a query":  # the query is not a part of the path
         (status, answer), = found
         assert 400 <= status < 500, (status, answer)
         assert b"root:" not in answer and b"\nX-Evil" not in answer
 
 
 @pytest.mark.parametrize("version", ["%2e%2e", "-1", "0", "9" * 30, "1%00", "1%2F..", "%25s", "x" * 2000])
-def test_version_when_it_is_none_then_refused(target, version):
+def test_version_when_malformed_then_refused(target, version):
     (status, _), = ask(target, request(*compose(GOOD), f"/v2/models/m/versions/{version}/infer"))
     assert 400 <= status < 500
 
@@ -137,8 +136,8 @@ def chunked(body, size):
     return b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
 
 
-def test_chunks_when_of_a_byte_then_the_body_is_whole_and_others_do_not_wait(target):
-    """Triton took stack for each."""
+def test_chunks_when_of_one_byte_then_answered_and_other_clients_are_not_delayed(target):
+    """Triton used stack memory for each chunk."""
     keys = np.zeros(many(20000, 200000), "<i8")
     body, headers = compose([("KEYS", keys), ("NUMKEYS", np.array([0, len(keys)], "<i4"))], binary_output=True)
     head = request(headers={**headers, "Transfer-Encoding": "chunked"}, length=False)
@@ -146,7 +145,7 @@ def test_chunks_when_of_a_byte_then_the_body_is_whole_and_others_do_not_wait(tar
     assert status == 200 and len(answer) > len(keys) * 16
 
 
-def test_chunks_when_never_ending_then_refused_at_the_limit(target):
+def test_chunks_when_endless_then_refused_at_the_limit(target):
     head = request(headers={"Transfer-Encoding": "chunked"}, length=False)
     with connect(target) as sock, contextlib.suppress(ConnectionError):
         sock.sendall(head)
@@ -165,19 +164,19 @@ BAD_CHUNKS = {
 
 
 @pytest.mark.parametrize("name", BAD_CHUNKS)
-def test_chunks_when_they_are_none_then_refused_and_closed(target, name):
+def test_chunks_when_malformed_then_refused_and_closed(target, name):
     head = request(headers={"Transfer-Encoding": "chunked"}, length=False)
     found = ask(target, head + BAD_CHUNKS[name] + request(method="GET", path="/v2/health/live"), 2)
     assert len(found) < 2 and all(400 <= status < 500 for status, _ in found)
 
 
 def bomb(pack, size):
-    """Zeros as JSON sees them: blanks, and behind them what is right."""
+    """Whitespace, which JSON allows, and then a valid request."""
     return pack(b" " * size + compose(GOOD, binary=False)[0])
 
 
 @pytest.mark.parametrize("encoding, pack", [("gzip", gzip.compress), ("deflate", zlib.compress)])
-def test_bomb_when_sent_again_and_again_then_refused_and_others_do_not_wait(target, encoding, pack):
+def test_bomb_when_sent_repeatedly_then_refused_and_other_clients_are_not_delayed(target, encoding, pack):
     for size in (30 * MIB, 200 * MIB):
         packed = bomb(pack, size)
         with connect(target) as sock:
@@ -189,7 +188,7 @@ def test_bomb_when_sent_again_and_again_then_refused_and_others_do_not_wait(targ
     assert ask(target, good())[0][0] == 200
 
 
-def test_bombs_when_from_many_connections_at_once_then_memory_is_not_theirs(target):
+def test_bombs_when_sent_by_many_connections_then_memory_is_bounded(target):
     before, packed = target.resident_bytes(), bomb(gzip.compress, 200 * MIB)
     with contextlib.ExitStack() as stack:
         socks = [stack.enter_context(connect(target)) for _ in range(many(16, 64))]
@@ -202,7 +201,7 @@ def test_bombs_when_from_many_connections_at_once_then_memory_is_not_theirs(targ
     assert target.resident_bytes() - before < 512 * MIB
 
 
-def test_encodings_when_one_over_the_other_then_refused(target):
+def test_encodings_when_nested_then_refused(target):
     body, headers = compose(GOOD)
     twice = gzip.compress(gzip.compress(body))
     (status, _), = ask(target, request(twice, {**headers, "Content-Encoding": "gzip, gzip"}))
@@ -237,7 +236,7 @@ def test_request_when_smuggled_within_another_then_not_answered(target, name):
     assert all(400 <= status < 502 for status, _ in found), found
 
 
-def test_heads_and_bodies_when_slow_or_never_sent_then_others_are_served_and_they_are_closed(target):
+def test_heads_and_bodies_when_incomplete_then_closed_and_other_clients_are_served(target):
     whole = good()
     with contextlib.ExitStack() as stack:
         slow = [stack.enter_context(connect(target)) for _ in range(many(100, 1000))]
@@ -245,7 +244,7 @@ def test_heads_and_bodies_when_slow_or_never_sent_then_others_are_served_and_the
             with contextlib.suppress(OSError):
                 sock.sendall(whole[:i * len(whole) // len(slow)])
         assert ask(target, whole)[0][0] == 200
-        for sock in slow[:len(slow) // 4]:  # not more than a head
+        for sock in slow[:len(slow) // 4]:  # these have sent at most a head
             with contextlib.suppress(ConnectionError):
                 while sock.recv(4096):
                     pass
@@ -262,8 +261,8 @@ def test_requests_when_pipelined_then_each_is_answered_in_order(target):
     assert [json.loads(body)["id"] for _, body in found] == [str(i) for i in range(n)]
 
 
-def test_answers_when_not_read_then_others_are_served(target):
-    keys = np.zeros(2000, "<i8")  # of "a": a KiB each
+def test_replies_when_not_read_then_other_clients_are_served(target):
+    keys = np.zeros(2000, "<i8")  # rows of table "a" have 1 KiB
     big = request(*compose([("KEYS", keys), ("NUMKEYS", np.array([2000, 0], "<i4"))], binary_output=True))
     with contextlib.ExitStack() as stack:
         for _ in range(many(20, 200)):
@@ -312,7 +311,7 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_message_when_it_lies_then_refused_and_others_do_not_wait(target, name):
+def test_message_when_malformed_then_refused_and_other_clients_are_not_delayed(target, name):
     message = text(1, "m") + MESSAGES[name]()
     with Client(target.address, source=ATTACKER, hello=wire.OPEN) as client, contextlib.suppress(Gone):
         for i in range(many(2, 10)):
@@ -323,7 +322,7 @@ def test_message_when_it_lies_then_refused_and_others_do_not_wait(target, name):
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "m\0", "%2e%2e", "m/../m", "m.tables.tables", "", ".tables"])
-def test_model_when_called_like_a_file_over_grpc_then_there_is_none(target, name):
+def test_model_when_named_like_a_file_over_grpc_then_not_found(target, name):
     message = text(1, name) + tensor("KEYS", "INT64", [2]) + COUNTED + raw([1, 2]) + ONE_EACH
     with Client(target.address, source=ATTACKER) as client:
         client.upload(1, INFER, message)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS, certificates and roles on the listener of KServe: who has a right to something tries everything else over
-HTTP/1.1, beside a client of the other listener who may look up and must not notice.
-"""
+"""TLS, certificates and roles on the KServe listener. Clients with some roles try all requests over HTTP/1.1. Lookups
+of the healthy client on the other listener must succeed."""
 import contextlib
 import shutil
 import signal
@@ -34,7 +33,7 @@ def post(path):
     return request(b"{}", path=path)
 
 
-REQUESTS = {  # of which roles any is enough
+REQUESTS = {  # name: (roles, one of which is enough; request)
     "infer": (("lookup",), infer()),
     "infer of a version": (("lookup",), infer(model="m/versions/1")),
     "whether it is ready": (("lookup", "read"), get("/v2/models/m/ready")),
@@ -50,7 +49,7 @@ def through(target, who, *alpn):
 
 
 def ask(target, who, *sends, alpn=()):
-    """Statuses of the answers, on one connection; those are fewer where the server ends it."""
+    """Statuses of the replies on one connection. There are fewer replies than requests if the server closes it."""
     found = []
     with contextlib.suppress(*CLOSED), through(target, who, *alpn) as sock:
         for one in sends:
@@ -67,7 +66,7 @@ def guarded_target():
 
 
 @pytest.mark.parametrize("who", [*ROLES, "ads", None])
-def test_requests_when_tried_by_everybody_then_each_gets_those_of_its_roles(target, who):
+def test_requests_when_tried_by_each_client_then_allowed_by_its_roles_only(target, who):
     may = ROLES.get(who, [])
     for name, (roles, one) in REQUESTS.items():
         (status,) = ask(target, who, one)
@@ -75,8 +74,8 @@ def test_requests_when_tried_by_everybody_then_each_gets_those_of_its_roles(targ
     assert ask(target, who, LIVE, get("/v2/health/ready")) == [200, 200]
 
 
-def test_client_when_its_certificate_is_of_another_authority_then_not_answered(target):
-    """Which names somebody with all roles."""
+def test_client_when_certificate_is_of_another_authority_then_not_answered(target):
+    """The certificate names a client with all roles."""
     assert ask(target, "stranger", LIVE) == []
     assert ask(target, "stranger", infer()) == []
 
@@ -93,14 +92,14 @@ def test_port_when_no_tls_is_spoken_then_closed(target, sends):
         assert answers(sock, 1, sends) == []
 
 
-def test_frames_when_sent_over_tls_then_no_call_begins(target):
-    """HTTP/2 on the listener of HTTP/1.1: gRPC has no way around the routes."""
+def test_http2_when_sent_over_tls_then_no_call_begins(target):
+    """HTTP/2 on the HTTP/1.1 listener must not bypass the routes."""
     with through(target, "all") as sock:
         found = answers(sock, 1, wire.PREFACE + wire.settings() + wire.call(1, wire.LOOKUP, b""))
     assert all(400 <= status < 600 for status, _ in found), found
 
 
-def test_model_when_not_allowed_then_nobody_tells_whether_it_is_there(target):
+def test_model_when_not_allowed_then_its_existence_is_not_revealed(target):
     said = {}
     for model in ("m", "gone"):
         with through(target, "ads") as sock:
@@ -116,18 +115,18 @@ FORMS = {"another token": "Bearer wrong", "half of it": "Bearer " + TOKENS["ci"]
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_token_when_it_is_none_then_refused(target, form):
+def test_token_when_invalid_then_refused(target, form):
     (status,) = ask(target, "nobody", get("/v2/models/m", {"Authorization": FORMS[form]}))
     assert status in REFUSED
 
 
-def test_token_when_it_is_good_then_it_gives_its_roles_and_no_more(target):
+def test_token_when_valid_then_gives_exactly_its_roles(target):
     token = {"Authorization": f"Bearer {TOKENS['ci']}"}
     found = ask(target, "nobody", get("/v2/models/m", token), get("/v2/models/m"), infer(token))
     assert found[0] == 200 and found[1] in REFUSED and found[2] in REFUSED, found
 
 
-def test_tokens_when_guessed_all_the_time_then_the_log_is_no_flood(target):
+def test_tokens_when_guessed_repeatedly_then_log_is_bounded(target):
     n = many(300, 3000)
     for at in range(0, n, 10):
         found = ask(target, None, *[get("/v2/models/m", {"Authorization": f"Bearer {at + i}"}) for i in range(10)])
@@ -135,30 +134,30 @@ def test_tokens_when_guessed_all_the_time_then_the_log_is_no_flood(target):
     assert target.daemon.log().count("component=audit") < n // 2
 
 
-# ---- a reload that takes away ------------------------------------------------------------------------
+# reloads that remove rights
 
 def stalled(target, who):
-    """A connection whose answer has begun, and is not taken."""
+    """A connection that has received the beginning of a reply, and does not read the rest."""
     sock = through(target, who)
     sock.sendall(wide())
     assert sock.recv(12) == b"HTTP/1.1 200"
     return sock
 
 
-def test_reload_when_it_takes_a_name_away_then_what_it_has_open_ends(target):
+def test_reload_when_it_removes_a_client_then_its_open_requests_end(target):
     with stalled(target, "all") as sock:
         made = rules()
         made["rules"] = [rule for rule in made["rules"] if "cert:all.example" not in rule["who"]]
         target.reload(made)
         try:
             until(lambda: set(ask(target, "all", infer())) <= set(REFUSED), "the new rules")
-            assert rest_of(sock) < 16384 * 1024  # of the rows alone
+            assert rest_of(sock) < 16384 * 1024  # the size of the rows
         finally:
             target.reload(rules())
     until(lambda: ask(target, "all", infer()) == [200], "the old rules")
 
 
-def test_reload_when_the_authority_changes_then_connections_of_the_old_one_end(other_guarded):
+def test_reload_when_the_authority_changes_then_older_connections_end(other_guarded):
     target = other_guarded()
     with through(target, "all") as idle, stalled(target, "all") as busy:
         assert answers(idle, 1, infer())[0][0] == 200
@@ -181,7 +180,7 @@ def maker_of_guarded(work):
         target.close()
 
 
-def test_client_when_certificates_are_required_then_without_one_not_even_probes_are_answered(other_guarded):
+def test_client_when_it_lacks_a_required_certificate_then_probes_are_refused_too(other_guarded):
     target = other_guarded(tls={"require_client_certificate": True})
     with target.beside():
         for who in (None, "stranger"):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links and things that are no files, below a root of models and in a state directory: what they lead to is neither
-read nor changed.
-"""
+"""Symbolic links and special files in a model root and in a state directory. Their targets must be neither read nor
+changed."""
 import contextlib
 import os
 import shutil
@@ -100,7 +99,7 @@ LINKS = [vectors_are_a_link, keys_are_a_link, table_is_a_link, npy_is_a_link, pa
 
 
 @pytest.mark.parametrize("make", LINKS, ids=lambda make: make.__name__)
-def test_load_when_a_link_leads_out_of_the_root_then_refused_and_nothing_is_told(target, place, secret, make):
+def test_load_when_a_link_leads_out_of_the_root_then_refused_without_details(target, place, secret, make):
     make(place, secret)
     load_is_refused(target, place)
 
@@ -130,8 +129,8 @@ THINGS = [a_pipe, a_socket, a_device, a_directory]
 
 @pytest.mark.parametrize("make", THINGS, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("name", ["a.npy", "manifest.json", "a/emb_vector", "a.keys.npy"])
-def test_load_when_a_file_is_none_then_refused_at_once(target, place, make, name):
-    """A pipe would be waited at for ever, by the thread that loads."""
+def test_load_when_a_file_is_not_regular_then_refused_at_once(target, place, make, name):
+    """Opening a pipe must not block the thread that loads."""
     if name == "manifest.json":
         np.save(f"{place}/a.npy", np.zeros((3, DIM), np.float32))
     if name == "a.keys.npy":
@@ -143,7 +142,7 @@ def test_load_when_a_file_is_none_then_refused_at_once(target, place, make, name
     load_is_refused(target, place)
 
 
-# ---- a snapshot, restored by root into a directory of the service ------------------------------------
+# snapshots, restored by root into the directory of a service
 
 def restore(target, snapshot, state):
     done = subprocess.run([os.path.join(BIN, "hpsctl"), "snapshot", "restore", snapshot, "--state-dir", state],
@@ -160,7 +159,7 @@ def snapshot_of_the_target(shared):
 
 @pytest.fixture(name="state")
 def state_of_a_service(target, request):
-    """A state directory that belongs to somebody, who is not root where the test is."""
+    """A state directory that belongs to another user than root, if the test runs as root."""
     path = os.path.join(target.work, f"state-{abs(hash(request.node.name))}")
     os.makedirs(path)
     if os.geteuid() == 0:
@@ -196,7 +195,7 @@ WHERE = ["hpsd", "hpsd.new", "hpsd.restore", "hpsd/LOCK", "lock", "hpsd.lock", "
 
 @pytest.mark.parametrize("at", WHERE)
 @pytest.mark.parametrize("to", ["directory", "file", "nothing"])
-def test_restore_when_there_are_links_in_the_state_directory_then_not_followed(target, kept, state, precious, at, to):
+def test_restore_when_state_directory_has_links_then_not_followed(target, kept, state, precious, at, to):
     aim = {"directory": precious, "file": os.path.join(precious, "file"),
            "nothing": os.path.join(precious, "new")}[to]
     place = os.path.join(state, at)
@@ -207,7 +206,7 @@ def test_restore_when_there_are_links_in_the_state_directory_then_not_followed(t
     is_untouched(precious)
 
 
-def test_restore_when_the_database_is_a_directory_of_links_then_not_followed(target, kept, state, precious):
+def test_restore_when_database_directory_has_links_then_not_followed(target, kept, state, precious):
     for directory in ("hpsd", "hpsd.new", "hpsd.restore"):
         os.makedirs(os.path.join(state, directory))
         for name in names_in(kept):
@@ -228,7 +227,7 @@ CRAFTED = {
 
 
 @pytest.mark.parametrize("name", CRAFTED)
-def test_restore_when_the_list_is_crafted_then_refused(target, kept, state, precious, name):
+def test_restore_when_list_of_files_is_crafted_then_refused(target, kept, state, precious, name):
     copy = state + ".kept"
     shutil.copytree(kept, copy)
     lines = "hpsd-snapshot 2\nhpsd 0.1.0\ncreated 1700000000000\n" + (CRAFTED[name] or "")
@@ -243,7 +242,7 @@ def test_restore_when_the_list_is_crafted_then_refused(target, kept, state, prec
 
 
 @pytest.mark.parametrize("name", ["CURRENT", "MANIFEST"])
-def test_restore_when_a_file_of_the_snapshot_is_a_link_then_not_followed(target, kept, state, secret, name):
+def test_restore_when_a_snapshot_file_is_a_link_then_not_followed(target, kept, state, secret, name):
     copy = state + ".kept"
     shutil.copytree(kept, copy)
     victim = next(each for each in names_in(copy) if each.startswith(name))
@@ -254,7 +253,7 @@ def test_restore_when_a_file_of_the_snapshot_is_a_link_then_not_followed(target,
     assert not os.path.exists(os.path.join(state, "hpsd", victim))
 
 
-def test_call_when_made_behind_all_that_then_answered(target):
+def test_call_when_made_after_these_attacks_then_answered(target):
     with wire.Client(target.address) as client:
         client.send(wire.call(1, wire.LOOKUP, wire.lookup("m", wire.query("a", [1]))))
         assert client.code(1) == wire.OK

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that are none: not gzip, not protobuf, or of another service; each must fail alone."""
+"""Malformed messages: invalid gzip, invalid protobuf, or messages of another service. Only the call with the message
+may fail."""
 import contextlib
 import gzip
 import random
@@ -25,7 +26,7 @@ NOT_GZIP = {
 
 
 @pytest.mark.parametrize("name", NOT_GZIP)
-def test_gzip_when_it_is_none_then_the_call_alone_fails(target, name):
+def test_gzip_when_malformed_then_only_this_call_fails(target, name):
     message = wire.lookup("m", wire.query("a", [1]))
     good = gzip.compress(message)
     with Client(target.address) as client:
@@ -52,7 +53,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_message_when_malformed_then_the_call_alone_fails(target, name):
+def test_message_when_malformed_then_only_this_call_fails(target, name):
     with Client(target.address) as client:
         client.upload(1, wire.LOOKUP, MALFORMED[name])
         client.upload(3, wire.STREAM, MALFORMED[name])
@@ -62,8 +63,8 @@ def test_message_when_malformed_then_the_call_alone_fails(target, name):
         assert client.code(5) == wire.OK
 
 
-def test_messages_when_random_then_no_call_hangs(target):
-    """Bytes of a good message, some changed."""
+def test_messages_when_random_then_each_call_ends(target):
+    """Bytes of a valid message, some of them changed."""
     chance = random.Random(7)
     good = wire.lookup("m", wire.query("a", range(20)), wire.query("b", range(20)), more=wire.number(8, 1))
     n = many(250, 5000)
@@ -82,7 +83,7 @@ OTHER_SERVICES = ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 
 
 @pytest.mark.parametrize("path", OTHER_SERVICES)
-def test_service_when_sent_large_or_random_messages_then_others_do_not_wait(target, path):
+def test_service_when_it_gets_large_or_random_messages_then_other_clients_are_not_delayed(target, path):
     chance = random.Random(3)
     large = wire.text(4, b"hps.v1." * 100000) + wire.number(99, 0) * MIB
     with Client(target.address, source=ATTACKER) as client, contextlib.suppress(Gone):
@@ -93,17 +94,17 @@ def test_service_when_sent_large_or_random_messages_then_others_do_not_wait(targ
                     wire.data(99999, wire.grpc_frame(wire.text(7, b"")) * many(2000, 20000)), reads=False)
 
 
-FEW_BYTES = {"request_bytes_max": "8MiB", "reply_bytes_in_flight": "64MiB"}  # 16 MiB for requests, 11.2 of an address
-LARGE = wire.lookup("m", wire.query("b", b"\1\0\0\0\0\0\0\0" * (128 * 1024)))  # 1 MiB, and well meant
+FEW_BYTES = {"request_bytes_max": "8MiB", "reply_bytes_in_flight": "64MiB"}  # 16 MiB for requests, 11.2 per address
+LARGE = wire.lookup("m", wire.query("b", b"\1\0\0\0\0\0\0\0" * (128 * 1024)))  # 1 MiB, valid
 
 
-def test_bodies_when_they_trickle_with_all_the_memory_then_they_are_refused_and_others_are_taken(other):
-    """Requests that were sent but for a few bytes, which come one by one: others must get their memory, those behind
-    the same proxy, too."""
+def test_bodies_when_incomplete_ones_hold_all_memory_then_refused_and_others_accepted(other):
+    """The attackers omit a few bytes of their requests, and send them one by one. Other clients must get this memory,
+    also clients behind the same proxy."""
     target = other(server=FEW_BYTES)
     with target.beside(), contextlib.ExitStack() as stack:
         hogs = [stack.enter_context(Client(target.address)) for _ in range(2)]
-        for hog in hogs:  # both together hold nearly all that their address may hold
+        for hog in hogs:  # together they hold almost the limit of their address
             hog.upload(1, wire.LOOKUP, bytes(11 * MIB // 2 - 5), keep=100 * 1024)
         honest = stack.enter_context(Client(target.address, hello=wire.OPEN))
         stream, codes = 1, []
@@ -121,8 +122,8 @@ def test_bodies_when_they_trickle_with_all_the_memory_then_they_are_refused_and_
             hog.close()
 
 
-def test_bodies_when_one_address_sends_them_fast_enough_and_never_to_the_end_then_those_of_others_are_taken(other):
-    """As much as there is memory for, again and again: who comes from elsewhere is not refused once."""
+def test_bodies_when_one_address_never_completes_them_then_other_addresses_are_accepted(other):
+    """The attackers repeatedly send as much as fits into memory. No request of another address may be refused."""
     target = other(server={**FEW_BYTES, "request_bytes_per_s_min": 1024})
     refused = 0
     with target.beside(), contextlib.ExitStack() as stack:

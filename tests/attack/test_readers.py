@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replies that nobody reads, or reads slowly, or that are as large as may be: they must not take the room of others."""
+"""Replies that clients do not read, or read slowly, and very large replies. They must not use the memory that replies
+of other clients need."""
 import contextlib
 import struct
 import threading
@@ -14,11 +15,11 @@ SERVER = {"reply_bytes_in_flight": "128MiB", "connection_reply_bytes": "16MiB", 
 
 
 def wide(mib):
-    """A lookup of so many MiB of rows."""
+    """A lookup of rows of `mib` MiB."""
     return wire.lookup("m", wire.query("a", b"".join(struct.pack("<q", i) for i in range(int(mib * 1024)))))
 
 
-def test_replies_when_one_connection_takes_none_then_no_more_are_made_than_it_may_have(target):
+def test_replies_when_a_connection_reads_none_then_bounded_by_its_limit(target):
     message = wide(4)
     with Client(target.address, source=ATTACKER, hello=wire.settings(window=0)) as client:
         for i in range(64):
@@ -29,8 +30,8 @@ def test_replies_when_one_connection_takes_none_then_no_more_are_made_than_it_ma
 
 
 @pytest.mark.parametrize("source", [ATTACKER, None], ids=["another address", "the same proxy"])
-def test_replies_when_a_large_one_waits_for_room_then_small_ones_pass_it(other, source):
-    """One of 80 MiB is not read, another waits behind it for as long as it may, with 48 MiB free."""
+def test_replies_when_a_large_one_waits_for_memory_then_small_ones_pass_it(other, source):
+    """The client of a reply of 80 MiB does not read it. A second such reply waits for memory, while 48 MiB are free."""
     target = other(server={**SERVER, "connection_reply_bytes": "128MiB", "queue_ms_max": 60000})
     message = wide(80)
     with target.beside():
@@ -45,9 +46,9 @@ def test_replies_when_a_large_one_waits_for_room_then_small_ones_pass_it(other, 
     target.settles("reply_bytes_in_flight")
 
 
-def test_replies_when_small_ones_never_end_then_a_large_one_is_let_in(other):
-    """The other way round: whoever passes must not pass for ever. With a sanitizer, which makes replies as slowly, of
-    everything an eighth, for nobody may wait for longer than a minute."""
+def test_replies_when_small_ones_are_endless_then_a_large_one_is_sent(other):
+    """Small replies pass a large one that waits, but must not delay it forever. With a sanitizer replies are slower.
+    All sizes are an eighth then, because no reply may wait for more than a minute."""
     share = 1 / 8 if SANITIZER else 1
     room = f"{int(128 * share)}MiB"
     target = other(server={**SERVER, "reply_bytes_in_flight": room, "connection_reply_bytes": room,
@@ -80,8 +81,8 @@ def test_replies_when_small_ones_never_end_then_a_large_one_is_let_in(other):
 
 
 @pytest.mark.parametrize("source", [ATTACKER], ids=["of another address"])
-def test_replies_when_slow_readers_have_all_the_room_then_they_are_cut_and_others_are_served(target, source):
-    """As many replies as there is room for, of all sizes, of which a byte is taken now and then."""
+def test_replies_when_slow_readers_hold_all_memory_then_they_are_disconnected(target, source):
+    """Replies of various sizes use all reply memory. Their clients read single bytes."""
     sizes = [wide(15)] * 12 + [wide(1)] * 20 + [wire.lookup("m", wire.query("a", range(n))) for n in (64, 8, 3)] * 20
     with contextlib.ExitStack() as stack:
         readers = []
@@ -101,8 +102,8 @@ def test_replies_when_slow_readers_have_all_the_room_then_they_are_cut_and_other
 
 @pytest.mark.skipif(bool(SANITIZER), reason="a refusal is a matter of speed: NOT CHECKED")
 @pytest.mark.parametrize("given", [0, 0x7fffffff], ids=["no window", "no recv"])
-def test_replies_when_a_reader_that_takes_nothing_has_more_than_all_the_room_then_none_is_refused_for_it(other, given):
-    """A lone reply is larger than all the room; who waits meanwhile is served before its time is over."""
+def test_replies_when_an_unread_one_exceeds_all_memory_then_others_are_not_refused(other, given):
+    """One reply is larger than all reply memory. Other replies wait for memory, and must get it before queue_ms_max."""
     target = other(server={**SERVER, "reply_bytes_in_flight": "64MiB", "connection_reply_bytes": "128MiB",
                            "queue_ms_max": 4000}, client={"deadline_s": 30})
     with target.beside(), Client(target.address, source=ATTACKER, hello=wire.settings(window=given)) as reader:
@@ -116,7 +117,7 @@ def test_replies_when_a_reader_that_takes_nothing_has_more_than_all_the_room_the
     target.settles("reply_bytes_in_flight")
 
 
-def test_stream_when_its_window_opens_byte_by_byte_then_others_are_served(target):
+def test_stream_when_window_opens_byte_by_byte_then_other_clients_are_served(target):
     message = wire.lookup("m", wire.query("a", range(100)))
     with Client(target.address, source=ATTACKER, hello=wire.settings(window=1)) as client, contextlib.suppress(Gone):
         client.send(call(1, wire.STREAM, message))
@@ -124,7 +125,7 @@ def test_stream_when_its_window_opens_byte_by_byte_then_others_are_served(target
             client.send(wire.window(1, 1))
 
 
-def test_windows_when_all_calls_of_many_connections_wait_for_them_then_others_are_served(target):
+def test_windows_when_closed_on_many_connections_then_other_clients_are_served(target):
     message = wire.lookup("m", wire.query("a", range(100)))
     with contextlib.ExitStack() as stack:
         for _ in range(many(8, 32)):

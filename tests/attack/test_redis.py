@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Redis that was taken over, or somebody between: what it sends is not Redis's language, or that with other lengths,
-counts and types. Rows come from the store below, calls end in time, memory is not taken for what was only announced.
-"""
+"""A malicious Redis server, or an attacker between it and hpsd: replies that violate the protocol, or have wrong
+lengths, counts and types. The rows then come from the next store. Calls end in time, and memory for declared sizes is
+not allocated."""
 import contextlib
 import re
 import socket
@@ -18,8 +18,8 @@ GROWS_MAX = 256 << 20
 
 
 class Between:
-    """Carries bytes between the daemon and a real server; `mangle`, if set, makes others of the server's next ones. One
-    at a time: of a server that fails again and again hpsd would ask nothing for a while."""
+    """A proxy between the daemon and a real server. If `mangle` is set, it changes the next bytes of the server, but only
+    once, because hpsd pauses a server that fails repeatedly."""
 
     def __init__(self, server):
         self.server, self.mangle, self.n_mangled = server, None, 0
@@ -101,13 +101,13 @@ MANGLES = {
     "HTTP": lambda piece: b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
     "nothing": lambda piece: b"",
 }
-CUT = {MANGLES["what was cut"], MANGLES["HTTP"]}  # and the connection with it
+CUT = {MANGLES["what was cut"], MANGLES["HTTP"]}  # the connection is closed after these
 
 
 @pytest.fixture(name="shared", scope="module")
 def target_with_redis():
     with scratch() as work, redis.Redis(work) as server:
-        between, slow = Between(server), DEADLINE_S / 2  # else its answers come too late, and it is left alone
+        between, slow = Between(server), DEADLINE_S / 2  # shorter timeouts would make hpsd pause the server
         target = Target(work, volatile_db={"type": "redis_cluster", "address": between.address, "num_partitions": 4,
                                            "cache_missed_embeddings": True,
                                            "redis_command_timeout_ms": int(100 * slow),
@@ -120,7 +120,7 @@ def target_with_redis():
 
 
 @pytest.mark.parametrize("name", MANGLES)
-def test_redis_when_it_answers_with_something_else_then_rows_come_from_below(target, name):
+def test_redis_when_replies_are_malformed_then_rows_come_from_next_store(target, name):
     before, between = target.resident_bytes(), target.between
     for _ in range(many(2, 20)):
         already = between.n_mangled
@@ -131,7 +131,7 @@ def test_redis_when_it_answers_with_something_else_then_rows_come_from_below(tar
     assert "\u202e" not in target.daemon.log() and "\x1b" not in target.daemon.log()
 
 
-def test_redis_when_it_is_well_again_then_it_is_used(target):
+def test_redis_when_replies_are_valid_again_then_used(target):
     def hits():
         return sum(value for name, value in target.daemon.metrics().items()
                    if name.startswith("hpsd_tier_server_keys_total") and 'result="hit"' in name)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has a right to something and tries something else: certificates, tokens and users with roles, beside one who may
-look up and must not notice. Each is tried with all methods, and again after a reload took its right away.
-"""
+"""Clients with certificates, tokens and Unix users that have some roles. Each tries methods of all roles, also after a
+reload has removed its rights. Lookups of the healthy client must succeed."""
 import contextlib
 import os
 import shutil
@@ -24,9 +23,9 @@ def admin(method):
     return f"/hps.v1.Admin/{method}"
 
 
-METHODS = {  # one of each role; test_matrix.py has all methods
+METHODS = {  # a method of each role; test_matrix.py tries all methods
     admin("GetStatus"): ("read", admin_pb.GetStatusRequest()),
-    admin("LoadModel"): ("load", admin_pb.LoadModelRequest(model="m")),  # invalid
+    admin("LoadModel"): ("load", admin_pb.LoadModelRequest(model="m")),  # fails after the role was checked
     admin("GetConfig"): ("admin", admin_pb.GetConfigRequest()),
 }
 
@@ -40,7 +39,7 @@ def guarded_target():
 
 
 @pytest.mark.parametrize("who", [*ROLES, "ads", "stranger", None])
-def test_methods_when_tried_by_everybody_then_each_gets_those_of_its_roles(target, who):
+def test_methods_when_tried_by_each_client_then_allowed_by_its_roles_only(target, who):
     may = ROLES.get(who, [])
     for path, (role, message) in METHODS.items():
         code = target.code(who, path, message.SerializeToString(), on_admin=True)
@@ -49,8 +48,8 @@ def test_methods_when_tried_by_everybody_then_each_gets_those_of_its_roles(targe
     assert (target.code(who, wire.STREAM, SMALL) == OK) == ("lookup" in may), who
 
 
-def test_model_when_not_allowed_then_nobody_tells_whether_it_is_there(target):
-    """The answer is the same for one that is and one that is not."""
+def test_model_when_not_allowed_then_its_existence_is_not_revealed(target):
+    """The refusal is the same for a model that exists and for one that does not."""
     there = target.code("ads", wire.LOOKUP, SMALL)
     absent = target.code("ads", wire.LOOKUP, wire.lookup("none", wire.query("a", [1])))
     assert there == absent == PERMISSION_DENIED
@@ -72,12 +71,12 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_token_when_it_is_none_then_refused(target, form):
+def test_token_when_invalid_then_refused(target, form):
     status = METHODS[admin("GetStatus")][1].SerializeToString()
     assert target.code("nobody", admin("GetStatus"), status, ("authorization", FORMS[form]), on_admin=True) != OK
 
 
-def test_token_when_it_is_good_then_it_gives_its_roles_and_no_more(target):
+def test_token_when_valid_then_gives_exactly_its_roles(target):
     token = ("authorization", f"Bearer {TOKENS['ci']}")
     for path, (role, message) in METHODS.items():
         code = target.code("nobody", path, message.SerializeToString(), token, on_admin=True)
@@ -85,7 +84,7 @@ def test_token_when_it_is_good_then_it_gives_its_roles_and_no_more(target):
     assert target.code("nobody", wire.LOOKUP, SMALL, token) in REFUSED
 
 
-def test_tokens_when_guessed_all_the_time_then_the_neighbour_is_served_and_the_log_is_no_flood(target):
+def test_tokens_when_guessed_repeatedly_then_log_is_bounded(target):
     n = many(1000, 20000)
     with target.through("nobody", target.admin) as client, contextlib.suppress(Gone):
         for i in range(n):
@@ -95,10 +94,10 @@ def test_tokens_when_guessed_all_the_time_then_the_neighbour_is_served_and_the_l
     assert target.daemon.log().count("component=audit") < n // 2
 
 
-# ---- a reload that takes away ------------------------------------------------------------------------
+# reloads that remove rights
 
 def stalled(target, who):
-    """A call that is under way, as its reply is not taken."""
+    """A call in flight: the client does not read its reply."""
     client = target.through(who, hello=wire.settings(window=0))
     client.upload(1, wire.LOOKUP, WIDE)
     assert client.answers_ping()
@@ -106,13 +105,13 @@ def stalled(target, who):
 
 
 def ends(client):
-    """The call, or the connection with it."""
+    """Whether the call has failed, or the connection was closed."""
     with contextlib.suppress(Gone):
         client.read_until(lambda c: 1 in c.resets or "grpc-status" in c.trailers.get(1, {}), "the end of the call")
     return client.trailers.get(1, {}).get("grpc-status") != "0"
 
 
-def test_reload_when_it_takes_a_name_away_then_what_it_has_open_ends(target):
+def test_reload_when_it_removes_a_client_then_its_open_calls_end(target):
     with stalled(target, "all") as client:
         made = rules()
         made["rules"] = [rule for rule in made["rules"] if "cert:all.example" not in rule["who"]]
@@ -136,7 +135,7 @@ def test_reload_when_the_role_file_is_broken_then_nothing_changes(target):
     target.reload(rules())
 
 
-def test_reload_when_the_authority_changes_then_connections_of_the_old_one_end(other_guarded):
+def test_reload_when_the_authority_changes_then_older_connections_end(other_guarded):
     target = other_guarded
     with stalled(target, "all") as client:
         later = Authority(target.work, "later")
@@ -155,8 +154,8 @@ def guarded_of_one_test(work):
 # ---- the admin socket --------------------------------------------------------------------------------
 
 @pytest.mark.skipif(bool(as_somebody_else()), reason=as_somebody_else())
-def test_admin_socket_when_another_user_can_open_it_then_it_is_refused_all_the_same(other):
-    """The mode of the file is no protection once somebody has widened it."""
+def test_admin_socket_when_another_user_opens_it_then_refused(other):
+    """The server must check the user even if the mode of the socket allows every user."""
     target = other()
     path = target.daemon.admin.removeprefix("unix:")
     for directory in (target.work, os.path.dirname(path)):

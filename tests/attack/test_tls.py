@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS: other protocols on its port, records of a byte, handshakes that do not end, certificates of somebody else."""
+"""TLS: other protocols on its port, records of one byte, incomplete handshakes, certificates of another authority."""
 import contextlib
 import random
 import socket
@@ -31,7 +31,7 @@ def target_with_certificates():
 
 
 def context(target, pair=None, **how):
-    """A client's; `pair`: certificate and key."""
+    """TLS context of a client. `pair`: certificate and key."""
     made = ssl.create_default_context(cafile=target.ca)
     made.set_alpn_protocols(how.get("alpn", ["h2"]))
     if pair:
@@ -52,12 +52,12 @@ def is_refused(target, pair, **how):
         return True
 
 
-def test_client_when_its_certificate_is_good_then_served(target):
+def test_client_when_its_certificate_is_valid_then_served(target):
     assert not is_refused(target, target.mine)
 
 
 @pytest.mark.parametrize("who", ["nobody", "a stranger"])
-def test_client_when_its_certificate_is_not_of_the_authority_then_refused(target, who):
+def test_client_when_its_certificate_is_missing_or_untrusted_then_refused(target, who):
     assert is_refused(target, None if who == "nobody" else target.stranger)
 
 
@@ -91,14 +91,14 @@ PLAIN = {
 def test_port_when_no_tls_is_spoken_then_closed(target, name):
     with wire.connect(target.address, source=ATTACKER) as sock, contextlib.suppress(ConnectionError):
         sock.sendall(PLAIN[name])
-        with contextlib.suppress(OSError):  # it may be closed already
+        with contextlib.suppress(OSError):  # the server may have closed it
             sock.shutdown(socket.SHUT_WR)
         while sock.recv(4096):
             pass
 
 
 def records_of_one_byte(bytes_, target):
-    """A connection that is past its handshake, and what it would send: each byte in a record of its own."""
+    """A connection after its handshake, and encrypted bytes to send: each byte of `bytes_` in its own record."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = context(target, target.mine).wrap_bio(incoming, outgoing, server_hostname="localhost")
     sock = wire.connect(target.address, source=ATTACKER)
@@ -114,8 +114,8 @@ def records_of_one_byte(bytes_, target):
     return sock, outgoing.read()
 
 
-def test_records_when_of_one_byte_then_other_connections_do_not_wait(target):
-    """A turn that counts bytes alone would read a million of them."""
+def test_records_when_of_one_byte_then_other_connections_are_not_delayed(target):
+    """The loop must limit the time of a connection, not only the bytes: they take a million records."""
     one = wire.frame(wire.HEADERS, 1, wire.head(wire.LOOKUP), wire.END_HEADERS)
     bytes_ = wire.PREFACE + wire.settings() + one + wire.frame(wire.DATA, 1, wire.grpc_frame(b"x" * 16000)[:16384]) * \
         many(4, 20)
@@ -128,7 +128,7 @@ def test_records_when_of_one_byte_then_other_connections_do_not_wait(target):
                 sock.sendall(sealed)
 
 
-def test_handshakes_when_begun_and_given_up_then_others_are_served(target):
+def test_handshakes_when_incomplete_then_other_clients_are_served(target):
     hello, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = context(target).wrap_bio(hello, outgoing, server_hostname="localhost")
     with contextlib.suppress(ssl.SSLWantReadError):
@@ -144,12 +144,12 @@ def test_handshakes_when_begun_and_given_up_then_others_are_served(target):
                     sock.close()
 
 
-def test_handshakes_when_they_all_fail_then_others_are_served(target):
+def test_handshakes_when_they_all_fail_then_other_clients_are_served(target):
     for _ in range(many(60, 600)):
         assert is_refused(target, target.stranger)
 
 
-def test_connection_when_cut_in_the_middle_of_a_record_then_nothing_stays(target):
+def test_connection_when_closed_within_a_record_then_call_ends(target):
     for _ in range(many(20, 200)):
         sock, sealed = records_of_one_byte(wire.PREFACE + wire.settings() + call(1, wire.LOOKUP, SMALL), target)
         with sock:

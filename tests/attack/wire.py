@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP/2, gRPC and protobuf by hand, on Python's sockets: what a client that means harm writes, frame by frame.
+"""HTTP/2, gRPC and protobuf with sockets only, so that attacks can send any malformed frame.
 
-Nothing here refuses to write what is wrong. What the server answers is read as far as an attack needs it: which
-frames came, how calls ended, and whether the connection still is. Every read has an end: PATIENCE_S.
+Of the server's bytes it parses what attacks need: which frames arrived, how calls ended, and whether the connection is
+open. Every read has a time limit: PATIENCE_S.
 """
 import contextlib
 import os
@@ -53,7 +53,7 @@ def keys_of(keys):
 
 
 def query(table, keys):
-    """A TableQuery, as a field of a LookupRequest; `keys` numbers, or bytes."""
+    """A TableQuery, as a field of a LookupRequest. `keys`: numbers or bytes."""
     return text(3, text(1, table) + text(2, keys if isinstance(keys, bytes) else keys_of(keys)))
 
 
@@ -62,7 +62,7 @@ def lookup(model, *queries, more=b""):
 
 
 def grpc_frame(message, compressed=0, size=None):
-    """`size`: what the head says, if not the truth."""
+    """`size`: the declared size, if it is wrong."""
     return struct.pack(">BI", compressed, len(message) if size is None else size) + message
 
 
@@ -87,12 +87,12 @@ def hpack_text(value):
 
 
 def literal(name, value, indexed=False):
-    """A field in plain text; `indexed`: the server is to keep it in its table, where its index is then 62."""
+    """A field without Huffman coding. `indexed`: the server stores it in the header table, with index 62."""
     return (b"\x40" if indexed else b"\x00") + hpack_text(name) + hpack_text(value)
 
 
 def head(path, *fields, method="POST", timeout=None):
-    """The header block of a gRPC call; `fields`: pairs that are added."""
+    """The header block of a gRPC call. `fields`: additional pairs."""
     block = literal(":method", method) + literal(":scheme", "http") + literal(":path", path)
     block += literal(":authority", "attack") + literal("content-type", "application/grpc") + literal("te", "trailers")
     if timeout is not None:
@@ -130,7 +130,7 @@ def unhuffman(data):
     return "".join(out)
 
 
-# Of the static table what servers send; the others are of no interest here.
+# The entries of the static table that servers send.
 _STATIC = {8: (":status", "200"), 31: ("content-type", ""), 54: ("server", "")}
 
 
@@ -193,7 +193,7 @@ class Fields:
 # ---- frames ------------------------------------------------------------------------------------------
 
 def frame(kind, stream=0, payload=b"", flags=0, size=None):
-    """`size`: what the head says, if not the truth."""
+    """`size`: the declared size, if it is wrong."""
     size = len(payload) if size is None else size
     return struct.pack(">I", size)[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
 
@@ -223,15 +223,15 @@ def data(stream, payload, end=True, frame_bytes=16384):
 
 
 def call(stream, path, message, *fields, timeout=None, compressed=0):
-    """A unary call, whole."""
+    """A complete unary call."""
     return (frame(HEADERS, stream, head(path, *fields, timeout=timeout), END_HEADERS) +
             data(stream, grpc_frame(message, compressed)))
 
 
 def repeated(path, n, *fields, body=None, times=1, first=1):
-    """n calls of one connection from stream `first` on, in few bytes: each head but the first one has a byte per field,
-    because the server keeps the fields in its table (4 KiB). `body`: the DATA that ends each call; None: the calls stay
-    open. `times`: how often each head has the last field."""
+    """n calls on one connection from stream `first` on, in few bytes. The server stores the fields of the first head in
+    its table (4 KiB), so the other heads have one byte per field. `body`: the message of each call; None: the calls
+    stay open. `times`: how often each head has the last field."""
     pairs = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "attack"),
              ("content-type", "application/grpc"), ("te", "trailers"), *fields]
     indexed = bytes(0x80 | 61 + len(pairs) - i for i in range(len(pairs))) + b"\xbe" * (times - 1)
@@ -263,28 +263,28 @@ def connect(address, source=None, tls=None, patience_s=PATIENCE_S):
 
 
 class Gone(Exception):
-    """The server ended the connection."""
+    """The server has closed the connection."""
 
 
 class Client:
-    """One HTTP/2 connection. `send` writes anything; frames that come meanwhile are taken in, so that neither side
-    waits for the other for ever."""
+    """An HTTP/2 connection. `send` can write any bytes. It also reads frames that arrive, so that neither side blocks
+    the other."""
 
     def __init__(self, address, source=None, tls=None, hello=settings(), preface=PREFACE):
         self.sock = connect(address, source, tls)
         self.buffer = bytearray()
         self.fields = Fields()
-        self.trailers = {}   # of streams that ended, by their number
+        self.trailers = {}  # by stream
         self.resets = {}     # error code, by stream
         self.received = {}   # DATA bytes, by stream
-        self.frames = {}     # how many of each kind came
+        self.frames = {}  # number of frames, by type
         self.goaway = None   # error code and text
         self.is_open = True
-        self.block = {}      # header blocks that are not complete
-        self.window = 65535        # in which a stream begins
-        self.granted = {0: 65535}  # what may be sent beyond that, less what was; 0: on all streams
-        self.owed = b""      # answers to SETTINGS and PINGs of the server
-        self.reads = hello == OPEN  # takes whatever comes: what it has taken opens the window again
+        self.block = {}  # incomplete header blocks
+        self.window = 65535  # the initial window of a stream
+        self.granted = {0: 65535}  # additional window minus sent bytes, by stream; 0: the connection
+        self.owed = b""  # replies to SETTINGS and PING, not yet sent
+        self.reads = hello == OPEN  # reads replies of any size: returns read bytes to the window
         self.taken = 0
         with contextlib.suppress(Gone):
             self.send(preface + hello)
@@ -304,7 +304,8 @@ class Client:
         raise Gone
 
     def send(self, bytes_, reads=True):
-        """Write all of it; Gone if the server closes meanwhile. `reads`: false for a client that takes nothing in."""
+        """Writes all bytes. Gone: the server has closed the connection. `reads`: whether to read frames concurrently.
+        """
         if not self.is_open:
             raise Gone
         view, self.owed = memoryview(self.owed + bytes_), b""
@@ -327,13 +328,13 @@ class Client:
                     self._lost()
 
     def _rest(self):
-        """What the server still said before it closed."""
+        """Reads frames that the server sent before it closed the connection."""
         with contextlib.suppress(Gone, OSError):
             while select.select([self.sock], [], [], 0)[0]:
                 self.take_in()
 
     def take_in(self, most=1 << 16):
-        """Read once what is there."""
+        """Reads and parses the available bytes once."""
         try:
             piece = self.sock.recv(most)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -379,11 +380,12 @@ class Client:
             self.owed += frame(kind, payload=payload if kind == PING else b"", flags=ACK)
 
     def may_send(self, stream):
-        """Bytes of DATA for which the server has opened its window."""
+        """The number of DATA bytes that the server's windows allow."""
         return max(0, min(self.granted[0], self.window + self.granted.get(stream, 0)))
 
     def upload(self, stream, path, message, *fields, compressed=0, keep=0):
-        """A call of a message of any size, sent as fast as the server takes it, but for `keep` bytes at its end."""
+        """A call with a message of any size, sent as fast as the server's windows allow, except for the last `keep`
+        bytes."""
         self.send(frame(HEADERS, stream, head(path, *fields), END_HEADERS))
         whole = grpc_frame(message, compressed)
         body = memoryview(whole)[:len(whole) - keep]
@@ -396,7 +398,7 @@ class Client:
             body = body[size:]
 
     def read_until(self, condition, what):
-        """Take frames in until `condition(self)`; Gone if the connection ends first."""
+        """Reads frames until `condition(self)` is true. Gone: the connection has ended before."""
         end = time.monotonic() + PATIENCE_S
         while not condition(self):
             if not self.is_open:
@@ -411,7 +413,7 @@ class Client:
                 self.send(b"")
 
     def code(self, stream):
-        """The gRPC code with which a call ended, once it has; None: it was reset."""
+        """Waits for the end of a call, and returns its gRPC code; None: the stream was reset."""
         self.read_until(lambda c: "grpc-status" in c.trailers.get(stream, {}) or stream in c.resets, f"call {stream}")
         status = self.trailers.get(stream, {}).get("grpc-status")
         return None if status is None else int(status)
@@ -420,7 +422,7 @@ class Client:
         return self.trailers.get(stream, {}).get("grpc-message", "")
 
     def ended(self):
-        """Read until the server closes; True. An attack that a server ends by closing ends so."""
+        """Whether the server closes the connection; fails after PATIENCE_S."""
         try:
             self.read_until(lambda _: False, "the server was to close the connection")
         except Gone:
@@ -428,7 +430,7 @@ class Client:
         return False
 
     def answers_ping(self):
-        """Whether the connection still is: a PING comes back."""
+        """Whether the connection is open: a PING is answered."""
         before = self.frames.get(PING, 0)
         try:
             self.send(frame(PING, payload=b"are you?"))
