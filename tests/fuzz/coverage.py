@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""coverage.py TARGET PROGRAM PROFILE...: prints how much of the files of targets.ini a fuzz target has reached, and
-which of their functions it never entered, with what targets.ini says of those that it cannot enter."""
+"""coverage.py TARGET PROGRAM PROFILE...: prints how much of the files in targets.ini a fuzz target has reached, the
+functions that it never entered, and the reason in targets.ini why it cannot reach some functions."""
 import configparser
 import json
 import os
@@ -15,7 +15,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 
 
 def tool(name):
-    """llvm-cov, or llvm-cov-14 where Debian has it by its version alone."""
+    """The path of llvm-cov, or of llvm-cov-14 if Debian installs only the name with the version."""
     for path in os.environ["PATH"].split(":"):
         found = sorted(f for f in (os.listdir(path) if os.path.isdir(path) else ()) if re.fullmatch(name + r"(-\d+)?", f))
         if found:
@@ -44,7 +44,7 @@ def main():
     os.unlink(merged)
     data = json.loads(out)["data"][0]
     reason = " ".join(ini[target].get("not", "").split())
-    named = set(re.findall(r"\w+", reason))  # of functions, among other words
+    named = set(re.findall(r"\w+", reason))  # functions and other words
     never = {}
     for function in data["functions"]:
         path = os.path.relpath(function["filenames"][0], ROOT)

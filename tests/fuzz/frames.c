@@ -23,7 +23,7 @@ enum { LARGE_BYTES = 64, LARGE_BYTES_MAX = 255 * LARGE_BYTES };
 
 static void put(struct frames *frames, const void *data, size_t size)
 {
-    /* What the buffer does not take is not sent: a frame that is cut short. */
+    /* If the buffer is full, the frame is truncated. */
     hps_ignore(size > 0 ? hps_buf_append(&frames->out, data, size) : HPS_OK);
 }
 
@@ -73,7 +73,7 @@ void frames_begin(struct frames *frames)
     put_head(frames, 0, SETTINGS, 0, 0);
 }
 
-/* Mostly one of the few streams that there are. */
+/* Usually the ID of an open stream. */
 static uint32_t some_id(const struct frames *frames, struct script *script)
 {
     uint8_t choice = script_u8(script);
@@ -92,7 +92,7 @@ static uint32_t some_id(const struct frames *frames, struct script *script)
 
 /* ---- header blocks --------------------------------------------------------------------------- */
 
-/* A literal, never indexed, without Huffman's code. */
+/* A literal that is not stored in the table, without Huffman coding. */
 static void put_field(struct frames *frames, const char *name, const char *value)
 {
     const char *const texts[2] = {name, value};
@@ -200,7 +200,7 @@ static void put_response(struct frames *frames, struct script *script)
     };
     static const char *const statuses[] = {"200", "200", "200", "200", "100", "404", "503", "abc"};
 
-    if ((script_u8(script) & 1) == 0) { /* else trailers */
+    if ((script_u8(script) & 1) == 0) { /* else the block is trailers */
         put_field(frames, ":status", statuses[script_u8(script) % 8]);
     }
     for (unsigned n = script_u8(script) % 4; n > 0; n--) {
@@ -208,7 +208,7 @@ static void put_response(struct frames *frames, struct script *script)
     }
 }
 
-/* The frame around what was put behind `begin`, where its head was. */
+/* Writes the size into the head of the frame that begins at `begin`. */
 static void end_frame(struct frames *frames, size_t begin)
 {
     if (frames->out.size - begin > HEAD_BYTES) {
@@ -225,7 +225,7 @@ static void put_headers(struct frames *frames, struct script *script, bool raw)
     size_t begin = frames->out.size;
     uint32_t id = frames->server || (flags & 0x80) != 0 ? some_id(frames, script) : frames->next_id;
 
-    /* Mostly whole blocks: one that is open takes nothing but CONTINUATION. */
+    /* Usually complete, because after an incomplete block only CONTINUATION is allowed. */
     bool whole = (flags & 0x70) != 0x70;
     put_head(frames, 0, HEADERS, (flags & (END_STREAM | PADDED)) | (whole ? END_HEADERS : 0), id);
     if ((flags & PADDED) != 0) {
@@ -244,9 +244,9 @@ static void put_headers(struct frames *frames, struct script *script, bool raw)
     frames->next_id += !frames->server && id == frames->next_id ? 2 : 0;
 }
 
-/* ---- the others ------------------------------------------------------------------------------ */
+/* ---- other frames ---------------------------------------------------------------------------- */
 
-/* 0, 1, and so on. */
+/* Bytes 0, 1, 2 and so on. */
 static void put_counted(struct frames *frames, size_t size)
 {
     static uint8_t bytes[LARGE_BYTES_MAX];
@@ -258,7 +258,7 @@ static void put_counted(struct frames *frames, size_t size)
     put(frames, bytes, size);
 }
 
-/* A message of gRPC, or a part of one, or something else. */
+/* A gRPC message, a part of one, or other bytes. */
 static void put_data(struct frames *frames, struct script *script)
 {
     uint8_t flags = script_u8(script);
@@ -328,7 +328,7 @@ static void put_small(struct frames *frames, unsigned type, struct script *scrip
     }
 }
 
-/* Of any type, with any size. */
+/* A frame of any type, with any declared size. */
 static void put_strange(struct frames *frames, struct script *script)
 {
     size_t size;
@@ -379,7 +379,7 @@ void frames_put(struct frames *frames, unsigned kind, struct script *script)
     case 7:
         put_continuation(frames, script);
         break;
-    case 8: { /* a flood */
+    case 8: { /* many frames */
         struct script same = *script;
         for (unsigned n = script_u8(script) + 1u; n > 0; n--) {
             same = *script;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames of HTTP/2 as a hostile peer of either role makes them: mostly such that the session goes
- * on, in any order and with lies where the script says so. They are gathered in a buffer.
+ * HTTP/2 frames of a hostile client or server, collected in a buffer. Most frames keep the session
+ * alive. The script decides about their order, and makes some of them malformed.
  */
 #ifndef HPS_TESTS_FUZZ_FRAMES_H
 #define HPS_TESTS_FUZZ_FRAMES_H
@@ -14,18 +14,19 @@
 enum { FRAMES_KINDS = 12, FRAMES_BYTES_MAX = 1 << 20 };
 
 struct frames {
-    struct hps_buf out; /* not sent yet */
-    bool server;        /* answers, rather than asks */
-    uint32_t next_id;   /* of the stream that is opened next */
+    struct hps_buf out; /* not yet sent */
+    bool server;        /* the frames are those of a server */
+    uint32_t next_id;   /* of the next stream */
     const char *const *paths;
     unsigned n_paths;
 };
 
 void frames_init(struct frames *frames, bool server, const char *const *paths, unsigned n_paths);
 void frames_fini(struct frames *frames);
-/* The client's preface, and SETTINGS of either. */
+/* The client's preface, and SETTINGS of a client or server. */
 void frames_begin(struct frames *frames);
-/* One frame of a kind, below FRAMES_KINDS, or several of them. What has no room is left out. */
+/* Adds one or more frames of a kind, which is below FRAMES_KINDS. If the buffer is full, the rest
+ * is dropped. */
 void frames_put(struct frames *frames, unsigned kind, struct script *script);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as the role file: what is taken is whole and within its bounds, what is refused is
- * named. An operator writes it, but it decides who may do what: nothing in it may be read as more
- * than it says.
+ * Any bytes as role file. If the file is accepted, its contents must be complete and within the
+ * limits. If it is refused, the error must have a text. The file is written by an operator, but it
+ * grants rights, so it must not grant more than it states.
  */
 #include "base/assert.h"
 #include "config/access.h"

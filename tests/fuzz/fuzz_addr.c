@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any text as an address: what is taken is printed and read again as the same address, whatever it
- * is asked for; what is refused is named.
+ * Any text as address. If it is accepted, it must be printed to a text that is parsed to the same
+ * address. If it is refused, the error must have a text.
  */
 #include "base/assert.h"
 #include "base/heap.h"
@@ -29,7 +29,7 @@ static void check_again(const struct hps_addr *addr)
     HPS_ASSERT(hps_addr_parse(text, &again, NULL) == HPS_OK);
     HPS_ASSERT(again.is_unix == addr->is_unix && again.port == addr->port);
     HPS_ASSERT(strcmp(again.host, addr->host) == 0 && strcmp(again.path, addr->path) == 0);
-    if (!hps_addr_is_name(addr)) { /* a name would be looked up */
+    if (!hps_addr_is_name(addr)) { /* else a resolver would be queried */
         hps_status status = hps_addr_resolve(addr, true, &places, NULL);
         HPS_ASSERT(status != HPS_OK || (places.n > 0 && places.n <= HPS_PLACES_MAX));
     }

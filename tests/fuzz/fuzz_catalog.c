@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as records of the catalog, as the persistent store has them: of versions, of models, of
- * what is no longer used. What is taken is written, read again, and is the same. The input is pairs
- * of a key, whose first byte is a kind, and a value.
+ * Any bytes as records of the catalog in the persistent store: versions, models, unused versions.
+ * If they are accepted, they are written, and reading them again must give the same. The input is a
+ * list of records: a kind, a size and a value.
  */
 #include <stdio.h>
 
@@ -14,7 +14,7 @@
 
 enum { RECORDS_MAX = 8 };
 
-/* A durable store that has nothing but records. */
+/* A durable store that has only records. */
 struct kept {
     struct hps_store store;
     struct {
@@ -76,7 +76,7 @@ static void kept_fini(struct kept *kept)
     }
 }
 
-/* Where what is read goes: written again to `to`, if that is not NULL. */
+/* Counts records, and writes them to the store `to` if it is not NULL. */
 struct reading {
     struct hps_store *to;
     unsigned n_versions, n_models;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames in any order from a hostile server against the client's channel and its calls, as
- * hps-bench, hpsctl and hps-publish use them. Each input is a channel of its own, connected as
- * often as the channel asks. Whatever the server does, every call ends once, with a code of gRPC,
- * and no message is larger than the channel allows.
+ * Frames of a hostile server, in any order, to a client channel and its calls. hps-bench, hpsctl
+ * and hps-publish use such channels. Each input uses one channel, which may connect several times.
+ * Every call must end once, with a gRPC code, and no message may exceed the channel's limit.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -23,12 +22,12 @@ static struct {
     struct hps_loop *loop;
     struct hps_grpc_channel *channel;
     int listen_fd;
-    int fd; /* the connection that is answered; -1: none */
+    int fd; /* the accepted connection; -1: none */
     char address[128];
 } world;
 
 struct call {
-    struct hps_grpc_client_call *call; /* NULL: over, or not begun */
+    struct hps_grpc_client_call *call; /* NULL: ended, or not started */
     bool begun;
     unsigned n_done;
 };
@@ -77,7 +76,7 @@ static void hang_up(void)
     }
 }
 
-/* Take the newest connection that waits. */
+/* Accepts waiting connections, and keeps the newest one. */
 static void answer(struct frames *frames)
 {
     int fd;
@@ -113,7 +112,7 @@ static void exchange(struct frames *frames)
     hps_buf_clear(out);
     hps_loop_turn(world.loop, 0);
     while (world.fd >= 0 && recv(world.fd, bytes, sizeof(bytes), 0) > 0) {
-        /* what the client says is net/http2's own business, and fuzz_grpc_server's */
+        /* not checked: tests of net/http2 and fuzz_grpc_server check frames */
     }
 }
 
@@ -131,7 +130,7 @@ static void begin_call(struct call *call, struct script *script)
                                               &events, call, &call->call);
     call->begun = status == HPS_OK;
     if (call->n_done > 0) {
-        call->call = NULL; /* it was over before it was given */
+        call->call = NULL; /* it ended before it was returned */
     }
 }
 

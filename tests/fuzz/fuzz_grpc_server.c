@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames in any order against a whole server connection: the session, the machine of each call, the
- * messages put together from their pieces, windows, floods, time. What must hold whatever the peer
- * does: every call that a method saw is closed once, nothing is held when the peer is gone, and
- * what the server says are frames of HTTP/2.
+ * Frames in any order to a server connection. They reach the HTTP/2 session, the phases of calls,
+ * the assembly of messages, flow control, floods and timeouts. Each call that a method has received
+ * must be closed once. When the peer has disconnected, no memory may be held. The server must send
+ * only HTTP/2 frames.
  */
 #include <errno.h>
 #include <sys/socket.h>
@@ -17,7 +17,7 @@ enum { STEPS_MAX = 64, POUR_BYTES = 64 * 1024, QUEUED_BYTES_MAX = 256 * 1024 };
 
 /* ---- the service ----------------------------------------------------------------------------- */
 
-/* As much as the peer takes: for ever. */
+/* Sends without end, as fast as the peer reads. */
 static void pour(struct hps_grpc_call *call)
 {
     while (!hps_grpc_call_cancelled(call) && hps_grpc_call_queued(call) < QUEUED_BYTES_MAX) {
@@ -87,7 +87,7 @@ static void peer_open(struct peer *peer, bool begins)
     }
 }
 
-/* What the server sends is a sequence of frames of known types. */
+/* Checks that the server sends a sequence of frames of known types. */
 static void check_frames(struct peer *peer, const uint8_t *data, size_t size)
 {
     while (size > 0) {

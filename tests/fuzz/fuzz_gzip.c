@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as a compressed message. The first byte says how much may come out, and whether the
- * rest is a message already or is to be made one: then all of it must come out again. What fails
- * leaves the buffer as it was.
+ * Any bytes as compressed message. The first byte selects the size limit. Or it selects a round
+ * trip: the rest is compressed, and inflation must restore it. A failure must leave the buffer
+ * unchanged.
  */
 #include <zlib.h>
 
@@ -15,7 +15,7 @@ enum { GZIP_WINDOW_BITS = 15 + 16 };
 
 static const char before[] = "what is there";
 
-/* Returns what inflation came to; `out` then has what it gave. */
+/* Inflates `data` behind the bytes of `before`, and returns the result. */
 static hps_status inflate_all(const uint8_t *data, size_t size, size_t bytes_max,
                               struct hps_buf *out)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bytes of an HTTP/1.1 client against a whole connection of the server of calls: heads, bodies of
- * every kind, routes, limits, time. An input is a byte that says in what pieces it is sent, one
- * that says what happens at its end, then what is sent. What must hold whatever comes: every call
- * that a method saw is closed once, nothing is held when the peer is gone, and what the server says
- * are answers of HTTP/1.1.
+ * Bytes of an HTTP/1.1 client to a server connection: heads, bodies of all kinds, routes, limits,
+ * timeouts. The first byte of an input selects the size of the parts in which it is sent, the
+ * second one what happens at the end. Each call that a method has received must be closed once.
+ * When the peer has disconnected, no memory may be held. The server must send only HTTP/1.1
+ * responses.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 
 enum { STEPS_MAX = 64, BIG_BYTES = 200 * 1000 };
 
-/* What happens when all is sent. */
+/* What happens after all bytes are sent: bits of the second byte. */
 enum { END_SHUTDOWN = 1, END_LATE = 2, END_RULES = 4, END_ANSWER = 8, END_UNREAD = 16 };
 
 /* ---- routes ---------------------------------------------------------------------------------- */
@@ -67,11 +67,11 @@ static const struct hps_http_route routes[] = {
 
 struct peer {
     int fd;
-    bool asks_heads; /* whose answers have a length, but no body */
+    bool asks_heads; /* responses to HEAD have a length, but no body */
     struct hps_buf in;
 };
 
-/* What the server said is answers, one behind the other. */
+/* Checks that the server has sent a sequence of responses. */
 static void check_answers(const struct peer *peer)
 {
     const char *at = (const char *)peer->in.data;

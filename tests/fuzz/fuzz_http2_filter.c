@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as what a client of HTTP/2 sends, in pieces that the first byte chooses: the filter
- * must let the same bytes through however they are cut, which are those of a plain reading of the
+ * Any bytes as input of an HTTP/2 server, in parts of a size that the first byte selects. The
+ * filter must pass the same bytes for any size, and they must equal those of a simple parser of
  * frames.
  */
 #include "base/assert.h"
@@ -17,8 +17,8 @@ static uint32_t id_of(const uint8_t *head)
            0x7fffffff;
 }
 
-/* What must come through: all but whole resets of streams that were never begun. Returns how many
- * were left out. What is not yet known to be none, at the end, is held back. */
+/* Appends the bytes that must pass: all except complete resets of streams that were never opened.
+ * Returns the number of these resets. An incomplete reset at the end is held back. */
 static uint32_t expected(const uint8_t *data, size_t size, struct hps_buf *out)
 {
     size_t at = size < PREFACE_BYTES ? size : PREFACE_BYTES;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The decoder of ModelInferRequest against protobuf-c: what we accept, it accepts and reads the
- * same; what it writes, we never call malformed. What is accepted is then seen as a lookup, which
- * must be within the limits and must point into the message or the arena.
+ * Compares the decoder of ModelInferRequest with protobuf-c. If hpsd accepts a message, protobuf-c
+ * must accept it, and the contents must be equal. If protobuf-c has written a message, hpsd must
+ * not call it malformed. An accepted message is converted to a lookup. The lookup must be within
+ * the limits, and point into the message or the arena.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -20,7 +21,7 @@ static const struct hps_decode_limits LIMITS = {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* ---- against protobuf-c ---------------------------------------------------------------------- */
+/* ---- comparison with protobuf-c -------------------------------------------------------------- */
 
 /* protobuf-c ends a string at its first NUL. */
 static void check_text(struct kserve_text ours, const char *theirs)
@@ -37,7 +38,7 @@ static void check_bytes(const struct kserve_tensor *ours, const void *theirs, si
     HPS_ASSERT(size == 0 || memcmp(ours->data, theirs, size) == 0);
 }
 
-/* Values of one type, and no others. */
+/* Checks that only values of one type exist, and that they are equal. */
 static void check_contents(const struct kserve_tensor *ours,
                            const Inference__InferTensorContents *theirs)
 {
@@ -89,7 +90,7 @@ static void check_input(const struct kserve_tensor *ours,
     }
 }
 
-/* The last of a name is the one. */
+/* The last parameter with this name counts. */
 static const Inference__InferParameter *parameter_of(const Inference__ModelInferRequest *theirs,
                                                      const char *name)
 {
@@ -141,7 +142,7 @@ static void check_request(const struct kserve_infer *ours,
     }
 }
 
-/* protobuf-c keeps unknown fields, those whose numbers are not legal too, and writes them again. */
+/* protobuf-c keeps unknown fields, also with invalid numbers, and writes them again. */
 static bool has_unknown(const ProtobufCMessage *message)
 {
     bool unknown = message->n_unknown_fields > 0;
@@ -169,7 +170,7 @@ static bool has_unknown(const ProtobufCMessage *message)
     return unknown;
 }
 
-/* What protobuf-c writes is refused for what it says, if at all. */
+/* hpsd may refuse a message that protobuf-c has written only because of its contents. */
 static void check_canonical(const Inference__ModelInferRequest *theirs)
 {
     struct hps_arena *arena = hps_arena_new(4096, ARENA_BYTES);
@@ -192,7 +193,7 @@ static void check_canonical(const Inference__ModelInferRequest *theirs)
     hps_arena_free(arena);
 }
 
-/* ---- as a lookup ----------------------------------------------------------------------------- */
+/* ---- conversion to a lookup ------------------------------------------------------------------ */
 
 static void check_bags(const struct hps_lookup_query *query)
 {
@@ -212,7 +213,7 @@ static void check_bags(const struct hps_lookup_query *query)
     HPS_ASSERT(before == query->n_keys);
 }
 
-/* Reads all of it, too: a sanitizer sees what does not point where it should. */
+/* Also reads all bytes, so that a sanitizer detects wrong pointers. */
 static uint64_t sum_of(const uint8_t *data, size_t size)
 {
     uint64_t sum = 0;
@@ -223,7 +224,7 @@ static uint64_t sum_of(const uint8_t *data, size_t size)
     return sum;
 }
 
-/* The counts of all samples add up to the queries. */
+/* For each query, the counts of all samples must add up to its keys. */
 static void check_samples(const struct hps_lookup_request *request,
                           const struct kserve_answer *answer)
 {
@@ -243,7 +244,7 @@ static void check_lookup(const struct hps_lookup_request *request, const struct 
     uint64_t n_keys = 0;
     uint64_t n_bags = 0;
     uint64_t sum = 0;
-    uint64_t n_read = answer->by_position ? 2 : request->n_queries; /* inputs */
+    uint64_t n_read = answer->by_position ? 2 : request->n_queries; /* number of inputs */
 
     HPS_ASSERT(request->n_queries <= LIMITS.tables_max);
     for (uint32_t i = 0; i < request->n_queries; i++) {
@@ -269,7 +270,7 @@ static void check_lookup(const struct hps_lookup_request *request, const struct 
         HPS_ASSERT(output->kind != KSERVE_OUTPUT_TABLE || output->part < request->n_queries);
         sum += sum_of((const uint8_t *)output->name.at, output->name.size);
     }
-    __asm__ volatile("" ::"r"(sum)); /* it has been read */
+    __asm__ volatile("" ::"r"(sum)); /* prevents that the compiler removes the reads */
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

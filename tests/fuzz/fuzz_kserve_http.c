@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bodies of infer requests over HTTP against jansson, which reads all of the JSON here: what we
- * accept, it accepts, and names, shapes and values are the same; what we refuse as no JSON at all
- * is none. An input is two bytes, how much of the rest is JSON (0xffff: all, and no header says
- * so), and the body.
+ * Compares the decoder of HTTP infer requests with jansson, which parses the complete JSON. If hpsd
+ * accepts a body, jansson must accept it, and names, shapes and values must be equal. If hpsd calls
+ * a text invalid JSON, jansson must reject it. An input has two bytes, the size of the JSON
+ * (0xffff: all, without a header for it), and then the body.
  */
 #include <math.h>
 #include <stddef.h>
@@ -28,7 +28,7 @@ static void check_text(struct kserve_text ours, const json_t *theirs)
     HPS_ASSERT(memcmp(ours.at, json_string_value(theirs), ours.size) == 0);
 }
 
-/* The value at *at of an array, nested or not, is the next of the tensor. */
+/* The value must be the next one of the tensor, at *at. */
 static void check_value(const struct kserve_tensor *ours, const json_t *theirs, size_t *at)
 {
     size_t bytes = kserve_datatype_bytes(ours->datatype);
@@ -39,7 +39,7 @@ static void check_value(const struct kserve_tensor *ours, const json_t *theirs, 
     if (ours->datatype == KSERVE_FP32) {
         HPS_ASSERT(json_is_number(theirs));
         memcpy(&number, ours->data + *at, bytes);
-        /* theirs was rounded to a double before */
+        /* jansson has rounded it to a double */
         float expected = (float)json_number_value(theirs);
         HPS_ASSERT(isfinite(number));
         HPS_ASSERT(number == expected || nextafterf(number, INFINITY) == expected ||
@@ -66,7 +66,7 @@ static void check_values(const struct kserve_tensor *ours, const json_t *theirs,
     }
 }
 
-/* Raw values lie behind the JSON, one tensor after the other, up to the end. */
+/* Raw values follow the JSON, one tensor after another, up to the end. */
 struct raw {
     const uint8_t *at;
     const uint8_t *end;
@@ -134,7 +134,7 @@ static void check_request(const struct kserve_infer *ours, const json_t *theirs,
     }
 }
 
-/* Of what is JSON: for what it says, or for being too much. */
+/* Valid JSON may be refused only because of its contents or its size. */
 static void check_refusal(const char *text)
 {
     static const char prefix[] = "the JSON of the request: ";
@@ -163,7 +163,7 @@ static void read_body(const uint8_t *body, size_t size, size_t json_size, struct
     }
     hps_status theirs = hps_json_load((const char *)body, head, 0, &json, &error);
     if (theirs != HPS_OK && status == HPS_OK) {
-        /* a number without fraction, of a float, that int64 does not hold */
+        /* jansson rejects integers above int64, also as floats */
         HPS_ASSERT(strncmp(error.text, "too big ", 8) == 0);
     } else if (status == HPS_OK) {
         HPS_ASSERT(json_is_object(json));

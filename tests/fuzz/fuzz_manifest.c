@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as manifest.json of a model directory, or as config.json of a DLE checkpoint (the first
- * byte says which), against a directory that has two tables. What is taken is written, read again
- * and is the same; nothing that it names is read outside the directory.
+ * Any bytes as manifest.json of a model directory, or as config.json of a DLE checkpoint; the first
+ * byte selects which. The directory has two tables. If the file is accepted, it is written, and
+ * reading it again must give the same. Names in it must not lead out of the directory.
  */
 #include "base/heap.h"
 #include "config/manifest.h"
@@ -75,7 +75,7 @@ static void check_names(const struct hps_manifest *manifest)
     }
 }
 
-/* Against what is there. */
+/* Compares the manifest with the directory. */
 static void check_dir(const struct hps_manifest *manifest)
 {
     const struct hps_row_desc desc = {.form = HPS_ROW_FORM_NPY,
@@ -122,7 +122,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     check_names(&manifest);
     check_dir(&manifest);
-    if (manifest.n_tables > 0) { /* else it says nothing, which only a DLE checkpoint may */
+    if (manifest.n_tables > 0) { /* a DLE checkpoint may name no tables */
         path = hps_tmpdir_join(&place_dir, "again.json");
         HPS_ASSERT(hps_manifest_write(&manifest, path, &err) == HPS_OK);
         HPS_ASSERT(hps_manifest_read(path, &again, &err) == HPS_OK);

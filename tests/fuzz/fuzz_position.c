@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as what a store has of how far a version is: positions of the update log, their keys,
- * the freeze of a version, and the sets of positions that a Redis shard has. What is taken is
- * written again and means the same.
+ * Any bytes as records of a store about the progress of updates: positions in the update log, their
+ * keys, the frozen state of a version, and the positions of a Redis shard. If they are accepted,
+ * they are written, and must mean the same.
  */
 #include "backends/redis/positions.h"
 #include "base/assert.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as replies of Redis, cut into pieces that the first byte chooses, read as values or, by
- * the second, as rows: they must come to the same however they are cut. What comes of them is read
- * as a map of slots and as redirections, too.
+ * Any bytes as Redis replies, parsed as values, or as rows if the second byte says so. They are
+ * parsed in parts, and the first byte selects their size. The result must be the same for any size.
+ * The replies are also parsed as slot map and as redirection.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -23,7 +23,7 @@ static void tell(void *ctx, uint16_t first, uint16_t last, bool master, const st
     *(uint64_t *)ctx += master;
 }
 
-/* Folds one reply into the digest, and reads it in other ways. */
+/* Adds one reply to the digest, and parses it as slot map and redirection. */
 static uint64_t fold(uint64_t digest, const struct hps_redis_reply *reply, const uint8_t *rows)
 {
     const struct hps_redis_values *values = reply->values;

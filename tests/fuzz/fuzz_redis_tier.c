@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A Redis server that answers what it likes, against the whole tier: lookups, insertions,
- * updates. The input is a list of operations, and behind it one of answers; where
- * those end the server has errors alone. Whatever it answers, operations end, batches stay
- * consistent, and no row is written but for a key that was asked for.
+ * A malicious Redis server, and the complete Redis store: lookups, insertions, updates. The input
+ * is a list of operations, followed by a list of replies. After the last reply the server sends
+ * only errors. Operations must end, batches must stay consistent, and rows may be written only for
+ * requested keys.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -46,7 +46,7 @@ static const struct hps_table tables[2] = {{.name = "a",
                                             .default_row = default_row}};
 
 struct peer {
-    int fd; /* -1: none */
+    int fd; /* -1: no connection */
     size_t size;
     char in[IN_BYTES_MAX];
 };
@@ -55,14 +55,14 @@ static struct {
     int listen_fd;
     char address[160];
     struct hps_store *store; /* by layout */
-    atomic_flag busy;        /* over what follows */
+    atomic_flag busy;        /* protects the following fields */
     struct peer peers[PEERS_MAX];
-    struct script script; /* of the answers, which are copied: some are asked for later */
+    struct script script; /* the replies; a copy, because some are sent after the input */
     uint8_t answers[INPUT_BYTES_MAX];
     unsigned n_answers;
 } world = {.busy = ATOMIC_FLAG_INIT};
 
-/* ---- what the server answers ----------------------------------------------------------------- */
+/* ---- replies of the server ------------------------------------------------------------------- */
 
 struct answer {
     char out[ANSWER_BYTES_MAX];
@@ -92,7 +92,7 @@ static void put_bulk(struct answer *answer, const void *data, size_t size)
     put(answer, "\r\n", 2);
 }
 
-/* One value; deeper ones are flat. */
+/* One value. At depth 3 arrays have no arrays. */
 static void put_value(struct answer *answer, struct script *script, unsigned depth)
 {
     size_t size;
@@ -107,7 +107,7 @@ static void put_value(struct answer *answer, struct script *script, unsigned dep
         data = script_run(script, &size);
         put_bulk(answer, data, size);
         break;
-    case 2: /* as long as a row, a digest, a position */
+    case 2: /* with the size of a row, a digest or a position */
         data = script_take(script, (const size_t[]){ROW_BYTES, 20, 16, 0}[kind >> 6], &size);
         put_bulk(answer, data, size);
         break;
@@ -125,7 +125,7 @@ static void put_value(struct answer *answer, struct script *script, unsigned dep
     }
 }
 
-/* As many values as the command asked for: what HMGET gets. */
+/* As many values as the command has keys, as HMGET returns. */
 static void put_row_of(struct answer *answer, struct script *script, unsigned n_words)
 {
     unsigned n = n_words > 2 ? n_words - 2 : 1;
@@ -136,7 +136,7 @@ static void put_row_of(struct answer *answer, struct script *script, unsigned n_
     }
 }
 
-/* false: the server hangs up then. */
+/* false: the server closes the connection. */
 static bool put_answer(struct answer *answer, struct script *script, unsigned n_words)
 {
     static const char *const errors[] = {"-ERR no\r\n",       "-MOVED 1 127.0.0.1:1\r\n",
@@ -157,11 +157,11 @@ static bool put_answer(struct answer *answer, struct script *script, unsigned n_
     case 2:
         put_row_of(answer, script, n_words);
         break;
-    case 3: /* what is no answer, or half of one */
+    case 3: /* not a reply, or a part of one */
         data = script_run(script, &size);
         put(answer, data, size);
         return false;
-    case 4: /* as the scripts of the tier answer */
+    case 4: /* like the replies of the store's scripts */
         put_line(answer, '*', 4);
         put_line(answer, ':', kind >> 6);
         data = script_take(script, 20, &size);
@@ -177,7 +177,7 @@ static bool put_answer(struct answer *answer, struct script *script, unsigned n_
     return true;
 }
 
-/* To what a connection begins with: a server on its own. */
+/* Replies to the first commands of a connection, as a server that is not in a cluster. */
 static bool put_introduction(struct answer *answer, const char *word, size_t size)
 {
     static const struct {
@@ -200,8 +200,7 @@ static bool put_introduction(struct answer *answer, const char *word, size_t siz
 
 /* ---- the server ------------------------------------------------------------------------------ */
 
-/* The size of the command at the front, 0 if it is not all there: "*N", and N times "$SIZE" and as
- * many bytes. */
+/* The size of the first command, "*N" and N times "$SIZE" with SIZE bytes; 0: it is incomplete. */
 static size_t command_size(const struct peer *peer, unsigned *out_n_words, size_t *out_word_at,
                            size_t *out_word_size)
 {
@@ -266,7 +265,7 @@ static void peer_serve(struct peer *peer)
     }
 }
 
-/* Answer what has come, on whatever thread. */
+/* Replies to all received commands. Any thread. */
 static void serve(void)
 {
     while (atomic_flag_test_and_set(&world.busy)) {
@@ -287,11 +286,11 @@ static void serve(void)
     atomic_flag_clear(&world.busy);
 }
 
-/* ---- time, and who waits ----------------------------------------------------------------------
+/* ---- time -----------------------------------------------------------------------------------
  *
- * It passes TIME_FACTOR times as fast, so that pauses of up to a second after what went wrong, of
- * which other inputs would have had a thousand executions, cost next to nothing. Linked with --wrap
- * for each of these. */
+ * Time passes TIME_FACTOR times as fast, because the store pauses for up to a second after errors.
+ * Otherwise one pause would take as long as a thousand inputs. Linked with --wrap for these
+ * functions. */
 
 uint64_t __real_hps_clock_us(void);
 uint64_t __wrap_hps_clock_us(void);
@@ -315,8 +314,8 @@ bool __wrap_hps_cond_wait_until(struct hps_cond *cond, struct hps_lock *lock, ui
     return __real_hps_cond_wait_until(cond, lock, now_us + left_us);
 }
 
-/* Whoever is about to wait for the server has it answer first: no thread of its own has to be
- * waited for, which would take most of the time. */
+/* A thread that would wait for the server first runs the server itself. Another thread for the
+ * server would take most of the time. */
 int __wrap_ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
 {
     uint64_t us =
@@ -405,7 +404,7 @@ static void get(struct hps_space *space, struct script *script)
                             : space->store->ops->get(space, &call, &tables[0], &parts[0].batch);
     hps_ignore(status);
     HPS_ASSERT(parts[0].batch.n <= rows.n);
-    for (uint32_t i = 0; i < rows.n; i++) { /* answered or not, each key is there once */
+    for (uint32_t i = 0; i < rows.n; i++) { /* found or not, each key occurs once */
         HPS_ASSERT(rows.slots[i] < rows.n && !seen[rows.slots[i]]);
         HPS_ASSERT(rows.keys[i] == first + rows.slots[i]);
         seen[rows.slots[i]] = true;

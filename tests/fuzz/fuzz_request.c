@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The decoder of LookupRequest against protobuf-c: what we accept, it accepts and reads the same;
- * what it writes, we never call malformed.
+ * Compares the decoder of LookupRequest with protobuf-c. If hpsd accepts a message, protobuf-c must
+ * accept it, and the contents must be equal. If protobuf-c has written a message, hpsd must not
+ * call it malformed.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -28,7 +29,7 @@ static void check_text(const char *ours, size_t size, const char *theirs)
     HPS_ASSERT(n == 0 || memcmp(ours, theirs, n) == 0);
 }
 
-/* Bags are all of the keys, each in one; without pooling there are none. */
+/* With pooling, each key belongs to exactly one bag. Without pooling there are no bags. */
 static void check_bags(const struct hps_lookup_query *ours, const Hps__V1__TableQuery *theirs)
 {
     uint32_t pooling = (uint32_t)theirs->pooling;
@@ -112,7 +113,7 @@ static void check_request(const struct hps_lookup_request *ours,
     HPS_ASSERT(n_bags <= LIMITS.keys_max);
 }
 
-/* protobuf-c keeps unknown fields, those whose numbers are not legal too, and writes them again. */
+/* protobuf-c keeps unknown fields, also with invalid numbers, and writes them again. */
 static bool has_unknown(const Hps__V1__LookupRequest *request)
 {
     bool unknown = request->base.n_unknown_fields > 0;
@@ -123,7 +124,7 @@ static bool has_unknown(const Hps__V1__LookupRequest *request)
     return unknown;
 }
 
-/* What protobuf-c writes is refused for what it says, if at all. */
+/* hpsd may refuse a message that protobuf-c has written only because of its contents. */
 static void check_canonical(const Hps__V1__LookupRequest *theirs)
 {
     struct hps_arena *arena = hps_arena_new(4096, ARENA_BYTES);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as the files of a table, in each of the forms, found by the listing of their directory:
- * headers that lie, sizes that do not fit, keys in any order, scales of INT8 rows. The first byte
- * chooses the form, what the reader is told and how much it is asked for, a second one what the
- * rows are said to be and are to become. What is read, is read again and sorted as it is loaded: as
- * many rows, each key once, in order.
+ * Any bytes as files of a table, in each of the forms, found by listing their directory: wrong
+ * headers, sizes that do not match, keys in any order, scales of INT8 rows. The first byte selects
+ * the form, the reader's options and the number of rows per read. A second one selects the types of
+ * rows in the file and in the result. Reading the files again must give as many rows. Sorting the
+ * rows, as a load does, must give each key once, in order.
  */
 #include "base/heap.h"
 #include "base/rows/modeldir.h"
@@ -20,7 +20,7 @@ static uint8_t rows[ROWS_MAX * ROW_BYTES_MAX];
 
 enum { MODE_TYPED = 4, TYPES_SCALES = 64 }; /* bits of the first byte, and of the second */
 
-/* As many bytes of the script as its next two say. */
+/* Writes a file with bytes of the script, which begin with a size of two bytes. */
 static void write_part(const char *name, struct script *script)
 {
     size_t size = script_u8(script);
@@ -29,7 +29,7 @@ static void write_part(const char *name, struct script *script)
     hps_tmpdir_write(&place_dir, name, data, size);
 }
 
-/* The files of one table, "t". */
+/* Writes the files of one table, "t". */
 static void write_files(uint8_t mode, uint8_t types, struct script *script)
 {
     static const char *const names[4][2] = {{"dir/t.npy", NULL},
@@ -50,7 +50,7 @@ static void write_files(uint8_t mode, uint8_t types, struct script *script)
     hps_tmpdir_write(&place_dir, name[0], script->at, script->left);
 }
 
-/* How many rows there are; SIZE_MAX: they end in an error. */
+/* The number of rows; SIZE_MAX: an error. */
 static size_t read_rows(struct hps_row_reader *reader, size_t step)
 {
     struct hps_error err = {0};

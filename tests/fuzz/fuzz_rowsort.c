@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows in any order, with any keys twice, through the sort of a load: within memory, and spilled in
- * runs that are merged. The input is a list of additions. What comes out are the keys in order,
- * each with the row that was added last.
+ * Rows in any order, with any duplicate keys, through the sort of a load, in memory or merged from
+ * runs on disk. The input is a list of additions. The result must be the keys in order, each with
+ * the row that was added last.
  */
 #include "base/hash.h"
 #include "base/heap.h"
@@ -13,13 +13,13 @@
 enum {
     KEYS_MAX = 256,
     PIECE = 16,
-    SPILLS = 0xf8,               /* from this mode on, of every SPILLS_EVERY-th input */
-    SPILLS_EVERY = 32,           /* it takes a hundred times as long as one that does not */
-    LARGE_ROW_BYTES = 60 * 1024, /* a sort has 17 of them in memory at most */
+    SPILLS = 0xf8,               /* modes from this on, for one of SPILLS_EVERY inputs */
+    SPILLS_EVERY = 32,           /* such an input takes a hundred times as long */
+    LARGE_ROW_BYTES = 60 * 1024, /* a sort has at most 17 such rows in memory */
     LARGE_KEYS_MAX = 64,
 };
 
-/* What was added, in order; and the rows by their number. */
+/* The keys that were added, in order. A row contains its index. */
 static struct {
     hps_key keys[KEYS_MAX];
     uint32_t n;
@@ -31,7 +31,7 @@ static void fill(uint8_t *row, uint32_t row_bytes, uint32_t number)
     memcpy(row, &number, sizeof(number));
 }
 
-/* The number of the row that counts for a key. */
+/* The index of the last row of a key. */
 static uint32_t last_of(hps_key key)
 {
     uint32_t i = added.n;

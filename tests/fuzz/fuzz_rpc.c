@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as messages of Admin, Health and Reflection, to the services as the daemon has them: a
- * catalog with one version, on a store of the test's. The input is a list of calls. Every call is
- * answered, whatever it says; what it changes is undone.
+ * Any bytes as messages to the services Admin, Health and Reflection, which are set up as in the
+ * daemon. The catalog has one version, on a store of the tests. The input is a list of calls. Every
+ * call must end; Watch and LoadModel may be cancelled. If a call has unloaded the version, it is
+ * loaded again.
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -25,7 +26,7 @@ enum { CALLS_MAX = 8, TURNS_MAX = 2000, TURN_US = 1000, DIM = 2, N_ROWS = 4 };
 
 static const char *const names[] = {"hps.v1.Admin", "grpc.health.v1.Health"};
 
-/* Not CreateSnapshot: it makes directories where the message says. */
+/* Without CreateSnapshot, because it creates directories that the message names. */
 static const char *const paths[] = {
     "/hps.v1.Admin/Ping",
     "/hps.v1.Admin/GetStatus",
@@ -78,8 +79,8 @@ hps_status __wrap_hps_pool_post(struct hps_pool *pool, struct hps_task *task);
 hps_status __wrap_hps_pool_post_for(struct hps_pool *pool, struct hps_task *task, uint64_t client,
                                     uint64_t cost, struct hps_error *err);
 
-/* What the admin pool would do is done at once: its thread would have to be waited for, which takes
- * most of the time. Linked with --wrap for both functions. */
+/* Runs tasks of the admin pool at once, because waiting for its thread would take most of the time.
+ * Linked with --wrap for both functions. */
 hps_status __wrap_hps_pool_post(struct hps_pool *pool, struct hps_task *task)
 {
     (void)pool;
@@ -241,7 +242,7 @@ static void open_server(void)
     HPS_ASSERT(hps_grpc_channel_new(world.loop, &channel, &world.channel, NULL) == HPS_OK);
 }
 
-/* The version that calls may ask for; one has unloaded it. */
+/* Loads the version that calls may use, after a call has unloaded it. */
 static void load(void)
 {
     const struct hps_load_request request = {.model = "m",
@@ -252,7 +253,7 @@ static void load(void)
     struct hps_load_state state = {0};
 
     if (hps_catalog_load(world.catalog, &request, &loading, NULL) != HPS_OK) {
-        return; /* it is there, or going */
+        return; /* it exists, or is being unloaded */
     }
     while (!state.done) {
         sched_yield();

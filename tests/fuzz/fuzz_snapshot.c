@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as the list of a snapshot that is restored. With a first byte below 128 the last line,
- * the checksum of the others, is put behind it, as whoever writes a list can, too. Whatever the
- * list says, files are made in the new directory alone, and what is restored is what the list
- * names.
+ * Any bytes as list of files of a snapshot that is restored. If the first byte is below 128, a
+ * valid checksum line is appended, because an attacker can compute it, too. Files may be created
+ * only in the new directory, and exactly those in the list.
  */
 #include <stdio.h>
 #include <unistd.h>

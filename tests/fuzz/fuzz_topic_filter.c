@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any text as a filter of topics, and any text as the topic that it is asked about. The input is
- * two runs, the filter and the topic.
+ * Any text as topic filter, and any text as topic name. The input is two runs, the filter and the
+ * name.
  */
 #include "base/assert.h"
 #include "base/rows/topic_filter.h"
 #include "base/rows/update_record.h"
 #include "tests/fuzz/script.h"
 
-/* A text that a broker has: its names are no longer. */
+/* The maximum length of a topic name in Kafka. */
 enum { TOPIC_BYTES_MAX = 249 };
 
-/* What regcomp makes of `x{1,255}{1,255}` takes minutes and gigabytes; the filters are the
- * operator's own, so that it is his machine. */
+/* regcomp takes minutes and gigabytes for `x{1,255}{1,255}`. Filters are written by the operator,
+ * so hpsd does not prevent this. */
 static bool multiplies(const char *filter)
 {
     return strchr(filter, '{') != NULL || strchr(filter, '*') != strrchr(filter, '*') ||
@@ -55,7 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     bool ours = hps_update_topic_parse(topic, &name) && strcmp(name.model, "m") == 0;
     HPS_ASSERT(ours || !matches);
     hps_topic_filters_free(filters);
-    /* Beside a filter that lets every topic of ours through, any other changes nothing. */
+    /* With a filter that matches every topic of the model, this filter must not matter. */
     HPS_ASSERT(hps_topic_filters_new(list, 2, &filters, &err) == HPS_OK);
     HPS_ASSERT(hps_topic_filters_match(filters, topic, "m") == ours);
     hps_topic_filters_free(filters);

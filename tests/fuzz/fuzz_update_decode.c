@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records of Kafka through the whole decoder: topics, headers, the three forms, a version's tables.
- * The input is a list of records. A record that is bad leaves no trace; what was added is whole and
- * of the version's shapes; the same records give the same batch again.
+ * Kafka records through the complete decoder: topics, headers, the three forms, the tables of a
+ * version. The input is a list of records. A bad record must leave the batch unchanged. Accepted
+ * records must be complete and match the version's tables. Decoding the same records again must
+ * give the same batch.
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -42,7 +43,7 @@ static struct hps_version *version_new(bool row_versions)
     return version;
 }
 
-/* What is in the batch; every byte of it is read, and no row is one that the version refuses. */
+/* Reads every byte of the batch, and checks that the version accepts all rows. */
 static uint64_t check_parts(struct hps_update_decoder *decoder, const struct hps_version *version,
                             bool nan_allowed)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as a record of Kafka: what is accepted lies within the record and is written back the
- * same, what is rejected says why. The first byte of the input chooses key width, dim, the key of
- * the record and how the table stores rows.
+ * Any bytes as Kafka record. An accepted record must lie within the input. Writing the record, if
+ * it has the HCTR form, or its key must give the same bytes. A rejected record must have an error
+ * text. The first byte of the input selects the size of keys, the dimension, the key of the record
+ * and the row type of the table.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -46,7 +47,7 @@ static void check_keyed(const struct hps_update_record *record, const uint8_t *k
     HPS_ASSERT(memcmp(again, key, sizeof(again)) == 0);
 }
 
-/* Rows are float32, or those of the table. */
+/* Rows are float32, or have the type of the table. */
 static void check_rows(const struct hps_update_record *record, const struct hps_update_shape *shape)
 {
     bool known = record->n > 0 && shape->dim != 0 && !hps_update_record_deletes(record);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An input read as a list of things to do: numbers and runs of bytes, taken from the front. Where
- * nothing is left numbers are 0 and runs are empty, so that every input means something.
+ * Reads an input as a list of actions: numbers and runs of bytes, from front to back. After the
+ * end, numbers are 0 and runs are empty, so every input is valid.
  */
 #ifndef HPS_TESTS_FUZZ_SCRIPT_H
 #define HPS_TESTS_FUZZ_SCRIPT_H
@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Of libFuzzer, or replay.c. Returns 0. */
+/* Called by libFuzzer or replay.c. Returns 0. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 struct script {
@@ -37,7 +37,7 @@ static inline uint32_t script_u32(struct script *script)
     return value;
 }
 
-/* A run of `size` bytes, or of what is left. */
+/* A run of `size` bytes, or of the remaining bytes if there are fewer. */
 static inline const uint8_t *script_take(struct script *script, size_t size, size_t *out_size)
 {
     const uint8_t *data = script->at;
@@ -48,13 +48,13 @@ static inline const uint8_t *script_take(struct script *script, size_t size, siz
     return data;
 }
 
-/* A run whose size, at most 255, comes before it. */
+/* A run with its size, at most 255, in the byte before it. */
 static inline const uint8_t *script_run(struct script *script, size_t *out_size)
 {
     return script_take(script, script_u8(script), out_size);
 }
 
-/* The same as text of at most 255 bytes, without NUL. Returns `out`. */
+/* Like script_run, as text without NUL bytes. Returns `out`. */
 static inline char *script_text(struct script *script, char out[256])
 {
     size_t n = 0;

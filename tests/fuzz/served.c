@@ -52,7 +52,7 @@ void served_close(struct hps_grpc_call *call)
 void served_echo(struct hps_grpc_call *call, const uint8_t *data, size_t size)
 {
     served_saw(call);
-    if (hps_grpc_call_is_http(call)) { /* which has any byte made plain */
+    if (hps_grpc_call_is_http(call)) { /* control characters become spaces */
         hps_ignore(hps_grpc_call_add_header(call, "x-head", data, size < 16 ? size : 16));
         hps_ignore(
             hps_grpc_call_add_trailer(call, "grpc-retry-pushback-ms", data, size < 9 ? size : 9));
@@ -72,13 +72,13 @@ void served_park(struct hps_grpc_call *call, const uint8_t *data, size_t size)
     }
     hps_grpc_call_ref(call);
     hps_grpc_call_keep_message(call);
-    if (size > 0 && hps_grpc_call_is_http(call)) { /* gRPC's clients send deadlines of their own */
+    if (size > 0 && hps_grpc_call_is_http(call)) { /* gRPC clients send their own deadlines */
         hps_grpc_call_deadline_limit(call, hps_clock_us() + ((uint64_t)data[0] << 16));
     }
     *at = call;
 }
 
-/* It lasts until its client goes. */
+/* The call stays open until its client disconnects. */
 static void on_granted(void *ctx)
 {
     HPS_ASSERT(hps_grpc_call_user(ctx) == &served);
@@ -104,7 +104,7 @@ void served_packed(struct hps_grpc_call *call, const struct hps_grpc_packed *pac
     charge->ctx = call;
     status = hps_charge_wait(charge, size * CHARGE_FACTOR + 1, &err);
     if (status == HPS_OK) {
-        if (packed->is_http) { /* of gRPC it lasts until its client goes */
+        if (packed->is_http) { /* gRPC calls stay open until their client disconnects */
             hps_grpc_call_answer_status(call, 200 + (unsigned)size % 400);
             hps_grpc_call_finish(call, (int)(size % 17), "charged");
         }
@@ -126,7 +126,7 @@ void served_answer(unsigned i, const void *data, size_t size, int code)
     }
 }
 
-/* ---- who may call ---------------------------------------------------------------------------- */
+/* ---- authorization --------------------------------------------------------------------------- */
 
 static void *visitor_new(void *ctx, const struct hps_conn *conn, uint32_t listener_mask)
 {
@@ -186,7 +186,7 @@ void served_recheck(unsigned rules)
     changed_rules = 0;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- setup and teardown ---------------------------------------------------------------------- */
 
 static void on_connection(void *ctx, bool is_http, int delta)
 {
@@ -271,7 +271,7 @@ void served_gone(int fd)
 {
     close(fd);
     for (unsigned i = 0; i < SERVED_TURNS_MAX && served.n_connections > 0; i++) {
-        hps_clock_advance(100 * 1000); /* a peer that has gone is looked for now and then */
+        hps_clock_advance(100 * 1000); /* the server checks a silent peer at intervals */
         hps_loop_turn(served.loop, 0);
     }
     for (unsigned i = 0; i < SERVED_PARKED_MAX; i++) {
