@@ -180,7 +180,7 @@ struct grpc_conn {
     bool stashed;             /* a call has stashed messages that wait for a slice */
     uint32_t listener_mask;
     bool is_http;           /* it speaks HTTP/1.1 */
-    void *visitor;          /* the guard's identity of the client; created for the first call */
+    void *visitor;          /* the guard's identity of the client; created when it is needed */
     uint64_t rechecked;     /* the loop's `changes` when the guard last checked it */
     struct hps_place *seat; /* its place; NULL: none */
     uint64_t idle_us;       /* when it was opened or its last call ended */
@@ -194,7 +194,7 @@ struct grpc_conn {
     bool had_request;
     bool late;       /* closed because its first request was too late */
     bool leaving;    /* displaced: it closes soon */
-    bool withheld;   /* a call has `unconsumed` bytes */
+    bool withheld;   /* a call may have `unconsumed` bytes */
     uint64_t client; /* hps_conn_client */
     char peer[GRPC_PEER_BYTES];
 };
@@ -446,7 +446,8 @@ void grpc_loop_tell(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what);
 /* Makes all loops of the server end slow readers or refuse slow requests, because a call finds no
  * memory. `what` is GRPC_CUT_READERS or GRPC_CUT_SENDERS. If the memory of all clients is short,
  * connections of all clients are candidates. If only the quota of the client is used up, only its
- * connections are. Calls within 40 ms count as one. */
+ * connections are. With any other scope it has no effect. Calls within 40 ms count as one, also for
+ * different clients. */
 void grpc_press(struct hps_grpc_call *call, enum grpc_pressure what, enum hps_limit_scope scope);
 void grpc_loop_unref(struct hps_grpc_loop *grpc_loop); /* any thread */
 /* Drops a reference. The last one frees the connection. Any thread. */

@@ -2,7 +2,7 @@
  *
  * Ends connections and calls that read replies too slowly. Replies that a client does not read
  * occupy memory that other clients need, so a client must read at a minimum rate. A *reader* is a
- * connection whose socket or flow-control window is full, or a call whose own window is full. A
+ * connection with a full socket or a closed flow-control window, or a call with a closed window. A
  * call that waits only for other calls of its connection is no reader. A reader is ended if
  *
  *   - it read less than the minimum for 10 s: a tick of the loop ends it;

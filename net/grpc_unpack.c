@@ -23,8 +23,7 @@ hps_status hps_grpc_unpack(const struct hps_grpc_packed *packed, size_t size_max
     }
     hps_status status = packed->is_zlib ? hps_zlib_inflate(packed->data, packed->size, plain, err)
                                         : hps_gzip_inflate(packed->data, packed->size, plain, err);
-    if (status == HPS_INVALID &&
-        !packed->is_http) { /* the client declared the encoding, so this is an error of gRPC */
+    if (status == HPS_INVALID && !packed->is_http) { /* gRPC: the message contradicts its headers */
         err->status = HPS_INTERNAL;
         return HPS_INTERNAL;
     }
