@@ -51,8 +51,8 @@ struct hps_grpc_method {
     size_t request_bytes_max; /* per message; 0: request_bytes_max of the server's limits */
     bool no_body; /* HTTP/1.1: a request with a body is rejected; the body is not read */
     /* Receives one complete message, which the loop thread has inflated. Methods with small
-     * messages use it. `data` is valid during the callback only, unless hps_grpc_call_keep_message
-     * is called. Without client_streaming, it runs at most once, after the half-close. */
+     * messages use it. `data` is valid during the callback only. Without client_streaming, it
+     * runs at most once, after the half-close. */
     void (*on_message)(struct hps_grpc_call *call, const uint8_t *data, size_t size);
     /* If set, the server calls it instead of on_message. The message may still be compressed.
      * The service inflates the message with hps_grpc_unpack on another thread, so that the loop is
@@ -280,12 +280,10 @@ const char *hps_grpc_call_header(const struct hps_grpc_call *call, const char *n
                                  size_t *out_size);
 void *hps_grpc_call_user(const struct hps_grpc_call *call);
 void hps_grpc_call_set_user(struct hps_grpc_call *call, void *user);
-/* Keeps the bytes of the current message valid after the callback. The bytes that on_message
- * received stay valid until on_close. The bytes that on_packed received stay valid until the call
- * is freed. Call it within on_message or on_packed. */
+/* Keeps the bytes of the current message valid and charged, until hps_grpc_call_drop_message or
+ * until the call is freed. Call it within on_packed. */
 void hps_grpc_call_keep_message(struct hps_grpc_call *call);
-/* Releases the messages of the call that were kept. Only methods with on_packed may call it,
- * after hps_grpc_call_keep_message. The bytes of kept messages are charged until this call. */
+/* Releases the messages of the call that were kept. Call it after hps_grpc_call_keep_message. */
 void hps_grpc_call_drop_message(struct hps_grpc_call *call);
 /* client_streaming: while a call is paused, no further message is delivered, and the client can
  * send at most one flow-control window more. May be called within on_message. Loop thread. */

@@ -174,14 +174,14 @@ void hps_grpc_call_set_user(struct hps_grpc_call *call, void *user)
 
 void hps_grpc_call_keep_message(struct hps_grpc_call *call)
 {
-    HPS_ASSERT(call->delivering);
+    HPS_ASSERT(call->delivering && call->entry->method->on_packed != NULL);
     call->keep = true;
 }
 
 void hps_grpc_call_drop_message(struct hps_grpc_call *call)
 {
     HPS_ASSERT(hps_loop_is_mine(call->loop));
-    HPS_ASSERT(call->keep && call->entry->method->on_packed != NULL);
+    HPS_ASSERT(call->keep);
     call->keep = false;
     if (call->entry->method->client_streaming) {
         free_kept(call);

@@ -100,17 +100,19 @@ void grpc_call_dispatch(struct hps_grpc_call *call)
 
 /* Streaming: delivers one message. If the service keeps the message, moves its buffer out of the
  * decoder. */
-static void deliver_streamed(struct hps_grpc_call *call, struct hps_buf *owner, const uint8_t *data,
-                             size_t size, bool compressed)
+static void deliver_streamed(struct hps_grpc_call *call, const uint8_t *data, size_t size,
+                             bool compressed)
 {
-    if (call->request->kept_spare == NULL) {
+    bool packed = call->entry->method->on_packed != NULL;
+
+    if (packed && call->request->kept_spare == NULL) {
         call->request->kept_spare = hps_calloc(1, sizeof *call->request->kept_spare);
         if (call->request->kept_spare == NULL) {
             grpc_call_refuse(call, HPS_NO_MEMORY, "no memory for a request message");
             return;
         }
     }
-    if (call->entry->method->on_packed != NULL) {
+    if (packed) {
         deliver_packed(call, data, size, compressed);
     } else {
         deliver(call, data, size);
@@ -119,6 +121,7 @@ static void deliver_streamed(struct hps_grpc_call *call, struct hps_buf *owner, 
         grpc_conn_see(call->conn, hps_clock_us());
     }
     if (call->keep) {
+        struct hps_buf *owner = &call->request->decoder.body;
         struct grpc_kept *kept = call->request->kept_spare;
         call->request->kept_spare = NULL;
         kept->body = *owner;
@@ -147,9 +150,9 @@ static void message_complete(struct hps_grpc_call *call, const struct hps_grpc_m
         call->request->message = data;
         call->request->message_size = size;
     } else if (!message->compressed || call->entry->method->on_packed != NULL) {
-        deliver_streamed(call, &call->request->decoder.body, data, size, message->compressed);
+        deliver_streamed(call, data, size, message->compressed);
     } else if (inflate(call, &data, &size)) {
-        deliver_streamed(call, &call->request->plain, data, size, false);
+        deliver_streamed(call, data, size, false);
     }
 }
 
@@ -355,8 +358,6 @@ void grpc_call_end(struct hps_grpc_call *call)
         grpc_call_refuse(call, HPS_INTERNAL, "the request ends within a message");
     } else if (method->client_streaming) {
         /* Frees the last message, unless the service keeps it, because the call may last long. */
-        hps_grpc_decoder_fini(&call->request->decoder);
-        grpc_call_count_less(call, grpc_call_held_bytes(call));
         grpc_call_request_set(call, GRPC_REQUEST_DISPATCHED);
         call->delivered = true;
         hps_grpc_decoder_fini(&call->request->decoder);

@@ -71,7 +71,6 @@ void served_park(struct hps_grpc_call *call, const uint8_t *data, size_t size)
         hps_grpc_call_unref(*at);
     }
     hps_grpc_call_ref(call);
-    hps_grpc_call_keep_message(call);
     if (size > 0 && hps_grpc_call_is_http(call)) { /* gRPC clients send their own deadlines */
         hps_grpc_call_deadline_limit(call, hps_clock_us() + ((uint64_t)data[0] << 16));
     }

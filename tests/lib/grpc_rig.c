@@ -113,7 +113,6 @@ static void on_count(struct hps_grpc_call *call, const uint8_t *data, size_t siz
 {
     (void)data;
     rig_of(call)->bytes += size;
-    hps_grpc_call_keep_message(call);
     hps_grpc_call_set_user(call, (void *)((uintptr_t)hps_grpc_call_user(call) + 1));
 }
 

@@ -393,6 +393,16 @@ static void test_keep_message_when_outside_callback_then_assert(void **state)
     expect_assert_failure(hps_grpc_call_keep_message(&f->call));
 }
 
+static void test_keep_message_when_the_method_has_no_on_packed_then_assert(void **state)
+{
+    struct fixture *f = *state;
+
+    make_at(f, GRPC_REQUEST_OPEN);
+    f->call.delivering = true;
+    expect_assert_failure(hps_grpc_call_keep_message(&f->call));
+    f->call.delivering = false;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -408,6 +418,7 @@ int main(void)
         TEST(test_connection_when_it_violates_an_invariant_then_assert),
         TEST(test_bytes_when_service_finishes_the_call_then_charge_is_returned_at_once),
         TEST(test_keep_message_when_outside_callback_then_assert),
+        TEST(test_keep_message_when_the_method_has_no_on_packed_then_assert),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
