@@ -169,7 +169,8 @@ static void mixed_done(void *ctx, int grpc_code, const char *message)
 
 static void mixed_start(struct mixed_call *call)
 {
-    static const struct hps_grpc_client_events events = {mixed_message, mixed_done};
+    static const struct hps_grpc_client_events events = {.on_message = mixed_message,
+                                                         .on_done = mixed_done};
     uint8_t request[4];
     size_t size = reply_request(call->small ? 0 : 2, false, request);
 

@@ -108,7 +108,8 @@ static void on_done(void *ctx, int grpc_code, const char *message)
 
 static void start_call(struct load_call *call)
 {
-    static const struct hps_grpc_client_events events = {on_message, on_done};
+    static const struct hps_grpc_client_events events = {.on_message = on_message,
+                                                         .on_done = on_done};
     struct load_state *state = call->state;
 
     call->start_ns = bench_now_ns();

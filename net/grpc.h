@@ -387,6 +387,13 @@ struct hps_grpc_client_call;
 struct hps_grpc_client_events {
     /* The server has sent a message. `data` is valid during the callback only. */
     void (*on_message)(void *ctx, const uint8_t *data, size_t size);
+    /* Instead of on_message, for an owner that stores the bytes of messages itself: a message of
+     * `size` bytes begins; then its bytes, in pieces. Both may cancel the call. */
+    void (*on_begin)(void *ctx, size_t size);
+    void (*on_piece)(void *ctx, const uint8_t *data, size_t size);
+    /* With on_piece: where to put up to `size` of the next bytes. If they come, on_piece follows
+     * with this address. NULL: nowhere; they come at another address. */
+    uint8_t *(*on_room)(void *ctx, size_t size, size_t *out_room);
     /* The call has ended with a gRPC code and a message. Called exactly once; the call is freed
      * after this callback returns. */
     void (*on_done)(void *ctx, int grpc_code, const char *message);

@@ -97,7 +97,27 @@ void grpc_client_header(void *ctx, struct hps_http2_stream *stream, const char *
     }
 }
 
-/* False: the call has ended, because of an error or in on_message. */
+/* Passes on bytes of a message as they come. False: the call has ended. */
+static bool pass_on(struct hps_grpc_client_call *call, struct hps_http2_stream *stream,
+                    const struct hps_grpc_message *piece)
+{
+    bool begins = !call->in_message && call->decoder.n_prefix == HPS_GRPC_PREFIX_BYTES;
+
+    if (begins) {
+        call->in_message = true;
+        call->events->on_begin(call->ctx, call->decoder.size);
+    }
+    if (piece->size > 0 && hps_http2_user(stream) == call) {
+        call->events->on_piece(call->ctx, piece->data, piece->size);
+    }
+    if (hps_http2_user(stream) != call) {
+        return false;
+    }
+    call->in_message = !hps_grpc_decoder_idle(&call->decoder);
+    return true;
+}
+
+/* False: the call has ended, because of an error or in a callback. */
 static bool feed(struct hps_grpc_client_call *call, struct hps_http2_stream *stream,
                  const uint8_t *data, size_t size)
 {
@@ -108,7 +128,7 @@ static bool feed(struct hps_grpc_client_call *call, struct hps_http2_stream *str
         size_t used;
         hps_status status =
             hps_grpc_decoder_feed(&call->decoder, data, size, &used, &message, &complete, &err);
-        if (status == HPS_OK && complete && message.compressed) {
+        if (status == HPS_OK && message.compressed && (complete || call->decoder.pass)) {
             status = hps_error_set(&err, HPS_INTERNAL, "compressed reply, none was asked for");
         }
         if (status != HPS_OK) {
@@ -117,7 +137,11 @@ static bool feed(struct hps_grpc_client_call *call, struct hps_http2_stream *str
         }
         data += used;
         size -= used;
-        if (complete && call->events->on_message != NULL) {
+        if (call->decoder.pass) {
+            if (!pass_on(call, stream, &message)) {
+                return false;
+            }
+        } else if (complete && call->events->on_message != NULL) {
             call->events->on_message(call->ctx, message.data, message.size);
             if (hps_http2_user(stream) != call) {
                 return false;
@@ -137,7 +161,9 @@ void grpc_client_data(void *ctx, struct hps_http2_stream *stream, const uint8_t 
     if (call == NULL || call->http_status != 200 || !call->grpc_type) {
         return;
     }
-    grpc_channel_take_spare(channel, &call->decoder.body);
+    if (!call->decoder.pass) {
+        grpc_channel_take_spare(channel, &call->decoder.body);
+    }
     grpc_channel_enter(channel);
     if (!feed(call, stream, data, size)) {
         hps_http2_set_user(stream, NULL);
@@ -152,7 +178,12 @@ uint8_t *grpc_client_room(void *ctx, struct hps_http2_stream *stream, size_t siz
     struct hps_grpc_client_call *call = hps_http2_user(stream);
 
     (void)ctx;
-    return call == NULL ? NULL : hps_grpc_decoder_room(&call->decoder, size, out_room);
+    if (call == NULL || !call->decoder.pass) {
+        return call == NULL ? NULL : hps_grpc_decoder_room(&call->decoder, size, out_room);
+    }
+    size_t left = hps_grpc_decoder_left(&call->decoder);
+    size = size < left ? size : left;
+    return size == 0 ? NULL : call->events->on_room(call->ctx, size, out_room);
 }
 
 /* The server refused the call without processing it, for example after GOAWAY. Sends the call
@@ -305,6 +336,7 @@ hps_status hps_grpc_client_start(struct hps_grpc_channel *channel, const char *p
     call->number = channel->n_made++;
     hps_timer_init(&call->deadline, on_deadline, call);
     hps_grpc_decoder_init(&call->decoder, channel->reply_bytes_max, true);
+    call->decoder.pass = client_events->on_piece != NULL;
     hps_buf_init(&call->text, MESSAGE_BYTES_MAX);
     hps_buf_init(&call->request, request_size);
     bool now = grpc_channel_is_ready(channel);

@@ -54,6 +54,7 @@ struct hps_grpc_client_call {
     unsigned http_status;
     int code; /* gRPC code of the reply; -1: not received */
     bool grpc_type;
+    bool in_message;     /* on_begin was called for the message that is coming */
     struct hps_buf text; /* decoded grpc-message */
     char *path;          /* kept while the call waits or may have to be sent again */
     struct hps_buf request;

@@ -22,6 +22,7 @@ static void decoder_sane(const struct hps_grpc_decoder *decoder)
     HPS_ASSERT(whole || (decoder->body.size == 0 && !decoder->delivered));
     HPS_ASSERT(!whole || decoder->size <= decoder->size_max);
     HPS_ASSERT(!whole || decoder->body.size <= decoder->size);
+    HPS_ASSERT(decoder->passed == 0 || (decoder->pass && decoder->passed <= decoder->size));
 }
 
 void hps_grpc_decoder_init(struct hps_grpc_decoder *decoder, size_t size_max, bool lend)
@@ -100,7 +101,7 @@ static hps_status append_body(struct hps_grpc_decoder *decoder, const uint8_t *d
 
 uint8_t *hps_grpc_decoder_room(struct hps_grpc_decoder *decoder, size_t size, size_t *out_room)
 {
-    if (decoder->n_prefix < HPS_GRPC_PREFIX_BYTES || decoder->delivered) {
+    if (decoder->n_prefix < HPS_GRPC_PREFIX_BYTES || decoder->delivered || decoder->pass) {
         return NULL;
     }
     HPS_DEBUG_SANE(decoder_sane(decoder));
@@ -112,11 +113,19 @@ uint8_t *hps_grpc_decoder_room(struct hps_grpc_decoder *decoder, size_t size, si
     return decoder->body.data + decoder->body.size;
 }
 
+size_t hps_grpc_decoder_left(const struct hps_grpc_decoder *decoder)
+{
+    return decoder->pass && decoder->n_prefix == HPS_GRPC_PREFIX_BYTES && !decoder->delivered
+               ? decoder->size - decoder->passed
+               : 0;
+}
+
 /* Begins the next message. Frees a large buffer, because its bytes are not counted any more. */
 static void forget_message(struct hps_grpc_decoder *decoder)
 {
     decoder->delivered = false;
     decoder->n_prefix = 0;
+    decoder->passed = 0;
     if (decoder->body.capacity > BODY_FIRST_BYTES) {
         hps_buf_fini(&decoder->body);
     } else {
@@ -140,6 +149,7 @@ hps_status hps_grpc_decoder_feed(struct hps_grpc_decoder *decoder, const uint8_t
         }
         decoder->n_prefix = (uint8_t)(decoder->n_prefix + used);
         if (decoder->n_prefix < HPS_GRPC_PREFIX_BYTES) {
+            *out_message = (struct hps_grpc_message){0};
             *out_used = used;
             *out_complete = false;
             return HPS_OK;
@@ -149,9 +159,12 @@ hps_status hps_grpc_decoder_feed(struct hps_grpc_decoder *decoder, const uint8_t
             return status;
         }
     }
-    size_t left = decoder->size - decoder->body.size;
+    size_t left = decoder->size - decoder->body.size - decoder->passed;
     size_t take = min_size(left, size - used);
-    if (decoder->lend && decoder->body.size == 0 && take == decoder->size) {
+    if (decoder->pass) {
+        *out_message = (struct hps_grpc_message){.data = data + used, .size = take};
+        decoder->passed += take;
+    } else if (decoder->lend && decoder->body.size == 0 && take == decoder->size) {
         *out_message = (struct hps_grpc_message){.data = data + used, .size = take};
     } else {
         hps_status status = take == 0 ? HPS_OK : append_body(decoder, data + used, take);

@@ -25,8 +25,10 @@ struct hps_grpc_decoder {
     uint8_t prefix[HPS_GRPC_PREFIX_BYTES];
     uint8_t n_prefix;
     bool lend;      /* a message that is complete in the input is not copied */
+    bool pass;      /* messages are not stored: their bytes are returned as they come */
     bool delivered; /* the last message was returned */
     size_t size;    /* declared size, once the prefix is complete */
+    size_t passed;  /* bytes of this message that were returned, with `pass` */
     struct hps_buf body;
 };
 
@@ -41,7 +43,8 @@ void hps_grpc_decoder_fini(struct hps_grpc_decoder *decoder);
 /* Processes bytes up to the end of the next message.
  *
  * out_used      bytes that were processed: all, unless a message is complete
- * out_complete  whether *out_message is set
+ * out_complete  whether *out_message is set. With `pass`, *out_message is always set to the bytes
+ *               of the message in the input, and this says whether they are the last ones
  * error         INTERNAL: flag above 1; EXHAUSTED: length above size_max, detected before bytes of
  *               the body are stored; NO_MEMORY. The decoder must not be used after an error
  */
@@ -51,6 +54,8 @@ hps_status hps_grpc_decoder_feed(struct hps_grpc_decoder *decoder, const uint8_t
 /* Within a message: returns a buffer for up to `size` of its next bytes. If these bytes are then
  * fed from the buffer, they are not copied. NULL: no buffer; feed the bytes from elsewhere. */
 uint8_t *hps_grpc_decoder_room(struct hps_grpc_decoder *decoder, size_t size, size_t *out_room);
+/* With `pass`, within a message: the number of bytes that are still missing. Otherwise 0. */
+size_t hps_grpc_decoder_left(const struct hps_grpc_decoder *decoder);
 /* Whether the decoder is between two messages, so that the stream may end. */
 bool hps_grpc_decoder_idle(const struct hps_grpc_decoder *decoder);
 /* Bytes of an incomplete message that are stored. */

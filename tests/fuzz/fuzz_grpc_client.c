@@ -54,7 +54,7 @@ static void on_done(void *ctx, int code, const char *message)
     call->call = NULL;
 }
 
-static const struct hps_grpc_client_events events = {on_message, on_done};
+static const struct hps_grpc_client_events events = {.on_message = on_message, .on_done = on_done};
 
 static void world_open(void)
 {

@@ -292,7 +292,8 @@ static void on_done(void *ctx, int code, const char *message)
 
 static void call(const char *path, const uint8_t *data, size_t size)
 {
-    static const struct hps_grpc_client_events events = {on_message, on_done};
+    static const struct hps_grpc_client_events events = {.on_message = on_message,
+                                                         .on_done = on_done};
     struct hps_grpc_client_call *started;
     int code = -1;
     bool endless = strstr(path, "Watch") != NULL || strstr(path, "LoadModel") != NULL;

@@ -668,7 +668,8 @@ static void reply_done(void *ctx, int code, const char *message)
     snprintf(reply->text, sizeof reply->text, "%s", message != NULL ? message : "");
 }
 
-const struct hps_grpc_client_events reply_events = {reply_message, reply_done};
+const struct hps_grpc_client_events reply_events = {.on_message = reply_message,
+                                                    .on_done = reply_done};
 
 void reply_init(struct reply *reply)
 {

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "base/heap.h"
 #include "net/sock.h"
 #include "tests/lib/fault_heap.h"
 #include "tests/lib/grpc_rig.h"
@@ -155,7 +156,8 @@ static void count_done(void *ctx, int code, const char *message)
 static void test_large_replies_when_concurrent_then_buffers_are_reused(void **state)
 {
     enum { N = 4, ROUNDS = 3 };
-    static const struct hps_grpc_client_events events = {ignore_message, count_done};
+    static const struct hps_grpc_client_events events = {.on_message = ignore_message,
+                                                         .on_done = count_done};
     struct fixture *f = *state;
     uint32_t size = 1 << 20;
     size_t before = hps_fault_heap_live_bytes();
@@ -174,6 +176,90 @@ static void test_large_replies_when_concurrent_then_buffers_are_reused(void **st
         assert_in_range(kept, (size_t)N * size, (size_t)N * size + size);
     }
     hps_clock_real();
+}
+
+/* ---- messages in pieces ---------------------------------------------------------------------- */
+
+/* Takes a Big reply into its own memory, in place after a call of on_room. */
+struct pieces {
+    struct hps_grpc_client_call *call;
+    uint8_t *data; /* [size] */
+    size_t size, n, cancel_at;
+    unsigned n_begun, n_rooms, n_in_place, n_done;
+    int code;
+};
+
+static void piece_begin(void *ctx, size_t size)
+{
+    struct pieces *pieces = ctx;
+
+    pieces->n_begun++;
+    assert_int_equal(size, pieces->size);
+    if (pieces->cancel_at == 0) {
+        hps_grpc_client_cancel(pieces->call);
+    }
+}
+
+static void piece_take(void *ctx, const uint8_t *data, size_t size)
+{
+    struct pieces *pieces = ctx;
+
+    assert_true(size > 0 && size <= pieces->size - pieces->n && pieces->n_done == 0);
+    pieces->n_in_place += data == pieces->data + pieces->n;
+    memmove(pieces->data + pieces->n, data, size);
+    pieces->n += size;
+    if (pieces->n >= pieces->cancel_at) {
+        hps_grpc_client_cancel(pieces->call);
+    }
+}
+
+static uint8_t *piece_room(void *ctx, size_t size, size_t *out_room)
+{
+    struct pieces *pieces = ctx;
+
+    assert_true(size > 0 && size <= pieces->size - pieces->n);
+    if (++pieces->n_rooms % 3 == 0) {
+        return NULL;
+    }
+    *out_room = size;
+    return pieces->data + pieces->n;
+}
+
+static void piece_done(void *ctx, int code, const char *message)
+{
+    struct pieces *pieces = ctx;
+
+    (void)message;
+    pieces->n_done++;
+    pieces->code = code;
+}
+
+static void test_reply_when_taken_in_pieces_then_every_byte_once(void **state)
+{
+    static const struct hps_grpc_client_events events = {.on_begin = piece_begin,
+                                                         .on_piece = piece_take,
+                                                         .on_room = piece_room,
+                                                         .on_done = piece_done};
+    static const size_t cancels[] = {SIZE_MAX, 0, 1, 500000};
+    struct fixture *f = *state;
+    uint32_t size = 3 << 20;
+
+    for (unsigned i = 0; i < sizeof cancels / sizeof *cancels; i++) {
+        struct pieces pieces = {.size = size, .cancel_at = cancels[i], .data = hps_alloc(size)};
+        assert_non_null(pieces.data);
+        assert_int_equal(hps_grpc_client_start(f->channel, "/t.T/Big", &size, sizeof size, 0,
+                                               &events, &pieces, &pieces.call),
+                         HPS_OK);
+        RIG_UNTIL(&f->rig, pieces.n_done > 0);
+        assert_int_equal(pieces.code, i == 0 ? 0 : 1);
+        assert_int_equal(pieces.n_begun, 1);
+        assert_true(i > 0 || (pieces.n == size && pieces.n_in_place > 0));
+        for (size_t at = 0; at < pieces.n; at += 997) {
+            assert_int_equal(pieces.data[at], rig_byte(at));
+        }
+        hps_free(pieces.data);
+    }
+    assert_int_equal(rig_call(&f->rig, f->channel, "/t.T/Echo", "x", 1, &f->reply), 0);
 }
 
 static void test_reply_when_above_limit_then_exhausted_with_the_limit(void **state)
@@ -299,7 +385,8 @@ static void test_channel_free_when_within_callback_then_all_calls_end(void **sta
 {
     struct fixture *f = *state;
     struct nested nested = {.channel = rig_channel(&f->rig)};
-    static const struct hps_grpc_client_events nested_events = {nested_message, nested_done};
+    static const struct hps_grpc_client_events nested_events = {.on_message = nested_message,
+                                                                .on_done = nested_done};
 
     for (unsigned i = 0; i < 3; i++) {
         assert_int_equal(hps_grpc_client_start(nested.channel, "/t.T/Echo", "x", 1, 0,
@@ -454,6 +541,7 @@ int main(void)
                                         setup_counted, teardown_counted),
         TEST(test_reply_when_above_limit_then_exhausted_with_the_limit),
         TEST(test_streamed_reply_when_long_then_all_messages_and_bounded_queue),
+        TEST(test_reply_when_taken_in_pieces_then_every_byte_once),
         TEST(test_deadline_when_passed_then_code_4_and_server_cancelled),
         TEST(test_cancel_when_call_is_in_flight_then_done_at_once_and_server_notified),
         TEST(test_cancel_when_large_reply_is_in_flight_then_blocks_released),

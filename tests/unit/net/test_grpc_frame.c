@@ -73,6 +73,39 @@ static void test_decoder_when_message_lies_whole_then_lent_in_place(void **state
     hps_grpc_decoder_fini(&decoder);
 }
 
+static void test_decoder_when_it_passes_bytes_on_then_in_order_and_none_held(void **state)
+{
+    static const uint8_t wire[] = {0, 0, 0, 0, 3, 'a', 'b', 'c', 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 'd'};
+
+    (void)state;
+    for (size_t piece = 1; piece <= sizeof wire; piece++) {
+        struct hps_grpc_decoder decoder;
+        struct hps_grpc_message message;
+        char text[8] = "";
+        unsigned n_complete = 0;
+        hps_grpc_decoder_init(&decoder, 3, true);
+        decoder.pass = true;
+        for (size_t at = 0; at < sizeof wire;) {
+            size_t size = piece < sizeof wire - at ? piece : sizeof wire - at;
+            bool complete;
+            size_t used;
+            assert_int_equal(
+                hps_grpc_decoder_feed(&decoder, wire + at, size, &used, &message, &complete, NULL),
+                HPS_OK);
+            strncat(text, message.size == 0 ? "" : (const char *)message.data, message.size);
+            at += used;
+            n_complete += complete;
+            assert_int_equal(message.compressed && message.size > 0, n_complete == 3);
+            assert_int_equal(hps_grpc_decoder_held(&decoder), 0);
+            assert_true(!complete || hps_grpc_decoder_left(&decoder) == 0);
+        }
+        assert_int_equal(n_complete, 3);
+        assert_string_equal(text, "abcd");
+        assert_true(hps_grpc_decoder_idle(&decoder));
+        hps_grpc_decoder_fini(&decoder);
+    }
+}
+
 static void test_decoder_when_bytes_are_put_in_its_room_then_not_copied(void **state)
 {
     static const uint8_t head[] = {0, 0, 0, 0, 6, 'a', 'b'};
@@ -329,6 +362,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_decoder_when_split_anywhere_then_same_messages),
         cmocka_unit_test(test_decoder_when_message_lies_whole_then_lent_in_place),
+        cmocka_unit_test(test_decoder_when_it_passes_bytes_on_then_in_order_and_none_held),
         cmocka_unit_test(test_decoder_when_bytes_are_put_in_its_room_then_not_copied),
         cmocka_unit_test(
             test_decoder_when_the_message_behind_a_large_one_begins_then_its_memory_is_free),
