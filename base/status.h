@@ -55,6 +55,11 @@ static inline void hps_ignore(hps_status status)
 /* Static text of a status, and its gRPC code (0 to 16). Both accept any number. Any thread. */
 const char *hps_status_text(hps_status status);
 int hps_status_grpc_code(hps_status status);
+/* The status of a gRPC code; UNKNOWN if gRPC does not define the code. Any thread. */
+static inline hps_status hps_status_of_grpc(int code)
+{
+    return code >= 0 && code <= 16 ? (hps_status)-code : HPS_UNKNOWN;
+}
 
 /* An error message for people, which names the field, the value and the limit. Owned by the caller
  * of the function that sets it. */

@@ -13,6 +13,7 @@
 
 #include "base/heap.h"
 #include "bench/bench.h"
+#include "bench/bench_reply.h"
 #include "client/hist.h"
 #include "client/lookup.h"
 #include "client/zipf.h"
@@ -78,28 +79,16 @@ static void fail(struct load *load, hps_status status, const char *text)
 static void on_message(void *ctx, const uint8_t *data, size_t size)
 {
     struct load *load = ((struct call *)ctx)->load;
-    struct hps_client_lookup_reply reply;
-    struct hps_client_lookup_result result;
-    struct hps_error err;
-    hps_status status = hps_client_lookup_reply_open(data, size, &reply, &err);
+    struct hps_wire_reader reply = {data, size, 0};
+    struct bench_reply_result result;
 
-    if (status == HPS_OK) {
-        status = hps_client_lookup_reply_next(&reply, &result, &err);
-    }
-    if (status != HPS_OK) {
-        fail(load, status, err.text);
+    if (!bench_reply_next(&reply, &result) || result.n_rows != load->n_keys ||
+        result.n_unknown != 0 || result.rows_bytes != (size_t)load->n_keys * E2E_ROW_BYTES) {
+        fail(load, HPS_DATA_LOSS, "the reply lacks rows");
         return;
     }
-    if (result.row_count != load->n_keys || result.unknown_key_count != 0 ||
-        result.rows_bytes != (size_t)load->n_keys * E2E_ROW_BYTES) {
-        fail(load, HPS_DATA_LOSS, "the reply lacks rows");
-    }
-    for (uint32_t i = 0; i < result.n_tiers; i++) {
-        bool host =
-            result.tiers[i].name.size == 4 && memcmp(result.tiers[i].name.data, "host", 4) == 0;
-        load->n_from_host += host ? result.tiers[i].found_keys : 0;
-        load->n_found += result.tiers[i].found_keys;
-    }
+    load->n_from_host += result.n_from_host;
+    load->n_found += result.n_found;
     load->bytes += size;
 }
 
@@ -113,7 +102,7 @@ static void on_done(void *ctx, int grpc_code, const char *message)
     load->n_done++;
     hps_hist_add(&load->ns, now_ns - call->start_ns);
     if (grpc_code != 0) {
-        fail(load, hps_client_status(grpc_code), message);
+        fail(load, hps_status_of_grpc(grpc_code), message);
     } else if (load->n_calls_max == 0 ? now_ns < load->end_ns
                                       : load->n_started < load->n_calls_max) {
         start_call(call);
@@ -122,7 +111,8 @@ static void on_done(void *ctx, int grpc_code, const char *message)
 
 static void start_call(struct call *call)
 {
-    static const struct hps_grpc_client_events events = {on_message, on_done};
+    static const struct hps_grpc_client_events events = {.on_message = on_message,
+                                                         .on_done = on_done};
     struct load *load = call->load;
     struct hps_client_lookup_query query = {.keys = load->keys, .n_keys = load->n_keys};
     struct hps_client_lookup lookup = {.model = "m", .queries = &query, .n_queries = 1};

@@ -9,6 +9,7 @@
 #include "base/heap.h"
 #include "bench/bench.h"
 #include "bench/bench_e2e.h"
+#include "bench/bench_reply.h"
 #include "client/lookup.h"
 #include "client/zipf.h"
 
@@ -67,21 +68,16 @@ static hps_status draw_request(struct load *load, struct hps_buf *request)
 static hps_status on_reply(void *ctx, const uint8_t *data, size_t size, struct hps_error *err)
 {
     const struct load *load = ctx;
-    struct hps_client_lookup_reply reply;
-    struct hps_client_lookup_result result;
-    hps_status status = hps_client_lookup_reply_open(data, size, &reply, err);
+    struct hps_wire_reader reply = {data, size, 0};
+    struct bench_reply_result result;
 
-    for (uint32_t t = 0; t < N_TABLES && status == HPS_OK; t++) {
-        status = hps_client_lookup_reply_next(&reply, &result, err);
-        if (status == HPS_OK) {
-            status = hps_client_lookup_check(&load->queries[t], 0, &result, err);
-        }
-        if (status == HPS_OK && (result.row_count != hps_client_lookup_rows(&load->queries[t]) ||
-                                 result.unknown_key_count > 0)) {
-            status = hps_error_set(err, HPS_DATA_LOSS, "the reply lacks rows");
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        if (!bench_reply_next(&reply, &result) || result.n_unknown > 0 ||
+            result.n_rows != (load->pooled ? N_BAGS : N_KEYS)) {
+            return hps_error_set(err, HPS_DATA_LOSS, "the reply lacks rows");
         }
     }
-    return status;
+    return HPS_OK;
 }
 
 /* The calls of one kind in one round. */

@@ -17,6 +17,7 @@
 #include "base/rows/rowgen.h"
 #include "bench/bench.h"
 #include "bench/bench_e2e.h"
+#include "bench/bench_reply.h"
 #include "client/hist.h"
 #include "client/lookup.h"
 #include "client/update_writer.h"
@@ -197,8 +198,7 @@ static hps_status call(struct world *world, uint32_t n_keys, float *out_beacon,
 {
     struct hps_client_lookup_query query = {.keys = world->keys, .n_keys = n_keys};
     const struct hps_client_lookup lookup = {.model = "m", .queries = &query, .n_queries = 1};
-    struct hps_client_lookup_reply reply;
-    struct hps_client_lookup_result result;
+    struct bench_reply_result result = {0};
 
     world->keys[0] = BEACON;
     for (uint32_t i = 1; i < n_keys; i++) {
@@ -211,11 +211,9 @@ static hps_status call(struct world *world, uint32_t n_keys, float *out_beacon,
         status = hps_client_call(world->hpsd.client, HPS_CLIENT_LOOKUP_PATH, world->request.data,
                                  world->request.size, TIMEOUT_US, &world->reply, err);
     }
-    if (status == HPS_OK) {
-        status = hps_client_lookup_reply_open(world->reply.data, world->reply.size, &reply, err);
-    }
-    if (status == HPS_OK) {
-        status = hps_client_lookup_reply_next(&reply, &result, err);
+    struct hps_wire_reader reply = {world->reply.data, world->reply.size, 0};
+    if (status == HPS_OK && !bench_reply_next(&reply, &result)) {
+        status = hps_error_set(err, HPS_DATA_LOSS, "the reply has no result");
     }
     if (status == HPS_OK && result.rows_bytes == (size_t)n_keys * world->hpsd.dim * 4) {
         memcpy(out_beacon, result.rows, sizeof(*out_beacon));

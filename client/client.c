@@ -5,24 +5,20 @@
  */
 #include "client/client.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
+#include "client/credentials.h"
 #include "client/wire.h"
-#include "net/addr.h"
 #include "net/loop.h"
 #include "net/tls.h"
 
 enum {
     TURN_US = 100 * 1000,      /* longest time between two calls of `stop` */
     HEALTH_STATUS_SERVING = 1, /* of grpc.health.v1 */
-    TOKEN_BYTES_MAX = 4096,
 };
 
 #define CONNECT_TIMEOUT_US_DEFAULT (UINT64_C(10) * 1000 * 1000)
@@ -46,21 +42,6 @@ struct pending {
     bool done;
     char message[400];
 };
-
-hps_status hps_client_status(int grpc_code)
-{
-    static const hps_status by_code[] = {
-        HPS_OK,        HPS_CANCELLED,       HPS_UNKNOWN,       HPS_INVALID,   HPS_DEADLINE,
-        HPS_NOT_FOUND, HPS_EXISTS,          HPS_PERMISSION,    HPS_EXHAUSTED, HPS_PRECONDITION,
-        HPS_ABORTED,   HPS_RANGE,           HPS_UNIMPLEMENTED, HPS_INTERNAL,  HPS_UNAVAILABLE,
-        HPS_DATA_LOSS, HPS_UNAUTHENTICATED,
-    };
-
-    if (grpc_code < 0 || (size_t)grpc_code >= sizeof(by_code) / sizeof(by_code[0])) {
-        return HPS_UNKNOWN;
-    }
-    return by_code[grpc_code];
-}
 
 static void pending_message(void *ctx, const uint8_t *data, size_t size)
 {
@@ -107,7 +88,8 @@ hps_status hps_client_stream(struct hps_client *client, const char *path, const 
                              void *ctx, bool (*stop)(void), struct hps_error *err)
 {
     HPS_ASSERT(fn != NULL);
-    static const struct hps_grpc_client_events events = {pending_message, pending_done};
+    static const struct hps_grpc_client_events events = {.on_message = pending_message,
+                                                         .on_done = pending_done};
     struct pending pending = {.fn = fn, .ctx = ctx, .err = err};
     uint64_t deadline_us = timeout_us == 0 ? 0 : hps_clock_us() + timeout_us;
     hps_status status = hps_grpc_client_start(client->channel, path, request, request_size,
@@ -123,7 +105,7 @@ hps_status hps_client_stream(struct hps_client *client, const char *path, const 
     if (pending.grpc_code == 0) {
         return HPS_OK;
     }
-    status = hps_client_status(pending.grpc_code);
+    status = hps_status_of_grpc(pending.grpc_code);
     return hps_error_set(err, status, "%s",
                          pending.message[0] != '\0' ? pending.message : hps_status_text(status));
 }
@@ -235,89 +217,15 @@ static hps_status reach(struct hps_client *client, const struct hps_client_optio
     return hps_error_set(err, HPS_UNAVAILABLE, "%s", cause.text);
 }
 
-/* Reads the first line of the file. */
-static hps_status token_read(const char *path, char token[TOKEN_BYTES_MAX + 1],
-                             struct hps_error *err)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-
-    if (fd < 0) {
-        hps_status status = errno == ENOENT   ? HPS_NOT_FOUND
-                            : errno == EACCES ? HPS_PERMISSION
-                                              : HPS_IO;
-        return hps_error_set(err, status, "token file %s: %s", path, strerror(errno));
-    }
-    ssize_t n;
-    do {
-        n = read(fd, token, TOKEN_BYTES_MAX);
-    } while (n < 0 && errno == EINTR);
-    int read_errno = errno;
-    close(fd);
-    if (n < 0) {
-        return hps_error_set(err, HPS_IO, "token file %s: %s", path, strerror(read_errno));
-    }
-    size_t size = 0;
-    while (size < (size_t)n && token[size] > ' ' && token[size] <= '~') {
-        size++;
-    }
-    if (size == 0 || size == TOKEN_BYTES_MAX ||
-        (size < (size_t)n && token[size] != '\n' && token[size] != '\r')) {
-        return hps_error_set(err, HPS_INVALID,
-                             "token file %s: expected one line of 1 to %d printable characters "
-                             "without spaces",
-                             path, TOKEN_BYTES_MAX - 1);
-    }
-    token[size] = '\0';
-    return HPS_OK;
-}
-
-static hps_status tls_open(const struct hps_client_options *options, struct hps_tls **out_tls,
-                           struct hps_error *err)
-{
-    const struct hps_tls_options tls = {
-        .cert_file = options->tls_cert,
-        .key_file = options->tls_key,
-        .ca_file = options->tls_ca,
-    };
-
-    if (!options->tls && options->tls_ca == NULL && options->tls_cert == NULL &&
-        options->tls_key == NULL) {
-        return HPS_OK;
-    }
-    if (options->tls_cert == NULL && options->tls_key != NULL) {
-        return hps_error_set(err, HPS_INVALID, "a TLS key without its certificate");
-    }
-    hps_status status = hps_tls_new(&tls, out_tls, err);
-    /* Unix sockets use no TLS; the options are for another address of the program. */
-    if (status == HPS_OK && strncmp(options->address, "unix:", 5) == 0) {
-        hps_tls_unref(*out_tls);
-        *out_tls = NULL;
-    }
-    return status;
-}
-
-/* Rejects a token that would go to another host in clear text. tls: NULL if TLS is not used. */
-static hps_status token_check(const struct hps_client_options *options, const struct hps_tls *tls,
-                              struct hps_error *err)
-{
-    struct hps_addr addr;
-
-    if (options->token_file == NULL || options->plaintext || tls != NULL ||
-        hps_addr_parse_peer(options->address, &addr, NULL) != HPS_OK || addr.is_unix ||
-        hps_addr_is_loopback(&addr)) {
-        return HPS_OK; /* a malformed address is rejected later */
-    }
-    return hps_error_set(err, HPS_INVALID,
-                         "token: %s is another host, and others on the network could read the "
-                         "token without TLS; use TLS, or --plaintext",
-                         options->address);
-}
-
 hps_status hps_client_open(const struct hps_client_options *options, struct hps_client **out_client,
                            struct hps_error *err)
 {
     HPS_ASSERT(options->address != NULL);
-    char token[TOKEN_BYTES_MAX + 1] = "";
+    char token[HPS_CLIENT_TOKEN_BYTES_MAX + 1] = "";
+    const struct hps_client_tls tls = {.on = options->tls,
+                                       .ca = options->tls_ca,
+                                       .cert = options->tls_cert,
+                                       .key = options->tls_key};
     uint64_t timeout_us =
         options->connect_timeout_us == 0 ? CONNECT_TIMEOUT_US_DEFAULT : options->connect_timeout_us;
     hps_status status = HPS_OK;
@@ -327,13 +235,14 @@ hps_status hps_client_open(const struct hps_client_options *options, struct hps_
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for a client");
     }
     if (options->token_file != NULL) {
-        status = token_read(options->token_file, token, err);
+        status = hps_client_token_read(options->token_file, token, err);
     }
     if (status == HPS_OK) {
-        status = tls_open(options, &client->tls, err);
+        status = hps_client_tls_open(&tls, options->address, &client->tls, err);
     }
-    if (status == HPS_OK) {
-        status = token_check(options, client->tls, err);
+    if (status == HPS_OK && options->token_file != NULL && !options->plaintext &&
+        client->tls == NULL) {
+        status = hps_client_token_check(options->address, "--plaintext", err);
     }
     if (status != HPS_OK) {
         goto fail;

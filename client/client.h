@@ -91,7 +91,4 @@ hps_status hps_client_health(struct hps_client *client, const char *service, uin
 struct hps_loop *hps_client_loop(struct hps_client *client);
 struct hps_grpc_channel *hps_client_channel(struct hps_client *client);
 
-/* The hps_status for a gRPC code; UNKNOWN if gRPC does not define the code. Any thread. */
-hps_status hps_client_status(int grpc_code);
-
 #endif

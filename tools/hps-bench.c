@@ -19,7 +19,6 @@
 #include "base/heap.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "client/lookup.h"
 #include "tools/tool.h"
 
 enum { POLL_MS = 50, PROGRESS_US = 1000 * 1000 };
@@ -101,7 +100,7 @@ static void print_table(const struct bench_plan *plan, const struct result *resu
     for (int code = 1; code < BENCH_CODES; code++) {
         if (counts->n_by_code[code] > 0) {
             printf("%-12s %" PRIu64 " %s\n", "errors", counts->n_by_code[code],
-                   hps_status_text(hps_client_status(code)));
+                   hps_status_text(hps_status_of_grpc(code)));
         }
     }
     if (counts->error_text[0] != '\0') {
@@ -133,7 +132,7 @@ static void json_lists(const struct bench_counts *counts, struct hps_buf *buf)
     for (int code = 1; code < BENCH_CODES; code++) {
         if (counts->n_by_code[code] > 0) {
             hps_buf_putf(buf, "%s\"%s\":%" PRIu64, separator,
-                         hps_status_text(hps_client_status(code)), counts->n_by_code[code]);
+                         hps_status_text(hps_status_of_grpc(code)), counts->n_by_code[code]);
             separator = ",";
         }
     }

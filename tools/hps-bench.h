@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Shared by the files of hps-bench. The main thread reads the options, starts the workers and
- * prints. Each worker thread has an event loop with its share of the connections.
+ * prints. Each worker has a client with its share of the connections. Its lookups start when others
+ * end, on the thread of the client; a thread of its own starts the first ones.
  */
 #ifndef HPS_TOOLS_HPS_BENCH_H
 #define HPS_TOOLS_HPS_BENCH_H
@@ -10,11 +11,12 @@
 #include <stdatomic.h>
 
 #include "base/dtype.h"
+#include "base/lock.h"
 #include "base/row_sum.h"
 #include "base/types.h"
 #include "client/client.h"
 #include "client/hist.h"
-#include "client/lookup.h"
+#include "client/hpsd.h"
 #include "client/zipf.h"
 
 enum { BENCH_CODES = 17, BENCH_TIERS_MAX = 8, BENCH_NAME_BYTES = 121, BENCH_TIER_NAME_BYTES = 24 };
@@ -29,9 +31,8 @@ struct bench_table {
 
 /* The options, in the form that workers need. Constant while workers run. Strings are in argv. */
 struct bench_plan {
-    struct hps_client_options connect;
+    struct hpsd_options connect;
     const char *model;
-    const char *method;
     bool stream;
     bool verify;
     bool hashed;          /* keys as written by hps-gen --keys hashed */
@@ -43,12 +44,12 @@ struct bench_plan {
     uint64_t concurrency; /* calls in flight per connection */
     uint64_t n_keys;      /* per table and request */
     uint64_t timeout_us;
-    uint32_t miss_policy;
+    enum hpsd_miss_policy miss_policy;
     uint32_t max_wait_us;
-    uint32_t output_type;
-    bool concat;              /* replies have one matrix with the rows of all tables */
-    enum hps_pooling pooling; /* of every table; NONE: the next three fields are 0 */
-    uint64_t n_bag_keys;      /* keys of a bag; the last bag of a table has the rest */
+    enum hpsd_dtype output_type;
+    bool concat;               /* replies have one matrix with the rows of all tables */
+    enum hpsd_pooling pooling; /* of every table; NONE: the next three fields are 0 */
+    uint64_t n_bag_keys;       /* keys of a bag; the last bag of a table has the rest */
     /* [n_rows + 1], hps_free. Bag b of each table has keys [offsets[b], offsets[b + 1]). */
     uint32_t *offsets;
     bool weighted;              /* every key has a weight */
@@ -112,14 +113,14 @@ struct bench_worker {
     unsigned index;
     pthread_t thread;
     hps_status status; /* result of connecting to the server */
-    struct hps_error err;
-    struct bench_counts counts;
-    struct hps_hist latency_us;
-    struct hps_loop *loop;
-    struct hps_client **clients;
-    uint64_t n_clients;
+    struct hpsd_error err;
+    struct hpsd_client *client;
     struct bench_slot *slots; /* [n_slots] each makes one call at a time */
     uint64_t n_slots;
+    struct hps_lock lock; /* protects the fields below while the load runs */
+    struct hps_cond wake; /* a slot is idle that its own call could not start again */
+    struct bench_counts counts;
+    struct hps_hist latency_us;
     uint64_t n_idle;
     struct bench_slot *idle; /* list of the n_idle slots without a call */
     uint64_t n_due_taken;    /* number of requests that were started so far */
@@ -134,12 +135,10 @@ bool bench_options(int argc, char **argv, struct bench_plan *out_plan, int *out_
     HPS_MUST_CHECK;
 /* Body of a worker thread; `ctx` is its struct bench_worker. */
 void *bench_worker_run(void *ctx);
-/* Checks rows [row, row + result->row_count) of a query against the rows that hps-gen writes
- * (base/rows/rowgen.h). Adds to n_rows_checked and n_rows_wrong of the worker. The result must have
- * passed hps_client_lookup_check. */
+/* Checks the rows of a query against the rows that hps-gen writes (base/rows/rowgen.h). Adds to
+ * n_rows_checked and n_rows_wrong of the worker. The query must have received key states. */
 void bench_verify(struct bench_worker *worker, const struct bench_table *table,
-                  const struct hps_client_lookup_query *query, size_t row,
-                  const struct hps_client_lookup_result *result);
+                  const struct hpsd_query *query, const struct hpsd_result *result);
 void bench_check_free(struct bench_check *check);
 /* Fills plan->tables with the tables that Admin/ListTables at `admin` reports. names:
  * comma-separated, or "all". */

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/heap.h"
-#include "client/lookup.h"
 #include "tools/hps-bench.h"
+#include "tools/rows.h"
 #include "tools/tool.h"
 
 enum { THREADS_MAX = 64, CONNECTIONS_MAX = 16384, CALLS_MAX = 1 << 16, KEYS_MAX = 2 << 20 };
@@ -75,19 +75,19 @@ static const struct hps_arg args[] = {
     {"zipf", 'z', HPS_ARG_TEXT, "ALPHA[,Q]", &flags.zipf,
      "skew of the keys, 0 to 10 (default 0: uniform); a share Q, 0 to 1, goes to the one hottest "
      "key"},
-    {"miss-policy", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_MISS_POLICIES, &flags.miss_policy,
+    {"miss-policy", 0, HPS_ARG_CHOICE, ROWS_MISS_POLICIES, &flags.miss_policy,
      "what the server does on a miss (default table: as the model is configured)"},
     {"max-wait", 0, HPS_ARG_US, "SECONDS", &flags.max_wait_us,
      "limit for --miss-policy wait (default 0)"},
-    {"output-type", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_OUTPUT_TYPES, &flags.output_type,
+    {"output-type", 0, HPS_ARG_CHOICE, ROWS_OUTPUT_TYPES, &flags.output_type,
      "type of the rows in replies (default fp32); raw: as stored"},
-    {"pooling", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_POOLINGS, &flags.pooling,
+    {"pooling", 0, HPS_ARG_CHOICE, ROWS_POOLINGS, &flags.pooling,
      "the server combines the rows of each bag of keys (default none: one row for each key)"},
     {"bag-keys", 0, HPS_ARG_U64, "N", &plan.n_bag_keys,
      "keys of a bag, with --pooling (default: the --keys of a table are one bag)"},
     {"weighted", 0, HPS_ARG_FLAG, NULL, &plan.weighted,
      "with --pooling: a weight for each key, 0 to 2 at random"},
-    {"row-layout", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_LAYOUTS, &flags.row_layout,
+    {"row-layout", 0, HPS_ARG_CHOICE, ROWS_LAYOUTS, &flags.row_layout,
      "layout of the rows of several tables (default per-table); concat: one matrix"},
     {"stream", 0, HPS_ARG_FLAG, NULL, &plan.stream, "call LookupStream instead of Lookup"},
     {"verify", 0, HPS_ARG_FLAG, NULL, &plan.verify,
@@ -144,14 +144,14 @@ static hps_status parse_zipf(double *out_alpha, double *out_heavy, struct hps_er
 
 static hps_status check_pooling(struct hps_error *err)
 {
-    bool pooled = plan.pooling != HPS_POOLING_NONE;
+    bool pooled = plan.pooling != HPSD_POOLING_NONE;
     const struct hps_arg_range ranges[] = {{"bag-keys", plan.n_bag_keys, 1, plan.n_keys}};
 
     if (!pooled && (plan.n_bag_keys > 0 || plan.weighted)) {
         return hps_error_set(err, HPS_INVALID, "--%s needs --pooling",
                              plan.weighted ? "weighted" : "bag-keys");
     }
-    if (plan.output_type == HPS_DTYPE_RAW && (pooled || plan.concat)) {
+    if (plan.output_type == HPSD_RAW && (pooled || plan.concat)) {
         return hps_error_set(err, HPS_INVALID, "--output-type raw excludes --%s",
                              pooled ? "pooling" : "row-layout concat");
     }
@@ -162,7 +162,7 @@ static hps_status check_pooling(struct hps_error *err)
 static hps_status make_bags(struct hps_error *err)
 {
     plan.n_rows = plan.n_keys;
-    if (plan.pooling == HPS_POOLING_NONE) {
+    if (plan.pooling == HPSD_POOLING_NONE) {
         return HPS_OK;
     }
     uint64_t n_bag_keys = plan.n_bag_keys == 0 ? plan.n_keys : plan.n_bag_keys;
@@ -202,12 +202,15 @@ static hps_status check_flags(struct hps_error *err)
 static void take_choices(void)
 {
     enum hps_dtype output = HPS_DTYPE_FP32;
+    enum hps_pooling pooling = HPS_POOLING_NONE;
+    uint32_t miss_policy = 0;
 
-    plan.pooling = HPS_POOLING_NONE;
-    (void)hps_args_choice(HPS_CLIENT_LOOKUP_MISS_POLICIES, flags.miss_policy, &plan.miss_policy);
+    (void)hps_args_choice(ROWS_MISS_POLICIES, flags.miss_policy, &miss_policy);
     (void)hps_dtype_parse(flags.output_type, strlen(flags.output_type), &output);
-    (void)hps_pooling_parse(flags.pooling, strlen(flags.pooling), &plan.pooling);
-    plan.output_type = output;
+    (void)hps_pooling_parse(flags.pooling, strlen(flags.pooling), &pooling);
+    plan.miss_policy = (enum hpsd_miss_policy)miss_policy;
+    plan.output_type = (enum hpsd_dtype)output;
+    plan.pooling = pooling == HPS_POOLING_NONE ? HPSD_POOLING_NONE : (enum hpsd_pooling)pooling;
     plan.concat = strcmp(flags.row_layout, "concat") == 0;
     plan.json = flags.output[0] == 'j';
 }
@@ -254,9 +257,8 @@ bool bench_options(int argc, char **argv, struct bench_plan *out_plan, int *out_
         *out_code = hps_args_wrong(&program, NULL, "%s", err.text);
         return false;
     }
-    plan.connect = tool_connect;
+    plan.connect = tool_hpsd_options(&tool_connect);
     plan.n_threads = plan.n_threads < plan.n_connections ? plan.n_threads : plan.n_connections;
-    plan.method = plan.stream ? HPS_CLIENT_LOOKUP_STREAM_PATH : HPS_CLIENT_LOOKUP_PATH;
     plan.max_wait_us = (uint32_t)flags.max_wait_us;
     hps_status status = find_tables(&err);
     if (status == HPS_OK) {

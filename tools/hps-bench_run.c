@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hps-bench: the load. Runs on worker threads. Each has its own loop, connections and slots, and
- * shares only struct bench_live.
+ * hps-bench: the load. Each worker has its own client and slots, and shares only struct bench_live.
  *
  * A slot is one call in flight. Closed loop: when the call of a slot has ended, the slot starts the
- * next one. Open loop: starts are due at fixed times, whether or not a slot is free, and latency
- * counts from the due time.
+ * next one, on the thread of the client. Open loop: starts are due at fixed times, whether or not a
+ * slot is free, and latency counts from the due time.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,146 +15,76 @@
 #include "base/heap.h"
 #include "base/rows/rowgen.h"
 #include "base/text.h"
-#include "client/lookup.h"
-#include "net/loop.h"
 #include "tools/hps-bench.h"
+#include "tools/rows.h"
 
-enum { TURN_US = 20 * 1000, REQUEST_BYTES_MAX = 64 << 20, DRAIN_US = 30 * 1000 * 1000 };
+enum {
+    TURN_US = 20 * 1000,
+    DRAIN_US = 30 * 1000 * 1000,
+    READY_US = 1000,
+    CONNECT_US = 10 * 1000 * 1000
+};
 
 struct bench_slot {
     struct bench_worker *worker;
-    struct hps_grpc_channel *channel;
     struct bench_slot *next; /* list of idle slots */
-    struct hps_buf request;
-    hps_key *keys;  /* [n_tables][n_keys] */
-    float *weights; /* [n_tables][n_keys]; NULL: all 1 */
-    struct hps_client_lookup_query *queries;
+    hps_key *keys;           /* [n_tables][n_keys] */
+    float *weights;          /* [n_tables][n_keys]; NULL: all 1 */
+    uint8_t *key_status;     /* [n_tables][n_keys]; NULL: without --verify */
+    struct hpsd_query *queries;
+    struct hpsd_result *results;
     uint64_t start_us; /* start of the call, or its due time */
-    /* Progress of the reply: the next row of the current table, or of the matrix. */
-    uint64_t table_at;
-    uint64_t row_at;
-    bool broken;
 };
 
 /* ---- replies --------------------------------------------------------------------------------- */
 
-static void count_tier(struct bench_counts *counts, const struct hps_client_lookup_tier *tier)
+static void count_tier(struct bench_counts *counts, const struct hpsd_tier *tier)
 {
-    HPS_ASSERT(tier->name.data != NULL);
     for (unsigned i = 0; i < BENCH_TIERS_MAX; i++) {
         struct bench_tier *into = &counts->tiers[i];
-        if (into->name[0] == '\0' && tier->name.size > 0 && tier->name.size < sizeof(into->name)) {
-            memcpy(into->name, tier->name.data, tier->name.size);
+        if (into->name[0] == '\0') {
+            (void)snprintf(into->name, sizeof(into->name), "%s", tier->name);
         }
-        if (strlen(into->name) == tier->name.size &&
-            memcmp(into->name, tier->name.data, tier->name.size) == 0) {
+        if (strcmp(into->name, tier->name) == 0) {
             into->found_keys += tier->found_keys;
             return;
         }
     }
 }
 
-static void break_slot(struct bench_slot *slot, const char *text)
+static void take_result(struct bench_slot *slot, uint64_t table)
 {
-    HPS_ASSERT(text[0] != '\0');
-    struct bench_counts *counts = &slot->worker->counts;
-
-    slot->broken = true;
-    if (counts->error_text[0] == '\0') {
-        (void)snprintf(counts->error_text, sizeof(counts->error_text), "%s", text);
-    }
-}
-
-/* Takes one result: the next rows of a table. */
-static void take_result(struct bench_slot *slot, uint64_t table,
-                        const struct hps_client_lookup_result *result)
-{
-    HPS_ASSERT(table < slot->worker->plan->n_tables);
     struct bench_worker *worker = slot->worker;
     const struct bench_plan *plan = worker->plan;
-    const struct hps_client_lookup_query *query = &slot->queries[table];
+    const struct hpsd_result *result = &slot->results[table];
     struct bench_counts *counts = &worker->counts;
-    struct hps_error err = {0};
 
-    if (hps_client_lookup_check(query, slot->row_at, result, &err) != HPS_OK) {
-        break_slot(slot, err.text);
-        return;
-    }
-    counts->n_keys += hps_client_lookup_first_key(query, slot->row_at + result->row_count) -
-                      hps_client_lookup_first_key(query, slot->row_at);
-    counts->n_unique += result->unique_key_count;
-    counts->n_defaulted += result->defaulted_key_count;
-    counts->n_unknown += result->unknown_key_count;
+    counts->n_keys += plan->n_keys;
+    counts->n_unique += result->n_unique;
+    counts->n_defaulted += result->n_defaulted;
+    counts->n_unknown += result->n_unknown;
     for (uint32_t i = 0; i < result->n_tiers; i++) {
         count_tier(counts, &result->tiers[i]);
     }
     if (plan->verify) {
-        bench_verify(worker, &plan->tables[table], query, slot->row_at, result);
+        bench_verify(worker, &plan->tables[table], &slot->queries[table], result);
     }
 }
 
-/* Advances past these rows, to the next table or to the end. */
-static void pass_rows(struct bench_slot *slot, uint32_t n_rows)
+static void take_reply(struct bench_slot *slot, const struct hpsd_reply *reply)
 {
     const struct bench_plan *plan = slot->worker->plan;
 
-    slot->row_at += n_rows;
-    if (slot->row_at == plan->n_rows) {
-        slot->row_at = 0;
-        slot->table_at = plan->concat ? plan->n_tables : slot->table_at + 1;
+    slot->worker->counts.reply_bytes += reply->bytes;
+    atomic_fetch_add_explicit(&slot->worker->live->bytes_done, reply->bytes, memory_order_relaxed);
+    for (uint64_t t = 0; t < plan->n_tables; t++) {
+        take_result(slot, t);
     }
-}
-
-/* In a matrix, each result has the same rows of another table. Otherwise tables come one after the
- * other. */
-static void take_results(struct bench_slot *slot, struct hps_client_lookup_reply *reply)
-{
-    const struct bench_plan *plan = slot->worker->plan;
-    struct hps_client_lookup_result result = {0};
-    struct hps_error err = {0};
-
-    if (plan->concat && (reply->n_results != plan->n_tables || slot->table_at > 0)) {
-        break_slot(slot, "expected one result for each table in the reply");
-        return;
-    }
-    for (uint32_t i = 0; i < reply->n_results && !slot->broken; i++) {
-        if (hps_client_lookup_reply_next(reply, &result, &err) != HPS_OK) {
-            break_slot(slot, err.text);
-            return;
-        }
-        uint64_t table = plan->concat ? i : slot->table_at;
-        if (table == plan->n_tables) {
-            break_slot(slot, "the reply has more rows than requested");
-            return;
-        }
-        take_result(slot, table, &result);
-        if (!plan->concat && !slot->broken) {
-            pass_rows(slot, result.row_count);
-        }
-    }
-    if (plan->concat && !slot->broken) {
-        pass_rows(slot, result.row_count);
-    }
-}
-
-static void on_message(void *ctx, const uint8_t *data, size_t size)
-{
-    struct bench_slot *slot = ctx;
-    struct hps_client_lookup_reply reply;
-    struct hps_error err = {0};
-
-    slot->worker->counts.reply_bytes += size;
-    atomic_fetch_add_explicit(&slot->worker->live->bytes_done, size, memory_order_relaxed);
-    if (hps_client_lookup_reply_open(data, size, &reply, &err) != HPS_OK) {
-        break_slot(slot, err.text);
-        return;
-    }
-    take_results(slot, &reply);
+    hpsd_free(reply->memory); /* the next reply gets this memory, while it is in the cache */
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static void start_call(struct bench_slot *slot, uint64_t intended_us);
 static void fill_slots(struct bench_worker *worker);
 
 static void make_idle(struct bench_slot *slot)
@@ -166,14 +95,13 @@ static void make_idle(struct bench_slot *slot)
     slot->worker->n_idle++;
 }
 
-static void count_end(struct bench_slot *slot, int code, const char *message)
+static void count_end(struct bench_slot *slot, enum hpsd_status status, const char *message)
 {
     struct bench_worker *worker = slot->worker;
     struct bench_counts *counts = &worker->counts;
-    unsigned at = code >= 0 && code < BENCH_CODES ? (unsigned)code : 2;
 
-    counts->n_by_code[at]++;
-    if (code == 0) {
+    counts->n_by_code[(unsigned)status < BENCH_CODES ? (unsigned)status : 2]++;
+    if (status == HPSD_OK) {
         counts->n_ok++;
         hps_hist_add(&worker->latency_us, hps_clock_us() - slot->start_us);
         atomic_fetch_add_explicit(&worker->live->keys_done,
@@ -182,29 +110,32 @@ static void count_end(struct bench_slot *slot, int code, const char *message)
     } else {
         atomic_fetch_add_explicit(&worker->live->errors, 1, memory_order_relaxed);
         if (counts->error_text[0] == '\0') {
-            char raw[sizeof(counts->error_text)]; /* the server sent this text */
-            (void)snprintf(raw, sizeof(raw), "%s: %s", hps_status_text(hps_client_status(code)),
-                           message == NULL ? "" : message);
-            (void)hps_text_plain(raw, strlen(raw), counts->error_text, sizeof(counts->error_text));
+            (void)snprintf(counts->error_text, sizeof(counts->error_text), "%s: %s",
+                           hpsd_status_text(status), message);
         }
     }
     atomic_fetch_add_explicit(&worker->live->requests_done, 1, memory_order_relaxed);
 }
 
-static void on_done(void *ctx, int grpc_code, const char *message)
+static void on_done(void *ctx, const struct hpsd_reply *reply, const struct hpsd_error *error)
 {
-    static const int data_loss = 15;
     struct bench_slot *slot = ctx;
+    struct bench_worker *worker = slot->worker;
 
-    if (grpc_code == 0 && !slot->broken && slot->table_at != slot->worker->plan->n_tables) {
-        break_slot(slot, "the reply has fewer rows than requested");
+    hps_lock_acquire(&worker->lock);
+    if (reply != NULL) {
+        take_reply(slot, reply);
     }
-    count_end(slot, grpc_code == 0 && slot->broken ? data_loss : grpc_code, message);
+    count_end(slot, error->status, error->text);
     make_idle(slot);
-    /* Without a server calls fail at once: then wait for the next turn of the worker. */
-    if (grpc_code == 0) {
-        fill_slots(slot->worker);
+    /* Without a server calls fail at once: then the other thread goes on. */
+    if (reply != NULL) {
+        fill_slots(worker);
     }
+    if (reply == NULL || worker->n_idle == worker->n_slots) {
+        hps_cond_signal(&worker->wake);
+    }
+    hps_lock_release(&worker->lock);
 }
 
 /* Between 0 and 2, in exact steps. */
@@ -228,7 +159,7 @@ static void draw_keys(struct bench_slot *slot, uint64_t table)
     for (uint64_t i = 0; weights != NULL && i < plan->n_keys; i++) {
         weights[i] = draw_weight(&worker->random);
     }
-    slot->queries[table] = (struct hps_client_lookup_query){
+    slot->queries[table] = (struct hpsd_query){
         .table = plan->tables[table].name,
         .keys = keys,
         .n_keys = plan->n_keys,
@@ -236,53 +167,33 @@ static void draw_keys(struct bench_slot *slot, uint64_t table)
         .n_bags = plan->offsets == NULL ? 0 : plan->n_rows,
         .offsets = plan->offsets,
         .weights = weights,
+        .key_status = slot->key_status == NULL ? NULL : slot->key_status + table * plan->n_keys,
     };
-}
-
-static hps_status draw_request(struct bench_slot *slot)
-{
-    HPS_ASSERT(slot->keys != NULL && slot->queries != NULL);
-    const struct bench_plan *plan = slot->worker->plan;
-
-    for (uint64_t t = 0; t < plan->n_tables; t++) {
-        draw_keys(slot, t);
-    }
-    hps_buf_clear(&slot->request);
-    struct hps_client_lookup lookup = {
-        .model = plan->model,
-        .queries = slot->queries,
-        .n_queries = plan->n_tables,
-        .miss_policy = plan->miss_policy,
-        .max_wait_us = plan->max_wait_us,
-        .output_type = plan->output_type,
-        .row_layout = plan->concat ? HPS_CLIENT_LOOKUP_CONCAT : 0,
-    };
-    return hps_client_lookup_encode(&lookup, &slot->request);
-}
-
-static hps_status send_request(struct bench_slot *slot, uint64_t deadline_us)
-{
-    static const struct hps_grpc_client_events events = {on_message, on_done};
-
-    return hps_grpc_client_start(slot->channel, slot->worker->plan->method, slot->request.data,
-                                 slot->request.size, deadline_us, &events, slot, NULL);
 }
 
 static void start_call(struct bench_slot *slot, uint64_t intended_us)
 {
     const struct bench_plan *plan = slot->worker->plan;
-    hps_status status = draw_request(slot);
-    uint64_t now_us = hps_clock_us();
+    struct hpsd_error error;
 
-    slot->start_us = intended_us == 0 ? now_us : intended_us;
-    slot->table_at = 0;
-    slot->row_at = 0;
-    slot->broken = false;
-    if (status == HPS_OK) {
-        status = send_request(slot, now_us + plan->timeout_us);
+    for (uint64_t t = 0; t < plan->n_tables; t++) {
+        draw_keys(slot, t);
     }
-    if (status != HPS_OK) {
-        count_end(slot, hps_status_grpc_code(status), hps_status_text(status));
+    const struct hpsd_lookup lookup = {
+        .model = plan->model,
+        .queries = slot->queries,
+        .n_queries = plan->n_tables,
+        .concat = plan->concat,
+        .output_type = plan->output_type,
+        .miss_policy = plan->miss_policy,
+        .max_wait_us = plan->max_wait_us,
+        .timeout_us = plan->timeout_us,
+        .stream = plan->stream,
+        .results = slot->results,
+    };
+    slot->start_us = intended_us == 0 ? hps_clock_us() : intended_us;
+    if (hpsd_lookup_start(slot->worker->client, &lookup, on_done, slot, NULL, &error) != HPSD_OK) {
+        count_end(slot, error.status, error.text);
         make_idle(slot);
     }
 }
@@ -347,6 +258,7 @@ static bool is_over(const struct bench_worker *worker, uint64_t now_us)
             atomic_load(&worker->live->requests_started) >= plan->n_requests);
 }
 
+/* The lock is held, except while it waits. */
 static void run_load(struct bench_worker *worker)
 {
     HPS_ASSERT(worker->n_idle == worker->n_slots);
@@ -364,7 +276,7 @@ static void run_load(struct bench_worker *worker)
             wait_us = next_us <= now_us ? 0 : next_us - now_us;
             wait_us = wait_us < TURN_US ? wait_us : TURN_US;
         }
-        hps_loop_turn(worker->loop, wait_us);
+        (void)hps_cond_wait_until(&worker->wake, &worker->lock, hps_clock_us() + wait_us);
         now_us = hps_clock_us();
     }
     for (uint64_t n = worker->n_due_taken;
@@ -373,82 +285,76 @@ static void run_load(struct bench_worker *worker)
     }
     uint64_t drain_end_us = now_us + DRAIN_US;
     while (worker->n_idle < worker->n_slots && hps_clock_us() < drain_end_us) {
-        hps_loop_turn(worker->loop, TURN_US);
+        (void)hps_cond_wait_until(&worker->wake, &worker->lock, drain_end_us);
     }
 }
 
-static hps_status slot_init(struct bench_worker *worker, struct bench_slot *slot,
-                            struct hps_client *client)
+static hps_status slot_init(struct bench_worker *worker, struct bench_slot *slot)
 {
     HPS_ASSERT(worker->plan->n_tables > 0 && worker->plan->n_keys > 0);
     const struct bench_plan *plan = worker->plan;
+    size_t n = plan->n_tables * plan->n_keys;
 
     slot->worker = worker;
-    hps_buf_init(&slot->request, REQUEST_BYTES_MAX);
-    slot->channel = hps_client_channel(client);
-    slot->keys = hps_calloc(plan->n_tables * plan->n_keys, sizeof(*slot->keys));
+    slot->keys = hps_calloc(n, sizeof(*slot->keys));
     slot->queries = hps_calloc(plan->n_tables, sizeof(*slot->queries));
+    slot->results = hps_calloc(plan->n_tables, sizeof(*slot->results));
+    slot->weights = plan->weighted ? hps_calloc(n, sizeof(*slot->weights)) : NULL;
+    slot->key_status = plan->verify ? hps_calloc(n, 1) : NULL;
     make_idle(slot);
-    if (plan->weighted) {
-        slot->weights = hps_calloc(plan->n_tables * plan->n_keys, sizeof(*slot->weights));
-    }
-    return slot->keys == NULL || slot->queries == NULL || (plan->weighted && slot->weights == NULL)
+    return slot->keys == NULL || slot->queries == NULL || slot->results == NULL ||
+                   (plan->weighted && slot->weights == NULL) ||
+                   (plan->verify && slot->key_status == NULL)
                ? HPS_NO_MEMORY
                : HPS_OK;
+}
+
+static hps_status no_memory(struct bench_worker *worker)
+{
+    (void)snprintf(worker->err.text, sizeof(worker->err.text), "no memory for %" PRIu64 " calls",
+                   worker->n_slots);
+    return HPS_NO_MEMORY;
 }
 
 static hps_status worker_open(struct bench_worker *worker)
 {
     HPS_ASSERT(worker->index < worker->plan->n_threads);
     const struct bench_plan *plan = worker->plan;
-    struct hps_client_options options = plan->connect;
-    hps_status status = hps_loop_new(&worker->loop, &worker->err);
+    struct hpsd_options options = plan->connect;
 
-    if (status != HPS_OK) {
-        return status;
-    }
-    options.loop = worker->loop;
-    uint64_t share = plan->n_connections / plan->n_threads +
-                     (worker->index < plan->n_connections % plan->n_threads);
-    worker->n_slots = share * plan->concurrency;
-    worker->clients = hps_calloc(share, sizeof(struct hps_client *));
+    options.connections = (uint32_t)(plan->n_connections / plan->n_threads +
+                                     (worker->index < plan->n_connections % plan->n_threads));
+    worker->n_slots = options.connections * plan->concurrency;
     worker->slots = hps_calloc(worker->n_slots, sizeof(*worker->slots));
-    if (worker->clients == NULL || worker->slots == NULL) {
-        return hps_error_set(&worker->err, HPS_NO_MEMORY, "no memory for %" PRIu64 " calls",
-                             worker->n_slots);
+    if (worker->slots == NULL) {
+        return no_memory(worker);
     }
-    for (uint64_t c = 0; c < share; c++) {
-        status = hps_client_open(&options, &worker->clients[c], &worker->err);
-        if (status != HPS_OK) {
-            return status;
-        }
-        worker->n_clients++;
-        for (uint64_t i = 0; i < plan->concurrency; i++) {
-            status = slot_init(worker, &worker->slots[i * share + c], worker->clients[c]);
-            if (status != HPS_OK) {
-                return hps_error_set(&worker->err, status, "no memory for keys");
-            }
+    for (uint64_t i = 0; i < worker->n_slots; i++) {
+        if (slot_init(worker, &worker->slots[i]) != HPS_OK) {
+            return no_memory(worker);
         }
     }
-    return HPS_OK;
+    enum hpsd_status status = hpsd_open(&options, &worker->client, &worker->err);
+    if (status == HPSD_OK) {
+        status = hpsd_connect(worker->client, CONNECT_US, &worker->err);
+    }
+    return hps_status_of_grpc((int)status);
 }
 
 static void worker_close(struct bench_worker *worker)
 {
-    HPS_ASSERT(worker->n_clients == 0 || worker->clients != NULL);
-    for (uint64_t c = 0; c < worker->n_clients; c++) {
-        hps_client_close(worker->clients[c]);
-    }
+    hpsd_close(worker->client);
     for (uint64_t i = 0; worker->slots != NULL && i < worker->n_slots; i++) {
-        hps_buf_fini(&worker->slots[i].request);
         hps_free(worker->slots[i].keys);
         hps_free(worker->slots[i].weights);
+        hps_free(worker->slots[i].key_status);
         hps_free(worker->slots[i].queries);
+        hps_free(worker->slots[i].results);
     }
     bench_check_free(&worker->check);
     hps_free(worker->slots);
-    hps_free(worker->clients);
-    hps_loop_free(worker->loop);
+    hps_cond_fini(&worker->wake);
+    hps_lock_fini(&worker->lock);
 }
 
 void *bench_worker_run(void *ctx)
@@ -456,19 +362,23 @@ void *bench_worker_run(void *ctx)
     struct bench_worker *worker = ctx;
     struct bench_live *live = worker->live;
 
+    hps_lock_init(&worker->lock, HPS_LOCK_BENCH);
+    hps_cond_init(&worker->wake);
     worker->random.state = hps_mix64(worker->plan->seed) + worker->index;
     worker->status = worker_open(worker);
     if (worker->status != HPS_OK) {
         atomic_store(&live->stop, true);
     }
     atomic_fetch_add(&live->n_ready, 1);
+    hps_lock_acquire(&worker->lock);
     while (worker->status == HPS_OK && !atomic_load(&live->stop) &&
            atomic_load(&live->start_us) == 0) {
-        hps_loop_turn(worker->loop, 1000);
+        (void)hps_cond_wait_until(&worker->wake, &worker->lock, hps_clock_us() + READY_US);
     }
     if (worker->status == HPS_OK && !atomic_load(&live->stop)) {
         run_load(worker);
     }
+    hps_lock_release(&worker->lock);
     atomic_store(&live->stop, atomic_load(&live->stop) || worker->status != HPS_OK);
     worker_close(worker);
     atomic_fetch_sub(&live->n_running, 1);

@@ -14,6 +14,7 @@
 #include "base/heap.h"
 #include "base/rows/rowgen.h"
 #include "tools/hps-bench.h"
+#include "tools/rows.h"
 
 /* Largest error of a value that was rounded to nearest, relative to the value. */
 #define FP16_ERROR  0x1p-11F
@@ -76,7 +77,7 @@ static float share_of_error(enum hps_dtype dtype)
 }
 
 /* Divisor of the sum of a bag. */
-static float divisor(enum hps_pooling pooling, const float *weights, size_t n)
+static float divisor(enum hpsd_pooling pooling, const float *weights, size_t n)
 {
     float sum = 0;
     float squares = 0;
@@ -88,14 +89,14 @@ static float divisor(enum hps_pooling pooling, const float *weights, size_t n)
         squares += square;
     }
     switch (pooling) {
-    case HPS_POOLING_MEAN:
+    case HPSD_POOLING_MEAN:
         return sum;
-    case HPS_POOLING_SQRTN:
+    case HPSD_POOLING_SQRTN:
         return sqrtf(squares);
-    case HPS_POOLING_MEAN_BY_COUNT:
+    case HPSD_POOLING_MEAN_BY_COUNT:
         return (float)n;
-    case HPS_POOLING_NONE:
-    case HPS_POOLING_SUM:
+    case HPSD_POOLING_NONE:
+    case HPSD_POOLING_SUM:
         break;
     }
     return 1;
@@ -105,10 +106,10 @@ static float divisor(enum hps_pooling pooling, const float *weights, size_t n)
  * one. */
 static void expect(struct bench_check *check, const struct bench_plan *plan,
                    const struct bench_table *table, enum hps_dtype stored, uint32_t dim,
-                   const struct hps_client_lookup_query *query, size_t row)
+                   const struct hpsd_query *query, size_t row)
 {
-    size_t begin = hps_client_lookup_first_key(query, row);
-    size_t n = hps_client_lookup_first_key(query, row + 1) - begin;
+    size_t begin = rows_first_key(query, row);
+    size_t n = rows_first_key(query, row + 1) - begin;
     const float *weights = query->weights == NULL ? NULL : query->weights + begin;
     bool exact = stored == HPS_DTYPE_FP32 || stored == HPS_DTYPE_FP16;
 
@@ -118,7 +119,7 @@ static void expect(struct bench_check *check, const struct bench_plan *plan,
     }
     for (size_t k = 0; k < n; k++) {
         float weight = weights == NULL ? 1 : weights[k];
-        float step = stored_row(check, plan, table, stored, dim, query->keys[begin + k]);
+        float step = stored_row(check, plan, table, stored, dim, rows_key(query, begin + k));
         for (uint32_t i = 0; i < dim; i++) {
             float product = weight * check->row[i];
             float size = fabsf(product);
@@ -158,18 +159,15 @@ static bool is_expected(struct bench_check *check, enum hps_dtype answered, uint
 
 /* The worst status of the keys of a row. If the server did not wait for a key, the row contains its
  * default row, which is not known here. */
-static enum hps_key_status row_status(const struct hps_client_lookup_query *query, size_t first_row,
-                                      uint32_t i, const struct hps_client_lookup_result *result,
-                                      size_t *out_key)
+static enum hps_key_status row_status(const struct hpsd_query *query, size_t row, size_t *out_key)
 {
-    size_t first = hps_client_lookup_first_key(query, first_row);
-    size_t begin = hps_client_lookup_first_key(query, first_row + i);
-    size_t end = hps_client_lookup_first_key(query, first_row + i + 1);
+    size_t begin = rows_first_key(query, row);
+    size_t end = rows_first_key(query, row + 1);
     enum hps_key_status status = HPS_KEY_FOUND;
 
     *out_key = begin;
     for (size_t k = begin; k < end; k++) {
-        enum hps_key_status state = hps_client_lookup_key_status(result, (uint32_t)(k - first));
+        enum hps_key_status state = rows_key_status(query, k);
         if (state == HPS_KEY_DEFAULTED) {
             return state;
         }
@@ -182,31 +180,30 @@ static enum hps_key_status row_status(const struct hps_client_lookup_query *quer
 }
 
 static bool row_is_right(struct bench_worker *worker, const struct bench_table *table,
-                         const struct hps_client_lookup_query *query, size_t row, uint32_t i,
-                         const struct hps_client_lookup_result *result)
+                         const struct hpsd_query *query, size_t row,
+                         const struct hpsd_result *result)
 {
     const struct bench_plan *plan = worker->plan;
-    enum hps_dtype stored = plan->output_type == HPS_DTYPE_RAW ? result->dtype : table->dtype;
+    enum hps_dtype dtype = (enum hps_dtype)result->dtype;
+    enum hps_dtype stored = plan->output_type == HPSD_RAW ? dtype : table->dtype;
 
-    expect(&worker->check, plan, table, stored, result->dim, query, row + i);
-    hps_client_lookup_row(result, i, worker->check.got);
-    return is_expected(&worker->check, result->dtype, result->dim);
+    expect(&worker->check, plan, table, stored, result->dim, query, row);
+    rows_values(result, row, worker->check.got);
+    return is_expected(&worker->check, dtype, result->dim);
 }
 
 /* key: the unknown one, or the one with the wrong row; ignored for a wrong bag. */
 static void note_wrong(struct bench_counts *counts, const struct bench_table *table,
-                       const struct hps_client_lookup_query *query, size_t row, size_t key,
-                       bool unknown)
+                       const struct hpsd_query *query, size_t row, size_t key, bool unknown)
 {
-    size_t n =
-        hps_client_lookup_first_key(query, row + 1) - hps_client_lookup_first_key(query, row);
+    size_t n = rows_first_key(query, row + 1) - rows_first_key(query, row);
 
     if (counts->n_rows_wrong++ > 0) {
         return;
     }
     if (unknown || query->offsets == NULL) {
         (void)snprintf(counts->wrong_text, sizeof(counts->wrong_text),
-                       "table %s, key %" PRId64 ": %s", table->name, (int64_t)query->keys[key],
+                       "table %s, key %" PRId64 ": %s", table->name, (int64_t)rows_key(query, key),
                        unknown ? "the key is unknown to the server"
                                : "the row does not match that of hps-gen (other --data-seed?)");
     } else {
@@ -218,27 +215,26 @@ static void note_wrong(struct bench_counts *counts, const struct bench_table *ta
 }
 
 void bench_verify(struct bench_worker *worker, const struct bench_table *table,
-                  const struct hps_client_lookup_query *query, size_t row,
-                  const struct hps_client_lookup_result *result)
+                  const struct hpsd_query *query, const struct hpsd_result *result)
 {
     struct bench_counts *counts = &worker->counts;
 
     if (!make_room(&worker->check, result->dim)) {
-        counts->n_rows_wrong += result->row_count;
+        counts->n_rows_wrong += result->n_rows;
         (void)snprintf(counts->wrong_text, sizeof(counts->wrong_text),
                        "table %s: no memory to check rows of %" PRIu32 " values", table->name,
                        result->dim);
         return;
     }
-    for (uint32_t i = 0; i < result->row_count; i++) {
+    for (size_t row = 0; row < result->n_rows; row++) {
         size_t key;
-        enum hps_key_status status = row_status(query, row, i, result, &key);
+        enum hps_key_status status = row_status(query, row, &key);
         if (status == HPS_KEY_DEFAULTED) {
             continue;
         }
         counts->n_rows_checked++;
-        if (status != HPS_KEY_FOUND || !row_is_right(worker, table, query, row, i, result)) {
-            note_wrong(counts, table, query, row + i, key, status != HPS_KEY_FOUND);
+        if (status != HPS_KEY_FOUND || !row_is_right(worker, table, query, row, result)) {
+            note_wrong(counts, table, query, row, key, status != HPS_KEY_FOUND);
         }
     }
 }

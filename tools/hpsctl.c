@@ -163,6 +163,15 @@ int hpsctl_call_print(struct hpsctl *ctl, const char *method, const ProtobufCMes
     return code;
 }
 
+int hpsctl_open_failed(hps_status status, const char *text)
+{
+    (void)fprintf(stderr, "hpsctl: %s%s\n", text,
+                  status == HPS_UNAVAILABLE ? "; is hpsd running, and at --addr?" : "");
+    return status == HPS_UNAVAILABLE || status == HPS_DEADLINE ? tool_exit_of(status)
+           : status == HPS_UNAUTHENTICATED                     ? TOOL_REFUSED
+                                                               : TOOL_USAGE;
+}
+
 int hpsctl_open(struct hpsctl *ctl)
 {
     struct hps_error err = {0};
@@ -178,11 +187,7 @@ int hpsctl_open(struct hpsctl *ctl)
     if (status == HPS_OK) {
         return TOOL_OK;
     }
-    (void)fprintf(stderr, "hpsctl: %s%s\n", err.text,
-                  status == HPS_UNAVAILABLE ? "; is hpsd running, and at --addr?" : "");
-    return status == HPS_UNAVAILABLE || status == HPS_DEADLINE ? tool_exit_of(status)
-           : status == HPS_UNAUTHENTICATED                     ? TOOL_REFUSED
-                                                               : TOOL_USAGE;
+    return hpsctl_open_failed(status, err.text);
 }
 
 /* ---- command line ---------------------------------------------------------------------------- */

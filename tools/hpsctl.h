@@ -162,9 +162,13 @@ int hpsctl_load_files_open(struct hpsctl *ctl, const struct hpsctl_load_from *fr
                            struct hpsctl_load_files *out_files);
 void hpsctl_load_files_free(struct hpsctl_load_files *files);
 
+/* Prints why the server cannot be reached. Returns the exit code. */
+int hpsctl_open_failed(hps_status status, const char *text);
+
 /* ---- keys and rows --------------------------------------------------------------------------- */
 
 struct hpsctl_keys {
+    uint8_t *status;   /* [n_keys] for the states of keys in a reply */
     hps_key *keys;     /* [n_keys] */
     float *weights;    /* [n_keys] 1 for a key without a weight */
     uint32_t *offsets; /* [n_bags + 1] bag b has keys [offsets[b], offsets[b + 1]) */
@@ -184,15 +188,15 @@ struct hpsctl_rows_options {
     bool as_stored; /* show the type in which the rows are stored */
 };
 
-/* Prints the rows of `result`, which must be the only result of `reply`. Returns the exit code. */
-int hpsctl_rows_print(const struct hpsctl *ctl, const struct hps_client_lookup_query *query,
-                      const struct hps_client_lookup_reply *reply,
-                      const struct hps_client_lookup_result *result,
+/* Prints the rows of `result`, the only result of `reply`. The query must have received key states.
+ * Returns the exit code. */
+int hpsctl_rows_print(const struct hpsctl *ctl, const struct hpsd_query *query,
+                      const struct hpsd_reply *reply, const struct hpsd_result *result,
                       const struct hpsctl_rows_options *options);
 /* Writes the first n_values values of a row to `out` (0: all values), or fewer if `size` is too
  * small. */
-void hpsctl_row_text(const struct hps_client_lookup_result *result, uint32_t row, uint64_t n_values,
-                     char *out, size_t size);
+void hpsctl_row_text(const struct hpsd_result *result, size_t row, uint64_t n_values, char *out,
+                     size_t size);
 
 /* ---- verbs ----------------------------------------------------------------------------------- */
 

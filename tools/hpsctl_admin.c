@@ -246,7 +246,7 @@ int hpsctl_stats(struct hpsctl *ctl)
 
 static const char *code_text(uint32_t code)
 {
-    return hps_status_text(hps_client_status(code > 16 ? 2 : (int)code));
+    return hps_status_text(hps_status_of_grpc(code > 16 ? 2 : (int)code));
 }
 
 static int print_slowlog(struct hpsctl *ctl, const void *reply)

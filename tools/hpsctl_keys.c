@@ -85,9 +85,10 @@ int hpsctl_keys_read(const struct hpsctl *ctl, int first, bool bags, struct hpsc
         n_keys += bags ? n_keys_of(ctl->words[(size_t)first + i]) : 1;
     }
     keys.keys = hps_calloc(n_keys + 1, sizeof(*keys.keys));
+    keys.status = hps_calloc(n_keys + 1, 1);
     keys.weights = hps_calloc(n_keys + 1, sizeof(*keys.weights));
     keys.offsets = hps_calloc(n_words + 1, sizeof(*keys.offsets));
-    if (keys.keys == NULL || keys.weights == NULL || keys.offsets == NULL) {
+    if (keys.keys == NULL || keys.status == NULL || keys.weights == NULL || keys.offsets == NULL) {
         hpsctl_keys_free(&keys);
         return hpsctl_no_memory();
     }
@@ -105,6 +106,7 @@ int hpsctl_keys_read(const struct hpsctl *ctl, int first, bool bags, struct hpsc
 void hpsctl_keys_free(struct hpsctl_keys *keys)
 {
     hps_free(keys->keys);
+    hps_free(keys->status);
     hps_free(keys->weights);
     hps_free(keys->offsets);
     *keys = (struct hpsctl_keys){0};

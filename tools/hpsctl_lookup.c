@@ -6,11 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/args.h"
 #include "base/assert.h"
-#include "client/lookup.h"
+#include "client/hpsd.h"
 #include "tools/hpsctl.h"
+#include "tools/rows.h"
 
-enum { VALUES_DEFAULT = 6, REQUEST_BYTES_MAX = 32 << 20 };
+enum { VALUES_DEFAULT = 6 };
 
 static struct {
     int64_t version;
@@ -28,79 +30,92 @@ static struct {
 const struct hps_arg hpsctl_lookup_args[] = {
     {"version", 0, HPS_ARG_I64, "N", &lookup_flags.version,
      "ask this version (default: the active one)"},
-    {"miss-policy", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_MISS_POLICIES, &lookup_flags.miss_policy,
+    {"miss-policy", 0, HPS_ARG_CHOICE, ROWS_MISS_POLICIES, &lookup_flags.miss_policy,
      "what the server does on a miss (default table: as the model is configured)"},
-    {"pooling", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_POOLINGS, &lookup_flags.pooling,
+    {"pooling", 0, HPS_ARG_CHOICE, ROWS_POOLINGS, &lookup_flags.pooling,
      "each argument is a bag, KEY[:WEIGHT],KEY[:WEIGHT],..., whose rows are combined into one "
      "(default none: each argument is a key); '' is a bag without keys"},
-    {"output-type", 0, HPS_ARG_CHOICE, HPS_CLIENT_LOOKUP_OUTPUT_TYPES, &lookup_flags.output_type,
+    {"output-type", 0, HPS_ARG_CHOICE, ROWS_OUTPUT_TYPES, &lookup_flags.output_type,
      "type of the values in the reply (default fp32); raw: as stored, and print that type"},
     {"values", 0, HPS_ARG_U64, "N", &lookup_flags.n_values,
      "number of values of each row to show (default 6; 0: all)"},
     HPS_ARGS_END,
 };
 
-static int show_reply(struct hpsctl *ctl, const struct hps_client_lookup_query *query,
-                      const struct hps_buf *bytes)
+static int show_reply(const struct hpsctl *ctl, const struct hpsd_query *query,
+                      const struct hpsd_reply *reply, const struct hpsd_result *result)
 {
     const struct hpsctl_rows_options options = {
         .n_values = lookup_flags.n_values,
         .as_stored = strcmp(lookup_flags.output_type, "raw") == 0,
     };
-    struct hps_error err = {0};
-    struct hps_client_lookup_reply reply;
-    struct hps_client_lookup_result result;
-    hps_status status = hps_client_lookup_reply_open(bytes->data, bytes->size, &reply, &err);
+    int code = hpsctl_rows_print(ctl, query, reply, result, &options);
+    bool none = query->n_keys > 0 && result->n_unknown == query->n_keys;
 
-    if (status == HPS_OK) {
-        status = hps_client_lookup_reply_next(&reply, &result, &err);
-    }
-    if (status == HPS_OK) {
-        status = hps_client_lookup_check(query, 0, &result, &err);
-    }
-    if (status == HPS_OK && result.row_count != hps_client_lookup_rows(query)) {
-        status = hps_error_set(&err, HPS_DATA_LOSS, "the server returned %" PRIu32 " of %zu rows",
-                               result.row_count, hps_client_lookup_rows(query));
-    }
-    if (status != HPS_OK) {
-        return hpsctl_fail(ctl, &err);
-    }
-    int code = hpsctl_rows_print(ctl, query, &reply, &result, &options);
-    bool none = query->n_keys > 0 && result.unknown_key_count == query->n_keys;
     return code == TOOL_OK && none ? TOOL_NEGATIVE : code;
 }
 
-/* Looks up the rows of one query and shows them. */
-static int call(struct hpsctl *ctl, const struct hps_client_lookup_query *query)
+static int failed(struct hpsctl *ctl, const struct hpsd_error *error)
 {
-    struct hps_client_lookup lookup = {
+    struct hps_error err;
+
+    (void)hps_error_set(&err, hps_status_of_grpc((int)error->status), "%s", error->text);
+    return hpsctl_fail(ctl, &err);
+}
+
+/* Looks up the rows of one query and shows them. */
+static int call(struct hpsctl *ctl, struct hpsd_client *client, const struct hpsd_query *query)
+{
+    struct hpsd_result result;
+    struct hpsd_lookup lookup = {
         .model = ctl->words[0],
         .version = lookup_flags.version,
         .queries = query,
         .n_queries = 1,
+        .timeout_us = ctl->timeout_us,
+        .results = &result,
     };
-    struct hps_error err = {0};
-    struct hps_buf request, reply;
+    struct hpsd_error error;
+    struct hpsd_reply reply;
     enum hps_dtype output = HPS_DTYPE_FP32;
+    uint32_t miss_policy = 0;
 
     /* Other words were rejected before. */
-    (void)hps_args_choice(HPS_CLIENT_LOOKUP_MISS_POLICIES, lookup_flags.miss_policy,
-                          &lookup.miss_policy);
+    (void)hps_args_choice(ROWS_MISS_POLICIES, lookup_flags.miss_policy, &miss_policy);
     (void)hps_dtype_parse(lookup_flags.output_type, strlen(lookup_flags.output_type), &output);
-    lookup.output_type = output;
-    hps_buf_init(&request, REQUEST_BYTES_MAX);
-    hps_buf_init(&reply, HPS_CLIENT_REPLY_BYTES_MAX);
-    hps_status status = hps_client_lookup_encode(&lookup, &request);
-    if (status != HPS_OK) {
-        (void)hps_error_set(&err, status, "%zu keys: %s", query->n_keys, hps_status_text(status));
-    } else {
-        status = hps_client_call(ctl->client, HPS_CLIENT_LOOKUP_PATH, request.data, request.size,
-                                 ctl->timeout_us, &reply, &err);
+    lookup.miss_policy = (enum hpsd_miss_policy)miss_policy;
+    lookup.output_type = (enum hpsd_dtype)output;
+    if (hpsd_lookup(client, &lookup, &reply, &error) != HPSD_OK) {
+        return failed(ctl, &error);
     }
-    int code = status == HPS_OK ? show_reply(ctl, query, &reply) : hpsctl_fail(ctl, &err);
-    hps_buf_fini(&reply);
-    hps_buf_fini(&request);
+    int code = show_reply(ctl, query, &reply, &result);
+    hpsd_free(reply.memory);
     return code;
+}
+
+/* Makes a client, which has reached the server. Returns TOOL_OK, or the exit code after printing
+ * the error. */
+static int open_client(struct hpsctl *ctl, struct hpsd_client **out_client)
+{
+    const struct hpsd_options options = tool_hpsd_options(&ctl->connect);
+    struct hps_error err;
+    struct hpsd_error error;
+    struct hpsd_client *client = NULL;
+
+    hps_status status = tool_address_check("--addr (or $HPSD_ADDR)", ctl->connect.address, &err);
+    if (status != HPS_OK) {
+        return hpsctl_open_failed(status, err.text);
+    }
+    enum hpsd_status code = hpsd_open(&options, &client, &error);
+    if (code == HPSD_OK) {
+        code = hpsd_connect(client, ctl->timeout_us, &error);
+    }
+    if (code != HPSD_OK) {
+        hpsd_close(client);
+        return hpsctl_open_failed(hps_status_of_grpc((int)code), error.text);
+    }
+    *out_client = client;
+    return TOOL_OK;
 }
 
 int hpsctl_lookup(struct hpsctl *ctl)
@@ -108,6 +123,7 @@ int hpsctl_lookup(struct hpsctl *ctl)
     HPS_ASSERT(ctl->n_words >= 3);
     enum hps_pooling pooling = HPS_POOLING_NONE;
     struct hpsctl_keys keys;
+    struct hpsd_client *client = NULL;
 
     (void)hps_pooling_parse(lookup_flags.pooling, strlen(lookup_flags.pooling), &pooling);
     bool pooled = pooling != HPS_POOLING_NONE;
@@ -115,18 +131,20 @@ int hpsctl_lookup(struct hpsctl *ctl)
     if (code != TOOL_OK) {
         return code;
     }
-    const struct hps_client_lookup_query query = {
+    const struct hpsd_query query = {
         .table = ctl->words[1],
         .keys = keys.keys,
         .n_keys = keys.n_keys,
-        .pooling = pooling,
+        .pooling = pooled ? (enum hpsd_pooling)pooling : HPSD_POOLING_NONE,
         .n_bags = keys.n_bags,
         .offsets = pooled ? keys.offsets : NULL,
         .weights = keys.weighted ? keys.weights : NULL,
+        .key_status = keys.status,
     };
-    code = hpsctl_open(ctl);
+    code = open_client(ctl, &client);
     if (code == TOOL_OK) {
-        code = call(ctl, &query);
+        code = call(ctl, client, &query);
+        hpsd_close(client);
     }
     hpsctl_keys_free(&keys);
     return code;
@@ -171,10 +189,12 @@ static int print_explain(struct hpsctl *ctl, const void *reply)
     static const char *const columns[] = {"TIER", "HAS IT", ">MICROSECONDS", "ROW", "ERROR", NULL};
     const Hps__V1__ExplainKeyResponse *answer = reply;
     struct hpsctl_table table;
-    struct hps_client_lookup_result row = {.row_count = 1, .dtype = HPS_DTYPE_FP32};
+    struct hpsd_result row = {.n_rows = 1};
+    enum hps_dtype dtype = HPS_DTYPE_FP32;
     char text[384];
 
-    row.dim = table_type(ctl, answer->version, &row.dtype);
+    row.dim = table_type(ctl, answer->version, &dtype);
+    row.dtype = (enum hpsd_dtype)dtype;
     hpsctl_table_init(&table, columns);
     for (size_t i = 0; i < answer->n_tiers; i++) {
         const Hps__V1__TierAnswer *tier = answer->tiers[i];
@@ -182,7 +202,7 @@ static int print_explain(struct hpsctl *ctl, const void *reply)
         hpsctl_table_cell(&table, "%s", tier->found ? "yes" : "no");
         hpsctl_table_cell(&table, "%" PRIu64, tier->duration_us);
         text[0] = '\0';
-        if (tier->row.len > 0 && tier->row.len == hps_dtype_row_bytes(row.dtype, row.dim)) {
+        if (tier->row.len > 0 && tier->row.len == hpsd_row_bytes(row.dtype, row.dim)) {
             row.rows = tier->row.data;
             hpsctl_row_text(&row, 0, VALUES_DEFAULT, text, sizeof(text));
         }

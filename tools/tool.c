@@ -56,6 +56,20 @@ const struct hps_arg tool_connect_args[] = {
     HPS_ARGS_END,
 };
 
+struct hpsd_options tool_hpsd_options(const struct hps_client_options *from)
+{
+    return (struct hpsd_options){
+        .addresses = from->address,
+        .token_file = from->token_file,
+        .token_in_clear = from->plaintext,
+        .tls = from->tls,
+        .tls_ca = from->tls_ca,
+        .tls_cert = from->tls_cert,
+        .tls_key = from->tls_key,
+        .single_attempt = true,
+    };
+}
+
 /* ---- progress -------------------------------------------------------------------------------- */
 
 bool tool_progress_due(struct tool_progress *progress, uint64_t every_us)

@@ -14,6 +14,7 @@
 #include "base/args.h"
 #include "base/status.h"
 #include "client/client.h"
+#include "client/hpsd.h"
 
 enum tool_exit {
     TOOL_OK = 0,
@@ -47,6 +48,9 @@ hps_status tool_address_check(const char *option, const char *address, struct hp
  * fields for the token and for TLS. Each tool sets the other fields. */
 extern struct hps_client_options tool_connect;
 extern const struct hps_arg tool_connect_args[];
+
+/* The same for a client of client/hpsd.h, with the address of `from`. */
+struct hpsd_options tool_hpsd_options(const struct hps_client_options *from);
 
 /* ---- progress -------------------------------------------------------------------------------- */
 

@@ -215,6 +215,39 @@ def test_shell_when_looked_up_as_shown_then_rows_and_bags(work, daemon, code):
     assert "found" in out and "unknown" in out and "keys/s" in out
 
 
+# ---- the C library -----------------------------------------------------------------------------------
+
+C_STATIC = documents.block("docs/c.md", "cc lookup.c $(pkg-config --static")
+RUN.add(C_STATIC)
+BUILD = os.path.dirname(BIN)
+
+
+@pytest.mark.skipif(not os.path.exists(f"{BUILD}/client/libhpsd-client.a"), reason="builds with sanitizers have no library")
+@code_of("docs/c.md", "cmake --install")
+def test_c_library_when_installed_as_shown_then_the_example_prints_rows(work, daemon, code):
+    keys = np.arange(50, dtype="<i8")
+    table = Table("items", keys, hpsgen.rows(1, 0, keys, 3))
+    one = daemon(default_config([model_config("default", [table.save(work)], [3], ["items"])]))
+    prefix = f"{work}/prefix"
+    os.symlink(f"{ROOT}/docs/examples/c/lookup.c", f"{work}/lookup.c")
+    listen = {"127.0.0.1:8601": f"127.0.0.1:1,{one.grpc[0]}"}  # the client finds the server that runs
+    env = {"PKG_CONFIG_PATH": f"{prefix}/lib/pkgconfig", "LD_LIBRARY_PATH": f"{prefix}/lib"}
+    expected = "".join(f"{key}{'' if key in keys else ' (default)'} {' '.join(f'{value:g}' for value in row)}\n"
+                       for key, row in ((0, table.expect([0])[0]), (999, table.expect([999])[0])))
+    code = with_values(code, {"install build": f"install {BUILD}", "/usr/local": prefix, **listen})
+    assert shell(code, work, **env).endswith(expected)
+    needed = subprocess.run(["ldd", f"{work}/lookup"], capture_output=True, text=True, check=True, env={**os.environ, **env}).stdout
+    assert f"{prefix}/lib/libhpsd-client.so.0" in needed
+    assert shell(f"{C_STATIC.code}\nunset LD_LIBRARY_PATH\n{code.splitlines()[-1]}", work, **env) == expected
+    assert "hpsd-client" not in subprocess.run(["ldd", f"{work}/lookup"], capture_output=True, text=True, check=True).stdout
+    for file, *flags in (("libhpsd-client.so", "-D"), ("libhpsd-client.a",)):
+        names = subprocess.run(["nm", "-g", "--defined-only", "-P", *flags, f"{prefix}/lib/{file}"], capture_output=True,
+                               text=True, check=True).stdout
+        found = {line.split()[0].partition("@")[0] for line in names.splitlines() if len(line.split()) > 1}
+        declared = set(re.findall(r"\b(hpsd_\w+)\(", read(f"{prefix}/include/hpsd.h").partition("#ifndef")[2]))
+        assert {name for name in found if name != "HPSD_0"} <= declared and "hpsd_lookup" in found, file
+
+
 # ---- KServe ------------------------------------------------------------------------------------------
 
 KSERVE = "docs/kserve.md"

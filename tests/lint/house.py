@@ -63,6 +63,8 @@ INCLUDES = {
 }
 GENERATED = re.compile(r"^(hps/v1|inference|grpc/(health|reflection)/\w+)/\w+\.pb-c\.h$")
 
+PUBLIC_HEADER = "client/hpsd.h"  # installed without any other header
+
 # Files that may include headers that open a store or a log. Other files use only the contracts, backends/*.h.
 OPENERS = {
     "server/main.c": ("backends/host/map.h", "backends/kafka/kafka.h", "backends/redis/redis.h",
@@ -134,6 +136,7 @@ LIBRARIES = {
         "tests/lib/redis_rig.c": "asks servers",
     },
     r"cmocka\.h": {"tests/*": "the test library"},
+    r"hpsd\.h": {"docs/examples/c/lookup.c": "the header as it is installed"},
 }
 # All other files are C, or CUDA in *.cu.
 CXX_IN = {
@@ -404,7 +407,9 @@ def check_includes(path, lines, used):
             yield from check_library(path, number, name, used)
             continue
         target = "proto" if GENERATED.match(name) else os.path.dirname(name)
-        if name in OPENERS.get(path, ()):
+        if path == PUBLIC_HEADER:
+            yield number, "include", f"{name}: applications have {path} alone"
+        elif name in OPENERS.get(path, ()):
             used.add(("opener", path, name))
         elif "/" not in name:
             yield number, "include", f'"{name}": includes are written from the root of the repository'
@@ -742,6 +747,7 @@ PLANTS = [  # rule, file, content
     ("folder", "server/nowhere/a.h", C),
     ("include", "net/c.c", C + '#include "cache/nowhere/a.h"\n'),
     ("include", "cache/lookup/c.c", C + '#include "hps/v1/lookup.pb-c.h"\n'),
+    ("include", "client/hpsd.h", C + '#include "client/client.h"\n'),
     ("include", "server/a.c", C + '#include "client/client.h"\n'),
     ("include", "tools/a.c", C + '#include "server/observe/metrics.h"\n'),
     ("unused", "tests/lint/house.py", f"# {SPDX}\n"),

@@ -493,10 +493,10 @@ static void test_status_when_code_is_any_then_inverse_of_grpc_code(void **state)
 {
     (void)state;
     for (int code = 0; code <= 16; code++) {
-        assert_int_equal(hps_status_grpc_code(hps_client_status(code)), code);
+        assert_int_equal(hps_status_grpc_code(hps_status_of_grpc(code)), code);
     }
-    assert_int_equal(hps_client_status(17), HPS_UNKNOWN);
-    assert_int_equal(hps_client_status(-1), HPS_UNKNOWN);
+    assert_int_equal(hps_status_of_grpc(17), HPS_UNKNOWN);
+    assert_int_equal(hps_status_of_grpc(-1), HPS_UNKNOWN);
 }
 
 int main(void)
