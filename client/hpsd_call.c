@@ -276,14 +276,14 @@ static void attempt(struct hpsd_call *call)
     }
     call->n_messages = 0;
     hps_buf_clear(&call->message);
-    uint64_t limit_us =
-        call->pinned != NULL ? left_us(call) : hpsd_server_limit(server, left_us(call));
+    uint64_t left = left_us(call);
+    uint64_t limit_us = call->pinned != NULL ? left : hpsd_server_limit(server, left);
+    uint64_t deadline_us = limit_us < left ? hps_clock_us() + limit_us : call->deadline_us;
     hps_status status = hpsd_link_open(call->link, &err);
     if (status == HPS_OK) {
-        status =
-            hps_grpc_client_start(call->link->channel, call->path, call->request.data,
-                                  call->request.size, hps_clock_us() + limit_us,
-                                  is_lookup ? &lookup_events : &unary_events, call, &call->grpc);
+        status = hps_grpc_client_start(
+            call->link->channel, call->path, call->request.data, call->request.size, deadline_us,
+            is_lookup ? &lookup_events : &unary_events, call, &call->grpc);
         if (status != HPS_OK) {
             (void)hps_error_set(&err, status, "%s", hps_status_text(status));
         }

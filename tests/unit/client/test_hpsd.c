@@ -816,6 +816,20 @@ static void test_lookup_when_no_reply_comes_then_deadline_exceeded(void **state)
     hpsd_close(client);
 }
 
+static void test_lookup_when_the_timeout_is_huge_then_the_first_attempt_is_not_cut(void **state)
+{
+    struct small small;
+
+    (void)state;
+    for (unsigned i = 0; i < 20; i++) {
+        struct hpsd_client *client = open_client(&(struct hpsd_options){
+            .addresses = servers[0].address, .timeout_us = UINT64_MAX, .single_attempt = true});
+        small_init(&small, 1);
+        assert_int_equal(small_lookup(client, &small), HPSD_OK);
+        hpsd_close(client);
+    }
+}
+
 /* ---- servers that fail ----------------------------------------------------------------------- */
 
 static void test_lookup_when_no_server_runs_then_unavailable_with_the_reason(void **state)
@@ -1061,6 +1075,7 @@ int main(void)
         TEST(test_cancel_when_in_flight_then_cancelled_and_others_go_on),
         TEST(test_close_when_in_flight_then_callbacks_come_first),
         TEST(test_lookup_when_no_reply_comes_then_deadline_exceeded),
+        TEST(test_lookup_when_the_timeout_is_huge_then_the_first_attempt_is_not_cut),
         TEST(test_lookup_when_no_server_runs_then_unavailable_with_the_reason),
         TEST(test_lookup_when_the_server_restarts_then_it_reconnects),
         TEST(test_lookup_when_one_attempt_is_allowed_then_failures_are_told),
