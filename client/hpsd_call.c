@@ -123,15 +123,15 @@ static uint64_t pause_us(struct hpsd_call *call)
     return pause < left ? pause : left;
 }
 
-/* The error of the call. If the deadline passed while connecting, the reason of the failure before
- * it says more. */
-static void set_verdict(struct hpsd_call *call, const struct hpsd_server *server, int code,
-                        const char *message, struct hps_error *err)
+/* The error of the call. If the deadline passed at a server that may be unreachable (not `proven`),
+ * the reason of the failure before it says more. */
+static void set_verdict(struct hpsd_call *call, const struct hpsd_server *server, bool proven,
+                        int code, const char *message, struct hps_error *err)
 {
     double timeout_s = (double)call->timeout_us / 1e6;
     bool late = code == HPSD_DEADLINE_EXCEEDED;
 
-    if (code == HPSD_UNAVAILABLE || (late && call->unreached[0] != '\0' && !server->proven)) {
+    if (code == HPSD_UNAVAILABLE || (late && call->unreached[0] != '\0' && !proven)) {
         (void)hps_error_set(err, HPS_UNAVAILABLE, "%s", call->unreached);
         if (call->n_attempts > 1) {
             (void)hps_error_set(err, HPS_UNAVAILABLE, "%s (the last of %u attempts within %g s)",
@@ -150,13 +150,14 @@ static void set_verdict(struct hpsd_call *call, const struct hpsd_server *server
 static void attempt_failed(struct hpsd_call *call, struct hpsd_server *server, int code,
                            const char *message)
 {
+    bool proven = server->proven; /* before this failure */
     struct hps_error err;
 
     if (may_retry(call, server, code, message)) {
         hps_timer_set(call->client->loop, &call->timer, hps_clock_us() + pause_us(call));
         return;
     }
-    set_verdict(call, server, code, message, &err);
+    set_verdict(call, server, proven, code, message, &err);
     fail(call, &err);
 }
 

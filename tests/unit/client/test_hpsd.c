@@ -947,6 +947,29 @@ static void test_lookup_when_one_of_two_is_silent_then_the_other_answers(void **
     hpsd_close(client);
 }
 
+/* Server 0 has answered and then becomes silent; server 1 refuses. */
+static void test_lookup_when_one_refuses_and_the_other_hangs_then_deadline_exceeded(void **state)
+{
+    struct hpsd_client *client;
+    struct small small, first;
+
+    (void)state;
+    start_server(&servers[1]);
+    client = open_both(60 * SECOND_US);
+    assert_int_equal(hpsd_connect(client, 0, NULL), HPSD_OK);
+    atomic_store(&servers[1].play, FAIL);
+    atomic_store(&servers[1].code, HPSD_UNAVAILABLE);
+    atomic_store(&servers[0].play, NEVER);
+    small_init(&small, 1);
+    small_init(&first, 1);
+    small_start(client, &first); /* loads server 0, so that the next one begins at server 1 */
+    until(&servers[0].n_lookups, 1);
+    small.lookup.timeout_us = 100 * 1000;
+    assert_int_equal(small_lookup(client, &small), HPSD_DEADLINE_EXCEEDED);
+    assert_non_null(strstr(small.error.text, servers[0].address));
+    hpsd_close(client);
+}
+
 static void test_lookup_when_two_are_healthy_then_both_are_used(void **state)
 {
     struct hpsd_client *client;
@@ -1082,6 +1105,7 @@ int main(void)
         TEST(test_lookup_when_one_of_two_is_unavailable_then_the_other_answers),
         TEST(test_lookup_when_a_dead_server_comes_then_it_is_used_again),
         TEST(test_lookup_when_one_of_two_is_silent_then_the_other_answers),
+        TEST(test_lookup_when_one_refuses_and_the_other_hangs_then_deadline_exceeded),
         TEST(test_lookup_when_two_are_healthy_then_both_are_used),
         TEST(test_model_when_described_then_tables_are_at_their_places),
         TEST(test_open_when_options_are_wrong_then_named),
