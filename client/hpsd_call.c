@@ -14,6 +14,7 @@
 enum {
     PAUSE_US_MIN = 20 * 1000, /* between two rounds without a reply */
     PAUSE_US_MAX = 500 * 1000,
+    LEFT_US_MIN = 10 * 1000, /* for a pause and an attempt */
     DOUBLINGS_MAX = 10,
     MESSAGE_BYTES_MAX = 64 << 20, /* of a reply that is no lookup */
 };
@@ -87,55 +88,68 @@ static void say(const struct hpsd_server *server, const char *message, char *out
     (void)snprintf(out, size, "%.108s: %.120s", server->address, why);
 }
 
+static bool round_is_over(const struct hpsd_call *call)
+{
+    uint64_t all = UINT64_MAX >> (64 - call->client->n_servers);
+
+    return (call->tried & all) == all;
+}
+
 /* Counts a failed attempt. True: another one may follow. */
 static bool may_retry(struct hpsd_call *call, struct hpsd_server *server, int code,
                       const char *message)
 {
     struct hpsd_client *client = call->client;
 
-    if (code == HPSD_UNAVAILABLE) {
-        say(server, message, call->unreached, sizeof(call->unreached));
-    } else if (code != HPSD_DEADLINE_EXCEEDED && code != HPSD_ABORTED) {
+    if (code == HPSD_UNAVAILABLE || code == HPSD_ABORTED) {
+        say(server, message, call->refusal, sizeof(call->refusal));
+        call->refusal_code = code;
+    } else if (code != HPSD_DEADLINE_EXCEEDED) {
         return false;
     }
     if (code != HPSD_ABORTED) { /* after ABORTED the server is healthy */
         hpsd_server_failed(server);
     }
     call->tried |= UINT64_C(1) << (server - client->servers);
-    return call->pinned == NULL && !client->single_attempt && left_us(call) > 0;
+    return call->pinned == NULL && !client->single_attempt &&
+           left_us(call) > (round_is_over(call) ? LEFT_US_MIN : 0);
 }
 
-/* 0 while some servers were not tried. */
+/* 0 while some servers were not tried. At most half of the time left, so that there is time for the
+ * attempt. */
 static uint64_t pause_us(struct hpsd_call *call)
 {
     struct hpsd_client *client = call->client;
-    uint64_t all = UINT64_MAX >> (64 - client->n_servers);
     unsigned n = call->n_rounds < DOUBLINGS_MAX ? call->n_rounds : DOUBLINGS_MAX;
     uint64_t pause = (uint64_t)PAUSE_US_MIN << n;
     uint64_t left = left_us(call);
 
-    if ((call->tried & all) != all) {
+    if (!round_is_over(call)) {
         return 0;
     }
     call->tried = 0;
     call->n_rounds++;
     pause = hpsd_client_jitter(client, pause < PAUSE_US_MAX ? pause : PAUSE_US_MAX);
-    return pause < left ? pause : left;
+    return pause < left / 2 ? pause : left / 2;
 }
 
 /* The error of the call. If the deadline passed at a server that may be unreachable (not `proven`),
- * the reason of the failure before it says more. */
+ * the reason of the failure before it says more. So does ABORTED: the last attempt may have had
+ * little time. */
 static void set_verdict(struct hpsd_call *call, const struct hpsd_server *server, bool proven,
                         int code, const char *message, struct hps_error *err)
 {
     double timeout_s = (double)call->timeout_us / 1e6;
     bool late = code == HPSD_DEADLINE_EXCEEDED;
+    bool before =
+        late && call->refusal[0] != '\0' && (!proven || call->refusal_code == HPSD_ABORTED);
 
-    if (code == HPSD_UNAVAILABLE || (late && call->unreached[0] != '\0' && !proven)) {
-        (void)hps_error_set(err, HPS_UNAVAILABLE, "%s", call->unreached);
+    if (code == HPSD_UNAVAILABLE || code == HPSD_ABORTED || before) {
+        hps_status status = hps_status_of_grpc(call->refusal_code);
+        (void)hps_error_set(err, status, "%s", call->refusal);
         if (call->n_attempts > 1) {
-            (void)hps_error_set(err, HPS_UNAVAILABLE, "%s (the last of %u attempts within %g s)",
-                                call->unreached, call->n_attempts, timeout_s);
+            (void)hps_error_set(err, status, "%s (the last of %u attempts within %g s)",
+                                call->refusal, call->n_attempts, timeout_s);
         }
     } else if (late) {
         (void)hps_error_set(err, HPS_DEADLINE, "%s: no reply within %g s", server->address,

@@ -112,7 +112,8 @@ struct hpsd_call {
     uint64_t tried;         /* bit i: server i has failed in this round */
     unsigned n_attempts;
     unsigned n_rounds;
-    char unreached[240];      /* why a server could not be reached; "": all could */
+    char refusal[240]; /* why a server was UNAVAILABLE or ABORTED; "": none was */
+    int refusal_code;
     struct hps_error refused; /* why the reply cannot be used */
     struct hpsd_error error;
     struct hpsd_reply reply;

@@ -947,6 +947,26 @@ static void test_lookup_when_one_of_two_is_silent_then_the_other_answers(void **
     hpsd_close(client);
 }
 
+static void test_lookup_when_every_attempt_is_aborted_then_aborted(void **state)
+{
+    struct hpsd_client *client;
+    struct small small;
+
+    (void)state;
+    start_server(&servers[1]);
+    client = open_both(100 * 1000);
+    assert_int_equal(hpsd_connect(client, 0, NULL), HPSD_OK);
+    for (unsigned i = 0; i < SERVERS; i++) {
+        atomic_store(&servers[i].play, FAIL);
+        atomic_store(&servers[i].code, HPSD_ABORTED);
+    }
+    small_init(&small, 1);
+    assert_int_equal(small_lookup(client, &small), HPSD_ABORTED);
+    assert_non_null(strstr(small.error.text, "refused on purpose"));
+    assert_true(atomic_load(&servers[0].n_lookups) > 1);
+    hpsd_close(client);
+}
+
 /* Server 0 has answered and then becomes silent; server 1 refuses. */
 static void test_lookup_when_one_refuses_and_the_other_hangs_then_deadline_exceeded(void **state)
 {
@@ -1105,6 +1125,7 @@ int main(void)
         TEST(test_lookup_when_one_of_two_is_unavailable_then_the_other_answers),
         TEST(test_lookup_when_a_dead_server_comes_then_it_is_used_again),
         TEST(test_lookup_when_one_of_two_is_silent_then_the_other_answers),
+        TEST(test_lookup_when_every_attempt_is_aborted_then_aborted),
         TEST(test_lookup_when_one_refuses_and_the_other_hangs_then_deadline_exceeded),
         TEST(test_lookup_when_two_are_healthy_then_both_are_used),
         TEST(test_model_when_described_then_tables_are_at_their_places),
