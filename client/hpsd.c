@@ -17,7 +17,8 @@
 
 enum {
     TURN_US = 60 * 1000 * 1000,
-    STALE_US = 20 * 1000, /* the server may have closed a connection that was idle longer */
+    STALE_US = 1000,            /* the server may have closed a connection that was idle longer */
+    IDLE_US = 10 * 1000 * 1000, /* between turns without calls; servers wait longer for a PING */
 };
 
 #define TIMEOUT_US_DEFAULT (UINT64_C(5) * 1000 * 1000)
@@ -114,17 +115,31 @@ static void run_queue(struct hpsd_client *client)
     }
 }
 
+/* Before calls start on connections that nobody has served for some time: sees which of them the
+ * server has closed, and answers its PINGs. The lock is held, and released meanwhile. Driver. */
+static void catch_up(struct hpsd_client *client)
+{
+    if (hps_clock_us() - client->driven_us > STALE_US) {
+        hps_lock_release(&client->lock);
+        hps_loop_turn(client->loop, 0);
+        hps_lock_acquire(&client->lock);
+    }
+}
+
 static void *run(void *arg)
 {
     struct hpsd_client *client = arg;
 
     hps_lock_acquire(&client->lock);
     while (!client->closing || client->n_calls > 0) {
-        if (client->driver != HPSD_DRIVER_NONE || client->n_calls == 0) {
-            hps_cond_wait(&client->wake, &client->lock);
+        uint64_t now_us = hps_clock_us();
+        bool idle = client->n_calls == 0 && now_us - client->driven_us < IDLE_US;
+        if (client->driver != HPSD_DRIVER_NONE || idle) {
+            (void)hps_cond_wait_until(&client->wake, &client->lock, now_us + IDLE_US);
             continue;
         }
         client->driver = HPSD_DRIVER_THREAD;
+        catch_up(client);
         while (client->n_calls > 0) {
             run_queue(client);
             uint64_t wait_us = client->n_calls > 0 ? TURN_US : 0; /* 0: only to send queued bytes */
@@ -191,13 +206,9 @@ static void on_waited_end(struct hpsd_call *call)
  * and released during each turn. */
 static void drive(struct hpsd_client *client, struct hpsd_call *call)
 {
-    bool stale = hps_clock_us() - client->driven_us > STALE_US;
-
     client->driver = HPSD_DRIVER_CALLER;
+    catch_up(client);
     hps_lock_release(&client->lock);
-    if (stale) {
-        hps_loop_turn(client->loop, 0);
-    }
     hpsd_call_start(call);
     hps_lock_acquire(&client->lock);
     while (!call->ended && client->queue == NULL) {
@@ -318,6 +329,7 @@ static hps_status client_open(struct hpsd_client *client, const struct hpsd_opti
     client->n_links = options->connections == 0 ? 1 : options->connections;
     client->random.state =
         hps_mix64(hps_clock_us() ^ (uint64_t)(uintptr_t)client) ^ (uint64_t)client->pid;
+    client->driven_us = hps_clock_us();
     if (options->addresses == NULL) {
         return hps_error_set(err, HPS_INVALID, "addresses: got NULL");
     }

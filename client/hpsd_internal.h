@@ -13,6 +13,9 @@
  * the only call drives by itself, which saves two changes of threads. If another call is submitted
  * meanwhile, it hands over to the thread of the client. So user callbacks run on that thread only.
  *
+ * Without calls, the thread of the client turns the loop every few seconds, because servers close
+ * connections on which nobody answers a PING.
+ *
  * The lock protects the fields marked `lock`. Everything else of servers and calls belongs to the
  * driver.
  */
@@ -71,7 +74,7 @@ struct hpsd_client {
     struct hpsd_call *queue;     /* lock; to be started or cancelled by the thread */
     struct hpsd_call *queue_end; /* lock */
     uint64_t last_id;            /* lock */
-    uint64_t driven_us;          /* when the loop was last turned */
+    uint64_t driven_us;          /* lock; when the loop was last turned */
     pid_t pid;
     /* Constant. */
     char *token;

@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/heap.h"
 #include "client/hpsd.h"
 #include "client/message.h"
@@ -319,6 +320,18 @@ static void stop_server(struct server *server)
         hps_grpc_server_free(server->grpc);
         server->running = false;
     }
+}
+
+/* Takes some milliseconds, as the client expects of a restart. */
+static void restart_server(struct server *server)
+{
+    uint64_t now_us = hps_clock_us();
+
+    stop_server(server);
+    while (hps_clock_us() - now_us < 5000) {
+        (void)sched_yield();
+    }
+    start_server(server);
 }
 
 static int set_up(void **state)
@@ -869,6 +882,26 @@ static void test_lookup_when_the_server_restarts_then_it_reconnects(void **state
     hpsd_close(client);
 }
 
+/* The restart is seen before the next call starts. */
+static void test_start_when_the_server_restarted_while_idle_then_one_attempt_suffices(void **state)
+{
+    struct hpsd_client *client = open_client(
+        &(struct hpsd_options){.addresses = servers[0].address, .single_attempt = true});
+    struct small small;
+
+    (void)state;
+    for (unsigned i = 0; i < 10; i++) {
+        small_init(&small, 1);
+        assert_int_equal(hpsd_connect(client, 0, &small.error), HPSD_OK);
+        restart_server(&servers[0]);
+        small_start(client, &small);
+        until(&small.n_done, 1);
+        assert_int_equal(atomic_load(&small.status), HPSD_OK);
+        restart_server(&servers[0]);
+    }
+    hpsd_close(client);
+}
+
 static void test_lookup_when_one_attempt_is_allowed_then_failures_are_told(void **state)
 {
     struct hpsd_client *client = open_client(
@@ -1121,6 +1154,7 @@ int main(void)
         TEST(test_lookup_when_the_timeout_is_huge_then_the_first_attempt_is_not_cut),
         TEST(test_lookup_when_no_server_runs_then_unavailable_with_the_reason),
         TEST(test_lookup_when_the_server_restarts_then_it_reconnects),
+        TEST(test_start_when_the_server_restarted_while_idle_then_one_attempt_suffices),
         TEST(test_lookup_when_one_attempt_is_allowed_then_failures_are_told),
         TEST(test_lookup_when_one_of_two_is_unavailable_then_the_other_answers),
         TEST(test_lookup_when_a_dead_server_comes_then_it_is_used_again),
