@@ -292,7 +292,8 @@ static void attempt(struct hpsd_call *call)
     call->n_messages = 0;
     hps_buf_clear(&call->message);
     uint64_t left = left_us(call);
-    uint64_t limit_us = call->pinned != NULL ? left : hpsd_server_limit(server, left);
+    uint64_t limit_us =
+        call->pinned != NULL ? left : hpsd_server_limit(server, left, call->n_rounds);
     uint64_t deadline_us = limit_us < left ? hps_clock_us() + limit_us : call->deadline_us;
     hps_status status = hpsd_link_open(call->link, &err);
     if (status == HPS_OK) {

@@ -162,8 +162,9 @@ struct hpsd_server *hpsd_servers_pick(struct hpsd_client *client, uint64_t tried
 struct hpsd_link *hpsd_server_link(struct hpsd_server *server);
 /* Makes sure that the link has a channel. */
 hps_status hpsd_link_open(struct hpsd_link *link, struct hps_error *err) HPS_MUST_CHECK;
-/* How long an attempt may take if the call has `left_us`. */
-uint64_t hpsd_server_limit(const struct hpsd_server *server, uint64_t left_us);
+/* How long an attempt may take if the call has `left_us` and all servers have failed n_rounds
+ * times. */
+uint64_t hpsd_server_limit(const struct hpsd_server *server, uint64_t left_us, unsigned n_rounds);
 void hpsd_server_worked(struct hpsd_server *server);
 void hpsd_server_failed(struct hpsd_server *server);
 /* A random time from half of `us` to `us`. */

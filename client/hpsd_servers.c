@@ -238,7 +238,7 @@ struct hpsd_server *hpsd_servers_pick(struct hpsd_client *client, uint64_t tried
     return first->n_attempts <= second->n_attempts ? first : second;
 }
 
-uint64_t hpsd_server_limit(const struct hpsd_server *server, uint64_t left_us)
+uint64_t hpsd_server_limit(const struct hpsd_server *server, uint64_t left_us, unsigned n_rounds)
 {
     const struct hpsd_client *client = server->client;
     bool other_proven = false;
@@ -250,7 +250,9 @@ uint64_t hpsd_server_limit(const struct hpsd_server *server, uint64_t left_us)
         other_proven = other_proven || client->servers[i].proven;
     }
     uint64_t limit_us = other_proven ? left_us / 2 : left_us;
-    return limit_us < UNPROVEN_US ? limit_us : UNPROVEN_US;
+    unsigned n = n_rounds < DOUBLINGS_MAX ? n_rounds : DOUBLINGS_MAX;
+    uint64_t most_us = (uint64_t)UNPROVEN_US << n; /* the lookup itself may be slow */
+    return limit_us < most_us ? limit_us : most_us;
 }
 
 void hpsd_server_worked(struct hpsd_server *server)

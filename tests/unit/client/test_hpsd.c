@@ -41,6 +41,7 @@ enum play {
     ANSWER_LONG,   /* one table more */
     ANSWER_BROKEN, /* bytes that are no message */
     ANSWER_HALVES, /* a stream of two messages, each with half of the rows of the only query */
+    ANSWER_SLOW,   /* if the attempt has time for a lookup that takes 1.5 s */
     NEVER,
     NOTHING,
     FAIL, /* with `code` */
@@ -167,7 +168,8 @@ static void lookup_called(struct hps_grpc_call *call, const uint8_t *data, size_
         hps_grpc_call_finish(call, atomic_load(&server->code), "refused on purpose");
         return;
     }
-    if (play == NEVER) {
+    if (play == NEVER ||
+        (play == ANSWER_SLOW && hps_grpc_call_deadline_us(call) < hps_clock_us() + 1500 * 1000)) {
         return;
     }
     assert_int_equal(
@@ -980,6 +982,22 @@ static void test_lookup_when_one_of_two_is_silent_then_the_other_answers(void **
     hpsd_close(client);
 }
 
+static void test_lookup_when_slow_at_two_servers_then_it_gets_the_time(void **state)
+{
+    struct hpsd_client *client;
+    struct small small;
+
+    (void)state;
+    start_server(&servers[1]);
+    client = open_both(60 * SECOND_US);
+    atomic_store(&servers[0].play, ANSWER_SLOW);
+    atomic_store(&servers[1].play, ANSWER_SLOW);
+    small_init(&small, 1);
+    assert_int_equal(small_lookup(client, &small), HPSD_OK);
+    assert_int_equal(atomic_load(&servers[0].n_lookups) + atomic_load(&servers[1].n_lookups), 3);
+    hpsd_close(client);
+}
+
 static void test_lookup_when_every_attempt_is_aborted_then_aborted(void **state)
 {
     struct hpsd_client *client;
@@ -1159,6 +1177,7 @@ int main(void)
         TEST(test_lookup_when_one_of_two_is_unavailable_then_the_other_answers),
         TEST(test_lookup_when_a_dead_server_comes_then_it_is_used_again),
         TEST(test_lookup_when_one_of_two_is_silent_then_the_other_answers),
+        TEST(test_lookup_when_slow_at_two_servers_then_it_gets_the_time),
         TEST(test_lookup_when_every_attempt_is_aborted_then_aborted),
         TEST(test_lookup_when_one_refuses_and_the_other_hangs_then_deadline_exceeded),
         TEST(test_lookup_when_two_are_healthy_then_both_are_used),
