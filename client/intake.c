@@ -84,6 +84,9 @@ static hps_status check_part(const struct hps_intake *intake, const struct hps_i
         part->dim > UINT32_MAX || (query->offsets != NULL && part->dtype > HPS_DTYPE_BF16)) {
         return broken(intake, part->query, "unknown type of rows", err);
     }
+    if (intake->dtype != 0 && part->dtype != intake->dtype) {
+        return broken(intake, part->query, "not the requested type of values", err);
+    }
     if (part->n_rows > query_rows(query) - intake->row) {
         return broken(intake, part->query, "more rows than requested", err);
     }
@@ -467,6 +470,9 @@ void hps_intake_init(struct hps_intake *intake, const struct hpsd_lookup *lookup
         .owned = lookup->rows == NULL,
         .concat = lookup->concat,
         .stream = lookup->stream,
+        .dtype = lookup->output_type == 0          ? HPS_DTYPE_FP32
+                 : lookup->output_type == HPSD_RAW ? 0
+                                                   : (unsigned)lookup->output_type,
     };
     hps_intake_reset(intake);
 }

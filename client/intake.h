@@ -40,6 +40,7 @@ struct hps_intake {
     bool owned; /* `rows` is allocated here */
     bool concat;
     bool stream;
+    unsigned dtype; /* of the values; 0: as they are stored */
     /* Progress: the next row is `row` of `query`; with concat `row` of the matrix. */
     size_t query;
     size_t row;

@@ -67,8 +67,11 @@ static hps_status try(const uint8_t *data, size_t size, size_t piece, bool bags,
     static const uint32_t offsets[N_BAGS + 1] = {0, 4, 4, N_KEYS};
     struct hpsd_query queries[N_QUERIES] = {{.n_keys = N_KEYS}, {.n_keys = concat ? N_KEYS : 2}};
     struct hpsd_result results[N_QUERIES];
-    struct hpsd_lookup lookup = {
-        .queries = queries, .n_queries = N_QUERIES, .concat = concat, .results = results};
+    struct hpsd_lookup lookup = {.queries = queries,
+                                 .n_queries = N_QUERIES,
+                                 .concat = concat,
+                                 .output_type = HPSD_RAW,
+                                 .results = results};
     struct hps_intake intake;
     struct hpsd_reply reply = {0};
 

@@ -54,7 +54,8 @@ static void taken_init(struct taken *taken)
                                             .n_keys = 1,
                                             .rows = taken->halves,
                                             .rows_size = sizeof(taken->halves)};
-    taken->lookup = (struct hpsd_lookup){.queries = taken->queries, .n_queries = 2};
+    taken->lookup =
+        (struct hpsd_lookup){.queries = taken->queries, .n_queries = 2, .output_type = HPSD_RAW};
 }
 
 /* Takes one message in pieces of `piece` bytes. */
@@ -298,6 +299,7 @@ static void test_intake_when_results_are_not_of_the_lookup_then_data_loss(void *
         {2, 2, 3, 1, false},  {2, 2, 0, 6, false},
         {2, 2, 0, 15, false}, {2, 2, 0, -1, false},
         {2, 0, 0, 4, true},   {UINT32_MAX, 2, 0, 1, false},
+        {2, 4, 0, 2, false}, /* float16, but float32 is requested */
     };
     uint8_t rows[16] = {0}, states[4] = {1, 1, 1, 1};
 
@@ -311,6 +313,7 @@ static void test_intake_when_results_are_not_of_the_lookup_then_data_loss(void *
         bool lie = i < sizeof(lies) / sizeof(lies[0]);
         taken_init(&taken);
         taken.lookup.n_queries = 1;
+        taken.lookup.output_type = HPSD_FP32;
         table.dim = lie ? lies[i].dim : 2;
         table.row_count = lie ? lies[i].n_rows : 2;
         table.data_type = (Hps__V1__DataType)(lie ? lies[i].dtype : 1);
