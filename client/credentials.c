@@ -12,6 +12,24 @@
 #include "net/addr.h"
 #include "net/tls.h"
 
+/* Characters of a token that `text` begins with. */
+static size_t token_size(const char *text, size_t size)
+{
+    size_t n = 0;
+
+    while (n < size && text[n] > ' ' && text[n] <= '~') {
+        n++;
+    }
+    return n;
+}
+
+bool hps_client_token_is_plain(const char *token)
+{
+    size_t size = strlen(token);
+
+    return size > 0 && size < HPS_CLIENT_TOKEN_BYTES_MAX && token_size(token, size) == size;
+}
+
 hps_status hps_client_token_read(const char *path, char token[HPS_CLIENT_TOKEN_BYTES_MAX + 1],
                                  struct hps_error *err)
 {
@@ -32,10 +50,7 @@ hps_status hps_client_token_read(const char *path, char token[HPS_CLIENT_TOKEN_B
     if (n < 0) {
         return hps_error_set(err, HPS_IO, "token file %s: %s", path, strerror(read_errno));
     }
-    size_t size = 0;
-    while (size < (size_t)n && token[size] > ' ' && token[size] <= '~') {
-        size++;
-    }
+    size_t size = token_size(token, (size_t)n);
     if (size == 0 || size == HPS_CLIENT_TOKEN_BYTES_MAX ||
         (size < (size_t)n && token[size] != '\n' && token[size] != '\r')) {
         return hps_error_set(err, HPS_INVALID,

@@ -22,6 +22,8 @@ struct hps_client_tls {
     const char *name; /* in the server's certificate; NULL: the host of the address */
 };
 
+/* Whether a token has 1 to HPS_CLIENT_TOKEN_BYTES_MAX - 1 printable characters without spaces. */
+bool hps_client_token_is_plain(const char *token);
 /* Reads the token in the first line of the file.
  *
  * error   NOT_FOUND, PERMISSION, IO; INVALID: not one line of printable characters without spaces

@@ -294,12 +294,17 @@ static hps_status read_token(struct hpsd_client *client, const struct hpsd_optio
     if (options->token_file != NULL) {
         hps_status status = hps_client_token_read(options->token_file, token, err);
         if (status != HPS_OK) {
-            return status;
+            return status == HPS_IO ? HPS_INVALID : status; /* the text says why */
         }
         text = token;
     }
     if (text == NULL) {
         return HPS_OK;
+    }
+    if (!hps_client_token_is_plain(text)) {
+        return hps_error_set(err, HPS_INVALID,
+                             "token: expected 1 to %d printable characters without spaces",
+                             HPS_CLIENT_TOKEN_BYTES_MAX - 1);
     }
     client->token = hps_strdup(text);
     return client->token != NULL ? HPS_OK : hps_error_set(err, HPS_NO_MEMORY, "no memory");

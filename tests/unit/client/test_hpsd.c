@@ -1103,6 +1103,9 @@ static void test_open_when_options_are_wrong_then_named(void **state)
         {{.addresses = "127.0.0.1:1,"}, HPSD_INVALID_ARGUMENT, ""},
         {{.addresses = "10.1.2.3:8601", .token = "t"}, HPSD_INVALID_ARGUMENT, "token_in_clear"},
         {{.addresses = "unix:/s", .token_file = "/nonexistent"}, HPSD_NOT_FOUND, "/nonexistent"},
+        {{.addresses = "unix:/s", .token_file = "/"}, HPSD_INVALID_ARGUMENT, "file /"},
+        {{.addresses = "unix:/s", .token = ""}, HPSD_INVALID_ARGUMENT, "token: expected"},
+        {{.addresses = "unix:/s", .token = "a\r\nb: c"}, HPSD_INVALID_ARGUMENT, "token: expected"},
         {{.addresses = "h:1", .tls_ca = "/nonexistent"}, HPSD_INVALID_ARGUMENT, "/nonexistent"},
     };
     struct hpsd_client *client = NULL;
