@@ -101,9 +101,10 @@ void grpc_client_header(void *ctx, struct hps_http2_stream *stream, const char *
 static bool pass_on(struct hps_grpc_client_call *call, struct hps_http2_stream *stream,
                     const struct hps_grpc_message *piece)
 {
-    bool begins = !call->in_message && call->decoder.n_prefix == HPS_GRPC_PREFIX_BYTES;
-
-    if (begins) {
+    if (call->decoder.n_prefix < HPS_GRPC_PREFIX_BYTES) {
+        return true; /* the size of the message is not complete */
+    }
+    if (!call->in_message) {
         call->in_message = true;
         call->events->on_begin(call->ctx, call->decoder.size);
     }

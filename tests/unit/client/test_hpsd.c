@@ -9,11 +9,13 @@
 
 #include <cmocka.h>
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,7 +31,7 @@
 
 #define SECOND_US (UINT64_C(1000) * 1000)
 
-enum { DIM = 4, SERVERS = 2 };
+enum { DIM = 4, SERVERS = 2, KEYS = 3 };
 
 /* ---- servers --------------------------------------------------------------------------------- */
 
@@ -362,6 +364,50 @@ static int tear_down(void **state)
     return 0;
 }
 
+/* ---- a server that cuts its reply everywhere ------------------------------------------------- */
+
+static void send_frame(int fd, uint8_t type, uint8_t flags, const void *data, size_t size)
+{
+    const uint8_t stream = type == 4 ? 0 : 1; /* SETTINGS are of the connection */
+    const uint8_t head[9] = {0, 0, (uint8_t)size, type, flags, 0, 0, 0, stream};
+
+    assert_int_equal(send(fd, head, sizeof(head), MSG_NOSIGNAL), sizeof(head));
+    assert_int_equal(send(fd, data, size, MSG_NOSIGNAL), (ssize_t)size);
+}
+
+/* Answers a lookup of keys 1 to 3 on the first stream: each byte has a DATA frame of its own. */
+static void *serve_bytes(void *ctx)
+{
+    static const char head[] = "\x88\x00\x0c"
+                               "content-type"
+                               "\x10"
+                               "application/grpc";
+    static const char trailer[] = "\x00\x0b"
+                                  "grpc-status"
+                                  "\x01"
+                                  "0";
+    uint8_t reply[63] = {0, 0, 0, 0, 58, 0x10, 7, 0x22, 54, 0x10, DIM, 0x20, KEYS, 0x7a, 48};
+    int *listener = ctx;
+    int fd = accept(*listener, NULL, NULL);
+    char got[4096];
+
+    assert_true(fd >= 0 && recv(fd, got, sizeof(got), 0) > 0);
+    for (unsigned i = 0; i < KEYS * DIM; i++) {
+        float one = value(1 + i / DIM, i % DIM);
+        memcpy(reply + 15 + i * sizeof(one), &one, sizeof(one));
+    }
+    send_frame(fd, 4, 0, "", 0);
+    send_frame(fd, 1, 4, head, sizeof(head) - 1);
+    for (size_t i = 0; i < sizeof(reply); i++) {
+        send_frame(fd, 0, 0, reply + i, 1);
+    }
+    send_frame(fd, 1, 5, trailer, sizeof(trailer) - 1);
+    while (recv(fd, got, sizeof(got), 0) > 0) {
+    }
+    close(fd);
+    return NULL;
+}
+
 /* ---- clients --------------------------------------------------------------------------------- */
 
 static struct hpsd_client *open_client(const struct hpsd_options *options)
@@ -386,8 +432,6 @@ static struct hpsd_client *open_both(uint64_t timeout_us)
     (void)snprintf(addresses, sizeof(addresses), "%s,%s", servers[0].address, servers[1].address);
     return open_client(&(struct hpsd_options){.addresses = addresses, .timeout_us = timeout_us});
 }
-
-enum { KEYS = 3 };
 
 /* A lookup of three keys of one table into its own memory. */
 struct small {
@@ -635,6 +679,29 @@ static void test_lookup_when_the_reply_is_wrong_then_data_loss(void **state)
     atomic_store(&servers[0].play, ANSWER);
     assert_int_equal(small_lookup(client, &small), HPSD_OK);
     hpsd_close(client);
+}
+
+static void test_lookup_when_the_reply_is_cut_at_each_byte_then_every_row_is_right(void **state)
+{
+    struct hps_addr addr;
+    struct small small;
+    pthread_t thread;
+    int listener;
+
+    (void)state;
+    stop_server(&servers[0]);
+    (void)unlink(servers[0].address + 5);
+    assert_int_equal(hps_addr_parse(servers[0].address, &addr, NULL), HPS_OK);
+    assert_int_equal(hps_sock_listen(&addr, 0600, &listener, NULL), HPS_OK);
+    assert_int_equal(fcntl(listener, F_SETFL, 0), 0); /* accept waits */
+    assert_int_equal(pthread_create(&thread, NULL, serve_bytes, &listener), 0);
+    struct hpsd_client *client = open_one();
+    small_init(&small, 1);
+    assert_int_equal(small_lookup(client, &small), HPSD_OK);
+    small_check(&small);
+    hpsd_close(client);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    close(listener);
 }
 
 static void test_lookup_when_refused_then_status_and_text(void **state)
@@ -1165,6 +1232,7 @@ int main(void)
         TEST(test_lookup_when_arguments_are_wrong_then_named),
         TEST(test_lookup_when_memory_is_small_then_out_of_range),
         TEST(test_lookup_when_the_reply_is_wrong_then_data_loss),
+        TEST(test_lookup_when_the_reply_is_cut_at_each_byte_then_every_row_is_right),
         TEST(test_lookup_when_refused_then_status_and_text),
         TEST(test_start_when_many_are_in_flight_then_each_ends_once),
         TEST(test_start_when_within_a_callback_then_it_runs),
