@@ -4,37 +4,22 @@ for the table "Differences from Triton" in docs/kserve.md. The first column of t
 
 ./dev interop runs this in an environment with tests/interop/requirements.txt. The wheel nvidia-pytriton has the server.
 """
-import contextlib
 import copy
 import http.client
 import json
 import os
 import re
-import shutil
-import socket
-import subprocess
-import sysconfig
 
 import grpc
 import numpy as np
 import pytest
 from google.protobuf import json_format
 
-from rig import PATIENCE_S, Daemon, Table, default_config, kserve_grpc, kserve_pb as kpb, model_config, scratch, until
+import genuine
+from rig import PATIENCE_S, Daemon, Table, default_config, kserve_grpc, kserve_pb as kpb, model_config, scratch
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-SERVER = os.path.join(sysconfig.get_path("purelib"), "pytriton", "tritonserver")
-STUB = os.path.join(SERVER, "python_backend_stubs", sysconfig.get_python_version(), "triton_python_backend_stub")
 LENGTH = "Inference-Header-Content-Length"
 TABLES = ("items", "users")
-
-
-def free_ports(n):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 # ---- answers -----------------------------------------------------------------------------------------
@@ -92,58 +77,20 @@ class Side:
                                    "behind": len(text) - len(head)}
 
 
-@contextlib.contextmanager
-def the_genuine_server(work):
-    shutil.copytree(f"{HERE}/triton", f"{work}/repository")
-    shutil.copy(STUB, f"{SERVER}/backends/python/stub.{os.getpid()}")  # another run may use the file now
-    os.replace(f"{SERVER}/backends/python/stub.{os.getpid()}", f"{SERVER}/backends/python/triton_python_backend_stub")
-    web, rpc = free_ports(2)
-    with open(f"{work}/triton.log", "wb") as log:
-        server = subprocess.Popen(
-            [f"{SERVER}/bin/tritonserver", "--model-repository", f"{work}/repository", "--backend-directory",
-             f"{SERVER}/backends", "--model-control-mode=explicit", "--load-model=*", "--http-address=127.0.0.1",
-             "--grpc-address=127.0.0.1", f"--http-port={web}", f"--grpc-port={rpc}", "--allow-metrics=false"],
-            stdout=log, stderr=log)
-    try:
-        side = Side(f"127.0.0.1:{rpc}", f"127.0.0.1:{web}")
-
-        def ready():
-            with open(f"{work}/triton.log", encoding="utf-8", errors="replace") as said:
-                assert server.poll() is None, said.read()[-4000:]
-            with contextlib.suppress(OSError):
-                return side.ask("GET", "/health/ready")[0] == "200"
-            return False
-        until(ready, "the genuine server", patience_s=4 * PATIENCE_S)
-        yield side
-    finally:
-        server.kill()
-        server.wait()
-
-
-def missing():
-    """Why the genuine server cannot run here; None: it can."""
-    if not os.path.exists(SERVER):
-        return "no nvidia-pytriton: ./dev interop installs it"
-    if not os.path.exists(STUB):
-        return f"nvidia-pytriton has no stub for Python {sysconfig.get_python_version()}"
-    done = subprocess.run(["/usr/bin/python3", "-I", "-c", "import numpy; print(numpy.__version__)"], capture_output=True,
-                          text=True, check=False)
-    return None if done.stdout.startswith("1.") else f"its Python backend needs numpy 1, /usr/bin/python3 has {done.stdout}"
-
-
 @pytest.fixture(name="sides", scope="module")
 def both_servers():
-    if missing():
-        pytest.skip(missing())
+    if genuine.missing_python():
+        pytest.skip(genuine.missing_python())
     with scratch() as work:
         with open(f"{work}/roles.json", "w", encoding="utf-8") as f:
             json.dump({"rules": [{"who": ["any"], "may": ["lookup", "read", "load"]}]}, f)
         tables = [Table(name, np.arange(9), np.zeros((9, 4), "<f4")) for name in TABLES]
         model = model_config("m", [table.save(f"{work}/m") for table in tables], [4, 4], list(TABLES))
         server = {"kserve_listen": ["127.0.0.1:0"], "access": f"{work}/roles.json"}
-        with Daemon(work, default_config([model], server=server)) as daemon, the_genuine_server(work) as triton:
+        with Daemon(work, default_config([model], server=server)) as daemon, \
+                genuine.Genuine(work, f"{genuine.HERE}/triton") as triton:
             daemon.wait_ready()
-            yield triton, Side(daemon.grpc[0], daemon.kserve[0])
+            yield Side(triton.rpc, triton.web), Side(daemon.grpc[0], daemon.kserve[0])
 
 
 # ---- infer requests ----------------------------------------------------------------------------------
@@ -382,7 +329,7 @@ CASES = {**INFER, **OTHERS}
 
 def listed():
     """{case: (Triton, hpsd)} of docs/kserve.md."""
-    with open(os.path.join(HERE, "..", "..", "docs", "kserve.md"), encoding="utf-8") as f:
+    with open(os.path.join(genuine.HERE, "..", "..", "docs", "kserve.md"), encoding="utf-8") as f:
         text = f.read().split("## Differences from Triton", 1)[1].split("\n## ", 1)[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
     return {name.strip(): (triton, hpsd) for names, triton, hpsd, _ in rows[2:] for name in names.split("<br>")}
