@@ -59,6 +59,7 @@ INCLUDES = {
                "server/access", "server/observe", "cache/update", "cache/device", "config", "backends",
                "net", *BASE),
     "client": ("net", "proto", *BASE),
+    "clients/triton": ("client", "base"),
     "tools": ("client", "config", "net", "proto", *BASE),
 }
 GENERATED = re.compile(r"^(hps/v1|inference|grpc/(health|reflection)/\w+)/\w+\.pb-c\.h$")
@@ -97,6 +98,7 @@ LIBRARIES = {
     },
     r"jansson\.h": {
         "config/json.h": "JSON texts, in the files that include it",
+        "clients/triton/config.c": "the configuration as Triton gives it",
     },
     r"rocksdb/c\.h": {
         "backends/rocksdb/internal.h": "the store on SSD, in the files that include it",
