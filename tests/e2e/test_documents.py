@@ -41,6 +41,7 @@ NOT_RUN = {
     ("docs/migration.md", " import numpy as np\n import tritonclient"):
         "needs tritonclient; ./dev interop runs it (tests/interop/test_tritonclient.py)",
     ("docs/migration.md", " import torch"): "needs torch; ./dev frameworks runs it (tests/frameworks/test_torch.py)",
+    ("docs/triton.md", "./dev triton"): "needs Triton; ./dev interop runs it (tests/interop/test_triton_backend.py)",
     ("docs/operations.md", "./dev build && sudo cmake --install"):
         "needs root and systemd; tests/deploy installs into a directory and starts hpsd by its units there",
     ("docs/operations.md", "level=info msg=reloaded"): "lines of a log; test_config.py asserts them",
