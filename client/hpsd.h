@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The C client of hpsd: looks up embedding rows. Link with `pkg-config --cflags --libs
- * hpsd-client`, or add --static.
+ * hpsd-client`; docs/c.md says how to link it statically.
  *
  *     struct hpsd_options options = {.addresses = "127.0.0.1:8601"};
  *     struct hpsd_client *client;
@@ -49,7 +49,7 @@ extern "C" {
 /* The status codes of gRPC, with their numbers. */
 enum hpsd_status {
     HPSD_OK = 0,
-    HPSD_CANCELLED = 1, /* hpsd_cancel, or hpsd_close */
+    HPSD_CANCELLED = 1, /* hpsd_cancel or hpsd_close, or a proxy has reset the call */
     HPSD_UNKNOWN = 2,
     HPSD_INVALID_ARGUMENT = 3,  /* found by this library or by the server; the text names it */
     HPSD_DEADLINE_EXCEEDED = 4, /* a server got the request, but did not reply in time */
@@ -180,8 +180,8 @@ struct hpsd_query {
     size_t n_bags;
     const float *weights; /* [n_keys]; NULL: every weight is 1 */
     /* Memory for the rows of this query, with any alignment: one after the other, each of
-     * hpsd_row_bytes(). The rows may be smaller than rows_size. NULL: they go to hpsd_lookup.rows.
-     */
+     * hpsd_row_bytes(). The rows may be smaller than rows_size; the bytes behind them are then
+     * undefined. No other query may use these bytes. NULL: the rows go to hpsd_lookup.rows. */
     void *rows;
     size_t rows_size;
     uint8_t *key_status; /* [n_keys] receives enum hpsd_key_status; NULL: not wanted */
@@ -196,7 +196,7 @@ struct hpsd_lookup {
     const struct hpsd_query *queries; /* [n_queries] */
     size_t n_queries;
     /* Memory for the rows of all queries that have no memory of their own, in query order, without
-     * gaps. NULL: the library allocates it as reply.memory. */
+     * gaps. The bytes behind them are then undefined. NULL: the library allocates reply.memory. */
     void *rows;
     size_t rows_size;
     /* One matrix for all queries: row r consists of row r of each query, in query order. All
