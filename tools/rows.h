@@ -16,12 +16,6 @@
 #define ROWS_POOLINGS      "none|sum|mean|sqrtn|mean_by_count"
 #define ROWS_LAYOUTS       "per-table|concat"
 
-/* The number of rows that a query yields. */
-static inline size_t rows_count(const struct hpsd_query *query)
-{
-    return query->offsets == NULL ? query->n_keys : query->n_bags;
-}
-
 /* The index of the first key of a row. If `row` is the number of rows, this is the number of
  * keys. */
 static inline size_t rows_first_key(const struct hpsd_query *query, size_t row)
