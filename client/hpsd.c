@@ -115,8 +115,9 @@ static void run_queue(struct hpsd_client *client)
     }
 }
 
-/* Before calls start on connections that nobody has served for some time: sees which of them the
- * server has closed, and answers its PINGs. The lock is held, and released meanwhile. Driver. */
+/* Before calls start on connections that were not served for some time: sees which of them the
+ * server has closed, and answers its PINGs. The lock is held, and released during the turn. Driver.
+ */
 static void catch_up(struct hpsd_client *client)
 {
     if (hps_clock_us() - client->driven_us > STALE_US) {

@@ -14,7 +14,7 @@
  * meanwhile, it hands over to the thread of the client. So user callbacks run on that thread only.
  *
  * Without calls, the thread of the client turns the loop every few seconds, because servers close
- * connections on which nobody answers a PING.
+ * connections that leave a PING without an answer.
  *
  * The lock protects the fields marked `lock`. Everything else of servers and calls belongs to the
  * driver.
