@@ -14,8 +14,7 @@
  *
  *     topics ─▶ watch ─▶ offsets ─▶ assign ─▶ poll ─▶ … ─▶ GAP, GONE: stopped ─▶ (operator) assign
  *                 │                            └▶ DOWN … UP: the consumer reconnects by itself
- *        │        └▶ leader_response: the leader's latest response with the end of the partition
- *        └▶ listing: the latest list of topics and partitions
+ *                 └▶ leader_response: the leader's latest response with the end of the partition
  *
  * A consumer cannot always recognize that a topic was recreated under its old name. GAP and GONE
  * report it if possible. But if the new topic has grown past the consumer's offset while the
@@ -27,7 +26,7 @@
  * that has the partition may be unreachable. Only a response of the partition's leader to a request
  * of known time proves freshness (watch, leader_response). Every record logged before that request
  * has an offset below the end of the partition in the response. That concerns known partitions.
- * Whether there are others is known as of the latest list (listing).
+ * Whether there are others is known as of the latest list (topics).
  *
  * To apply back-pressure, the updater stops polling. Prefetch is bounded, and the log does not
  * expel slow consumers. To pause a partition, unassign it. To resume it or to seek, assign it at
@@ -54,7 +53,8 @@ struct hps_consumer_topic {
     /* hps_clock_forward_ms when the newest answered request for the id was sent; 0: none was
      * answered. The topic had this id after that time. */
     int64_t id_asked_unix_ms;
-    int32_t n_partitions; /* numbered from 0; never decreases, unless the topic is recreated */
+    int32_t n_partitions; /* numbered from 0; never decreases, unless the topic is recreated. 0: it
+                             does not exist, or hpsd may not see it */
     enum hps_compaction compaction;
     int64_t delete_retention_ms; /* how long a compacted topic keeps tombstones; -1: not known */
     /* The log has all records younger than this; 0: not known, or retention is limited by size. */
@@ -62,24 +62,18 @@ struct hps_consumer_topic {
     enum hps_record_time time_of; /* the times of new records; NONE: not known */
 };
 
-struct hps_consumer_topics {
-    const char *cluster_id; /* "": the log has no cluster id */
-    const struct hps_consumer_topic *topics;
-    uint32_t n_topics;
-};
-
 /* The newest answered list of a consumer's topics. It proves that the server which answered knew
  * of no other topic, and of no other partition, when it received the request. A topic or partition
  * that was created before that may be missing: a server learns of it from the cluster's controller,
  * usually within milliseconds, but any time later if the controller cannot reach the server. A
  * topic or partition that was listed before counts as deleted only after all answers lacked it for
- * 1 s; until then such answers prove nothing and are not reported. */
-struct hps_consumer_listing {
-    uint64_t asked_us;     /* hps_clock_us when its request was sent; 0: none was answered yet */
-    int64_t asked_unix_ms; /* the same moment by hps_clock_forward_ms */
-    bool changed;          /* a topic or partition was added or deleted since the last `topics` */
-    /* [n_topics] what the last `topics` returned, but with the newest ids. Borrowed like that. */
-    const struct hps_consumer_topic *topics;
+ * 1 s; until then such answers prove nothing and are not reported. A topic that appears is reported
+ * once its settings are known, or after 1 s; until then the list before it stays the newest. */
+struct hps_consumer_topics {
+    uint64_t asked_us;      /* hps_clock_us when its request was sent; 0: none was answered yet */
+    int64_t asked_unix_ms;  /* the same moment by hps_clock_forward_ms */
+    const char *cluster_id; /* "": the log has no cluster id, or it is not known */
+    const struct hps_consumer_topic *topics; /* [n_topics] in order of name */
     uint32_t n_topics;
 };
 
@@ -211,28 +205,24 @@ struct hps_consumer;
 
 struct hps_consumer_options {
     const char *name; /* name of this consumer, unique in the process: "dlrm-3" */
-    /* [n_topics] names of the topics that `topics` and `listing` report, each at most once;
-     * borrowed for the call. They need not exist. */
+    /* [n_topics] names of the topics that `topics` reports, each at most once; borrowed for the
+     * call. They need not exist. */
     const char *const *topics;
     uint32_t n_topics;
+    uint32_t settings_ms; /* interval at which the settings of topics are read */
 };
 
 struct hps_consumer_ops {
     /* Abandon pending work and free the consumer. May block for a short time. */
     void (*close)(struct hps_consumer *consumer);
 
-    /* List this consumer's topics, ordered by name, without topics that do not exist now or that
-     * hpsd may not see.
-     * To be called at the start, after GONE, when `listing` reports a change, and at intervals, for
-     * settings of topics.
-     * owner   out_topics is borrowed until the next call of topics, or close
-     * error   UNAVAILABLE, UNAUTHENTICATED: also reported by an event; DEADLINE */
-    hps_status (*topics)(struct hps_consumer *consumer, uint32_t timeout_ms,
-                         struct hps_consumer_topics *out_topics, struct hps_error *err);
-    /* Get the newest list of the consumer's topics, which are listed about every 250 ms in the
+    /* Get the newest list of this consumer's topics, which are listed about every 250 ms in the
      * background, from another server if one does not answer. Ids are queried about every 500 ms.
-     * Does not block. */
-    void (*listing)(struct hps_consumer *consumer, struct hps_consumer_listing *out_listing);
+     * If the newest request for either was sent before since_us, another one is sent now. Does not
+     * block.
+     * owner   out_topics is borrowed until the next call of topics, or close */
+    void (*topics)(struct hps_consumer *consumer, uint64_t since_us,
+                   struct hps_consumer_topics *out_topics);
     /* Start to request the end of the partition from its leader, about every 50 ms, in the
      * background. The partition need not exist or be assigned. Another call for the same partition
      * returns the same watch. Does not block.

@@ -264,23 +264,10 @@ static bool kafka_header(const struct hps_consumer_record *record, const char *n
 
 /* ---- the other calls ------------------------------------------------------------------------- */
 
-static hps_status kafka_topics(struct hps_consumer *base, uint32_t timeout_ms,
-                               struct hps_consumer_topics *out_topics, struct hps_error *err)
+static void kafka_topics(struct hps_consumer *base, uint64_t since_us,
+                         struct hps_consumer_topics *out_topics)
 {
-    struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
-    hps_status status = hps_kafka_topics_list(c->topics, timeout_ms, out_topics, err);
-    if (status == HPS_OK) {
-        link_responded(c);
-        c->partitions->check_us = 0; /* some may not exist any more */
-    } else if (c->link.phase == HPS_KAFKA_DOWN) {
-        status = hps_error_set(err, c->link.status, "topics not listed: %s", c->link.text);
-    }
-    return status;
-}
-
-static void kafka_listing(struct hps_consumer *base, struct hps_consumer_listing *out_listing)
-{
-    hps_kafka_topics_listing(((struct hps_kafka_consumer *)base)->topics, out_listing);
+    *out_topics = *hps_kafka_topics_get(((struct hps_kafka_consumer *)base)->topics, since_us);
 }
 
 static hps_status kafka_watch(struct hps_consumer *base, const char *topic, int32_t partition,
@@ -368,7 +355,6 @@ static void consumer_close(struct hps_consumer *base)
 static const struct hps_consumer_ops CONSUMER_OPS = {
     .close = consumer_close,
     .topics = kafka_topics,
-    .listing = kafka_listing,
     .watch = kafka_watch,
     .leader_response = hps_kafka_leader_response,
     .recall = hps_kafka_recall,
@@ -431,8 +417,7 @@ hps_status hps_kafka_consumer_open(struct hps_update_log *base,
     c->records = hps_calloc(HPS_KAFKA_HELD_MAX, sizeof(c->records[0]));
     hps_status status = handle_open(c, options, err);
     if (status == HPS_OK) {
-        status =
-            hps_kafka_topics_open(c->topics, log->leaders, options->topics, options->n_topics, err);
+        status = hps_kafka_topics_open(c->topics, log->leaders, options, err);
     }
     if (status == HPS_OK &&
         (c->records == NULL ||

@@ -96,9 +96,9 @@ struct hps_kafka_leaders {
     struct hps_kafka_topic *topics;
     struct hps_kafka_watched *watched;
     struct leader *leaders;
-    uint64_t list_us;         /* when the next list is due; UINT64_MAX: not now */
-    uint32_t n_failures;      /* lists that failed, since the last one that did not */
-    rd_kafka_resp_err_t code; /* result of the newest list */
+    uint64_t list_us;    /* when the next list is due; UINT64_MAX: not now */
+    uint64_t listed_us;  /* when the newest list was requested */
+    uint32_t n_failures; /* lists that failed, since the last one that did not */
     bool stopping;
     struct hps_worker router;
 };
@@ -477,13 +477,13 @@ static void list(struct hps_kafka_leaders *of)
     uint64_t sent_us = hps_clock_us();
     int64_t sent_unix_ms = hps_clock_forward_ms();
     of->list_us = UINT64_MAX;
+    of->listed_us = sent_us;
     hps_lock_release(&of->lock);
     rd_kafka_poll(of->rk, 0); /* callbacks: tokens of OAuth */
     /* 0: the topics that have an object in this handle */
     rd_kafka_resp_err_t code = rd_kafka_metadata(of->rk, 0, NULL, &all, LIST_MS << doubled);
     hps_lock_acquire(&of->lock);
     bool proved = false;
-    of->code = code;
     of->n_failures = code == RD_KAFKA_RESP_ERR_NO_ERROR ? 0 : of->n_failures + 1;
     if (code == RD_KAFKA_RESP_ERR_NO_ERROR) {
         proved = list_take(of, all, sent_us, sent_unix_ms);
@@ -528,7 +528,6 @@ hps_status hps_kafka_leaders_new(const rd_kafka_conf_t *shared,
         return HPS_NO_MEMORY;
     }
     of->shared = shared;
-    of->code = RD_KAFKA_RESP_ERR__TRANSPORT;
     hps_lock_init(&of->lock, HPS_LOCK_KAFKA_LEADERS);
     hps_cond_init(&of->changed);
     *out_leaders = of;
@@ -575,6 +574,15 @@ hps_status hps_kafka_leaders_start(struct hps_kafka_leaders *of, rd_kafka_t **ou
     *out_rk = of->rk;
     hps_lock_release(&of->lock);
     return status;
+}
+
+void hps_kafka_leaders_list(struct hps_kafka_leaders *of, uint64_t since_us)
+{
+    hps_lock_acquire(&of->lock);
+    if (of->listed_us < since_us) {
+        list_by(of, 0);
+    }
+    hps_lock_release(&of->lock);
 }
 
 /* ---- watched partitions ---------------------------------------------------------------------- */
@@ -636,29 +644,6 @@ struct hps_kafka_listed hps_kafka_watched_listed(const struct hps_kafka_watched 
     listed.broker = watched->leader == NULL ? NO_BROKER : watched->leader->broker;
     hps_lock_release(&of->lock);
     return listed;
-}
-
-hps_status hps_kafka_watched_wait(const struct hps_kafka_watched *watched, uint64_t since_us,
-                                  uint64_t end_us, struct hps_error *err)
-{
-    struct hps_kafka_leaders *of = watched->topic->of;
-    const struct hps_kafka_listed *now = &watched->topic->now;
-    hps_lock_acquire(&of->lock);
-    bool listed = now->asked_us >= since_us;
-    if (!listed) {
-        list_by(of, 0);
-    }
-    while (!listed && hps_cond_wait_until(&of->changed, &of->lock, end_us)) {
-        listed = now->asked_us >= since_us;
-    }
-    rd_kafka_resp_err_t code = of->code;
-    hps_lock_release(&of->lock);
-    if (listed) {
-        return HPS_OK;
-    }
-    return code != RD_KAFKA_RESP_ERR_NO_ERROR
-               ? hps_kafka_fail(err, code, "topics not listed")
-               : hps_error_set(err, HPS_UNAVAILABLE, "topics not listed: brokers disagree");
 }
 
 void hps_kafka_watched_response(const struct hps_kafka_watched *watched,

@@ -2,7 +2,7 @@
  *
  * The topics and partitions of the cluster, for all consumers of the log: which of the named topics
  * exist, which broker leads each watched partition, and the leader's latest response. Any thread;
- * only the functions with a parameter end_us wait.
+ * only hps_kafka_watched_leader waits.
  */
 #ifndef HPS_BACKENDS_KAFKA_LEADERS_H
 #define HPS_BACKENDS_KAFKA_LEADERS_H
@@ -32,7 +32,7 @@ hps_status hps_kafka_watched_add(struct hps_kafka_leaders *leaders, const char *
     HPS_MUST_CHECK;
 void hps_kafka_watched_release(struct hps_kafka_watched *watched);
 
-/* A topic in the newest list that proves something: see hps_consumer_listing. */
+/* A topic in the newest list that proves something: see hps_consumer_topics. */
 struct hps_kafka_listed {
     const char *topic; /* lives as long as the reference */
     uint64_t asked_us; /* hps_clock_us when the request was sent; 0: no such list yet */
@@ -42,10 +42,8 @@ struct hps_kafka_listed {
 };
 
 struct hps_kafka_listed hps_kafka_watched_listed(const struct hps_kafka_watched *watched);
-/* Wait until the topic is in a list that was requested at or after since_us. Error: the reason why
- * there was no list before end_us. */
-hps_status hps_kafka_watched_wait(const struct hps_kafka_watched *watched, uint64_t since_us,
-                                  uint64_t end_us, struct hps_error *err) HPS_MUST_CHECK;
+/* Request a list now, unless the newest one was requested at or after since_us. */
+void hps_kafka_leaders_list(struct hps_kafka_leaders *leaders, uint64_t since_us);
 void hps_kafka_watched_response(const struct hps_kafka_watched *watched,
                                 struct hps_leader_response *out_response);
 /* Get the id of the broker that can be queried now, or the reason why no broker can. If the

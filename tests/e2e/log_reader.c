@@ -7,10 +7,8 @@
  *
  * The reply to a command is one or more lines. The last one is "ok" or "failed STATUS TEXT":
  *
- * - topics [MS]: "topic NAME PARTITIONS COMPACTION DELETE_RETENTION_MS TIME_OF ID" each, "cluster
- * ID"
- * - listing: "listing CHANGED AGE_MS", AGE_MS since the request was sent, -1: no list yet; "topic"
- *   as above
+ * - topics: "list AGE_MS CLUSTER", AGE_MS since the request was sent, -1: no list yet; "topic NAME
+ *   PARTITIONS COMPACTION DELETE_RETENTION_MS TIME_OF ID" each
  * - offsets TOPIC PARTITION TIME: "offsets STATUS LOW HIGH AT_TIME"
  * - assign TOPIC PARTITION OFFSET TAG
  * - unassign TOPIC PARTITION
@@ -64,33 +62,21 @@ static void put_hex(const void *bytes, size_t size)
     }
 }
 
-static void put_topics(const struct hps_consumer_topic *topics, uint32_t n)
+static void do_topics(void)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        printf("topic %s %" PRId32 " %d %" PRId64 " %d %s\n", topics[i].name,
-               topics[i].n_partitions, topics[i].compaction, topics[i].delete_retention_ms,
-               topics[i].time_of, topics[i].id);
+    struct hps_consumer_topics list = {0};
+    uint64_t now_us = hps_clock_us();
+    consumer->ops->topics(consumer, now_us, &list);
+    printf("list %" PRId64 " %s\n",
+           list.asked_us == 0 ? -1 : (int64_t)(hps_clock_us() - list.asked_us) / 1000,
+           list.cluster_id);
+    for (uint32_t i = 0; i < list.n_topics; i++) {
+        const struct hps_consumer_topic *topic = &list.topics[i];
+        if (topic->n_partitions > 0) {
+            printf("topic %s %" PRId32 " %d %" PRId64 " %d %s\n", topic->name, topic->n_partitions,
+                   topic->compaction, topic->delete_retention_ms, topic->time_of, topic->id);
+        }
     }
-}
-
-static void do_listing(void)
-{
-    struct hps_consumer_listing listing = {0};
-    consumer->ops->listing(consumer, &listing);
-    printf("listing %d %" PRId64 "\n", listing.changed,
-           listing.asked_us == 0 ? -1 : (int64_t)(hps_clock_us() - listing.asked_us) / 1000);
-    put_topics(listing.topics, listing.n_topics);
-}
-
-static hps_status do_topics(uint32_t timeout_ms, struct hps_error *err)
-{
-    struct hps_consumer_topics topics = {0};
-    hps_status status = consumer->ops->topics(consumer, timeout_ms, &topics, err);
-    if (status == HPS_OK) {
-        put_topics(topics.topics, topics.n_topics);
-        printf("cluster %s\n", topics.cluster_id);
-    }
-    return status;
 }
 
 static hps_status do_offsets(char **words, struct hps_error *err)
@@ -182,10 +168,7 @@ static hps_status obey(char **words, uint32_t n, struct hps_error *err)
         .offset = n > 3 ? strtoll(words[3], NULL, 10) : 0,
     };
     if (strcmp(verb, "topics") == 0) {
-        return do_topics(n > 1 ? (uint32_t)strtoul(words[1], NULL, 10) : ANSWER_MS, err);
-    }
-    if (strcmp(verb, "listing") == 0) {
-        do_listing();
+        do_topics();
         return HPS_OK;
     }
     if (strcmp(verb, "offsets") == 0 && n == 4) {
@@ -253,7 +236,7 @@ int main(int argc, char **argv)
     struct hps_kafka_options options = {
         .brokers = argv[1], .group = argv[3], .properties = properties, .n_properties = n};
     const char *topics[TOPICS_MAX] = {0};
-    struct hps_consumer_options mine = {.name = "test", .topics = topics};
+    struct hps_consumer_options mine = {.name = "test", .topics = topics, .settings_ms = ANSWER_MS};
     char *rest = NULL;
     for (char *topic = strtok_r(argv[2], ",", &rest); topic != NULL && mine.n_topics < TOPICS_MAX;
          topic = strtok_r(NULL, ",", &rest)) {

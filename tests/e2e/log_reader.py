@@ -53,20 +53,27 @@ class Reader:
         print(*words, file=self.process.stdin, flush=True)
         return self.answer()
 
+    def listed(self):
+        """(age in ms or -1, id of the cluster, {topic: (partitions, compaction, delete retention, time of, id)})"""
+        first, *rest = self.ask("topics")
+        return int(first[1]), first[2], {w[1]: (*(int(x) for x in w[2:6]), w[6]) for w in rest}
+
+    def listed_now(self):
+        """The same, by a list that is requested from now on."""
+        clock, found = time.monotonic(), []
+        self.until(lambda: found.append(self.listed()) or 0 <= found[-1][0] < 1000 * (time.monotonic() - clock),
+                   "a recent list")
+        return found[-1]
+
     def topics(self):
-        return {w[1]: (int(w[2]), int(w[3]), int(w[4]), int(w[5])) for w in self.ask("topics") if w[0] == "topic"}
+        return {topic: of[:4] for topic, of in self.listed_now()[2].items()}
 
     def ids(self):
-        """{topic: its id, "" where this librdkafka cannot ask}"""
-        return {w[1]: w[6] for w in self.ask("topics") if w[0] == "topic"}
-
-    def listing(self):
-        """(a topic or partition was added or deleted since `topics`, age in ms or -1, {topic: its id})"""
-        first, *rest = self.ask("listing")
-        return first[1] == "1", int(first[2]), {w[1]: w[6] for w in rest}
+        """{topic: its id as known now, "" where this librdkafka cannot ask}"""
+        return {topic: of[4] for topic, of in self.listed()[2].items()}
 
     def cluster(self):
-        return [w[1] for w in self.ask("topics") if w[0] == "cluster"][0]
+        return self.listed_now()[1]
 
     def offsets(self, topic, partition, time=-1):
         [words] = self.ask("offsets", topic, partition, time)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our consumer of update logs (backends/kafka*.c) against a real broker: what the mock cluster of the unit
 tests cannot do. The program is tests/e2e/log_reader.c."""
+import ctypes
 import glob
 import struct
 
@@ -30,24 +31,19 @@ def test_topics_when_listed_then_settings_and_cluster_are_those_of_the_broker(br
         assert reader.topics() == {"hps_et.list.a": (3, COMPACTION["no"], 86400000, CREATED),
                                    "hps_et.list.b": (1, COMPACTION["yes"], 12345, APPENDED)}
         assert reader.cluster() == broker.admin().list_topics().cluster_id
-        assert not reader.listing()[0]
         broker.grow("hps_et.list.a", 5)
-        reader.until(lambda: reader.listing()[0], "a changed list")
-        assert reader.topics()["hps_et.list.a"][0] == 5
-        reader.until(lambda: 0 <= reader.listing()[1] < 1000, "a recent list")
-        assert not reader.listing()[0]
+        reader.until(lambda: reader.topics()["hps_et.list.a"][0] == 5, "a list with the new partitions")
 
 
 def test_topics_when_one_is_made_anew_then_its_id_is_another(broker):
+    if ctypes.CDLL("librdkafka.so.1").rd_kafka_version() < 0x020300ff:
+        pytest.skip("this librdkafka cannot ask for the ids of topics")
     topic = broker.create("hps_et.ids.a", 1)
     with Reader(broker.bootstrap, "ids") as reader:
+        reader.until(lambda: reader.ids().get(topic, "") != "", "an id")
         first = reader.ids()[topic]
-        if first == "":
-            pytest.skip("this librdkafka cannot ask for the ids of topics")
-        assert reader.ids()[topic] == first
         broker.recreate(topic, 1)
-        reader.until(lambda: reader.listing()[2].get(topic, first) != first, "another id")
-        assert reader.ids()[topic] == reader.listing()[2][topic] != ""
+        reader.until(lambda: reader.ids().get(topic, "") not in ("", first), "another id")
 
 
 def test_offsets_when_a_time_is_asked_then_the_first_record_since(broker):
@@ -175,8 +171,6 @@ def test_poll_when_the_broker_stops_and_starts_then_told_once_and_nothing_is_los
         for round_, end in enumerate(("stop", "kill")):
             getattr(own_broker, end)()
             assert reader.event(DOWN)[4] == UNAVAILABLE
-            with pytest.raises(RuntimeError, match="failed -14"):
-                reader.ask("topics", 1000)
             reader.poll()
             assert DOWN not in reader.kinds() and GAP not in reader.kinds()
             own_broker.start()

@@ -93,9 +93,9 @@ struct fake_consumer {
     uint32_t records_capacity;
     struct hps_consumer_event *events;
     uint32_t n_events;
-    struct hps_consumer_topic *topics; /* [n_names] the first n_topics: as reported last */
-    uint32_t n_topics;
-    struct hps_consumer_listing listing;
+    struct hps_consumer_topic *topics; /* [n_names] */
+    struct hps_consumer_topics list;   /* as reported last */
+    uint64_t unlisted_us;              /* the last request for topics was not answered; 0: it was */
     char *cluster_id;
     struct dead_letter_record *dead_letters;
     uint32_t n_dead_letters;
@@ -663,34 +663,32 @@ static struct topic *visible_topic(struct fake_log *log, const char *name)
     return topic == NULL || topic->set[HPS_FAKE_HIDDEN] ? NULL : topic;
 }
 
-static hps_status fake_topics(struct hps_consumer *base, uint32_t timeout_ms,
-                              struct hps_consumer_topics *out_topics, struct hps_error *err)
+/* Requested now, and answered at once; while lists have no answer, the last one stays. A list that
+ * differs, or that follows an outage, is a newer one, though the clock may stand. */
+static void fake_topics(struct hps_consumer *base, uint64_t since_us,
+                        struct hps_consumer_topics *out_topics)
 {
     struct fake_consumer *c = (struct fake_consumer *)base;
     struct fake_log *log = c->log;
-    hps_status status = HPS_OK;
-    (void)timeout_ms;
-    lock(log);
-    if (away_of(log) != HPS_OK) {
-        status = away(log, err);
-        goto done;
-    }
     int64_t now_ms = hps_clock_forward_ms();
-    if (log->set[HPS_FAKE_LISTS_TAKE_US] > 0) {
-        hps_clock_advance((uint64_t)log->set[HPS_FAKE_LISTS_TAKE_US]);
-    }
-    if (log->set[HPS_FAKE_LISTS] != HPS_OK) {
-        status = hps_error_set(err, (hps_status)log->set[HPS_FAKE_LISTS], "no list of topics");
-        goto done;
-    }
-    c->n_topics = 0;
-    for (uint32_t i = 0; i < c->n_names; i++) {
+    (void)since_us;
+    lock(log);
+    bool answered = away_of(log) == HPS_OK && log->set[HPS_FAKE_LISTS] == HPS_OK;
+    bool differs = c->unlisted_us > 0;
+    c->unlisted_us = answered ? c->unlisted_us : hps_clock_us();
+    for (uint32_t i = 0; i < c->n_names && answered; i++) {
+        const struct hps_consumer_topic was = c->topics[i];
         struct topic *topic = visible_topic(log, c->names[i]);
+        c->topics[i] =
+            (struct hps_consumer_topic){.name = c->names[i], .id = "", .delete_retention_ms = -1};
         if (topic != NULL) {
-            c->topics[c->n_topics++] = (struct hps_consumer_topic){
+            bool stays = was.n_partitions > 0 && log->set[HPS_FAKE_IDS_MUTE];
+            c->topics[i] = (struct hps_consumer_topic){
                 .name = topic->name,
-                .id = topic->id,
-                .id_asked_unix_ms = topic->id[0] == '\0' ? 0 : now_ms,
+                .id = stays ? was.id : topic->id,
+                .id_asked_unix_ms = stays                  ? was.id_asked_unix_ms
+                                    : topic->id[0] == '\0' ? 0
+                                                           : now_ms,
                 .n_partitions = topic->n_partitions,
                 .compaction = topic->compaction,
                 .delete_retention_ms = topic->delete_retention_ms,
@@ -698,50 +696,20 @@ static hps_status fake_topics(struct hps_consumer *base, uint32_t timeout_ms,
                 .time_of = (enum hps_record_time)topic->set[HPS_FAKE_TIME_OF],
             };
         }
+        differs = differs || was.n_partitions != c->topics[i].n_partitions;
     }
-    hps_free(c->cluster_id);
-    c->cluster_id = must(hps_strdup(log->cluster_id));
-    *out_topics = (struct hps_consumer_topics){c->cluster_id, c->topics, c->n_topics};
-done:
-    unlock(log);
-    return status;
-}
-
-/* Whether the topics are the same as reported last. Takes the newest ids. Lock held. */
-static bool topics_same(struct fake_consumer *c, int64_t now_ms)
-{
-    uint32_t n = 0;
-    bool same = true;
-    for (uint32_t i = 0; i < c->n_names; i++) {
-        struct topic *topic = visible_topic(c->log, c->names[i]);
-        struct hps_consumer_topic *was = n < c->n_topics ? &c->topics[n] : NULL;
-        bool reported = was != NULL && strcmp(was->name, c->names[i]) == 0;
-        n += reported;
-        same = same && reported == (topic != NULL) &&
-               (topic == NULL || was->n_partitions == topic->n_partitions);
-        if (reported && topic != NULL && topic->id[0] != '\0' && !c->log->set[HPS_FAKE_IDS_MUTE]) {
-            was->id = topic->id;
-            was->id_asked_unix_ms = now_ms;
+    if (answered) {
+        hps_free(c->cluster_id);
+        c->cluster_id = must(hps_strdup(log->cluster_id));
+        uint64_t now_us = hps_clock_us();
+        if (now_us <= c->list.asked_us || now_us <= c->unlisted_us) {
+            now_us = (c->unlisted_us > 0 ? c->unlisted_us : c->list.asked_us) + differs;
         }
+        c->unlisted_us = 0;
+        c->list =
+            (struct hps_consumer_topics){now_us, now_ms, c->cluster_id, c->topics, c->n_names};
     }
-    return same;
-}
-
-/* Requested now, and answered at once; while lists have no answer, the last one stays. */
-static void fake_listing(struct hps_consumer *base, struct hps_consumer_listing *out_listing)
-{
-    struct fake_consumer *c = (struct fake_consumer *)base;
-    struct fake_log *log = c->log;
-    lock(log);
-    if (away_of(log) == HPS_OK && log->set[HPS_FAKE_LISTS] == HPS_OK) {
-        int64_t now_ms = hps_clock_forward_ms();
-        c->listing = (struct hps_consumer_listing){.asked_us = hps_clock_us(),
-                                                   .asked_unix_ms = now_ms,
-                                                   .changed = !topics_same(c, now_ms)};
-    }
-    *out_listing = c->listing;
-    out_listing->topics = c->topics;
-    out_listing->n_topics = c->n_topics;
+    *out_topics = c->list;
     unlock(log);
 }
 
@@ -1109,7 +1077,6 @@ static void fake_consumer_close(struct hps_consumer *base)
 static const struct hps_consumer_ops CONSUMER_OPS = {
     .close = fake_consumer_close,
     .topics = fake_topics,
-    .listing = fake_listing,
     .watch = fake_watch,
     .leader_response = fake_leader_response,
     .recall = fake_recall,

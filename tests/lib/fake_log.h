@@ -32,7 +32,6 @@ enum hps_fake_setting {
     HPS_FAKE_IDS,      /* topics that are created from now on have ids */
     HPS_FAKE_IDS_MUTE, /* requests for ids are not answered: known ids stay */
     HPS_FAKE_LISTS, /* hps_status: requests for topics are not answered, as by brokers that hang */
-    HPS_FAKE_LISTS_TAKE_US, /* each request for topics takes this time by the fake clock */
     /* hps_status: DEADLINE: dead letters stay in flight; UNAVAILABLE: the first one does;
      * EXHAUSTED: the queue for them is full; otherwise they are lost. Waiting moves the fake clock.
      */

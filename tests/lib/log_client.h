@@ -48,7 +48,8 @@ static inline struct hps_consumer *open_consumer(struct hps_update_log *log,
 {
     struct hps_consumer *consumer = NULL;
     struct hps_error err = {0};
-    struct hps_consumer_options options = {.name = "c", .topics = topics, .n_topics = n};
+    struct hps_consumer_options options = {
+        .name = "c", .topics = topics, .n_topics = n, .settings_ms = ANSWER_MS};
     if (log->ops->consumer_open(log, &options, &consumer, &err) != HPS_OK) {
         fail_msg("%s", err.text);
     }
@@ -129,34 +130,33 @@ static inline struct hps_leader_response response_wait(struct hps_consumer *cons
     return response;
 }
 
-static inline struct hps_consumer_listing listing_of(struct hps_consumer *consumer)
-{
-    struct hps_consumer_listing listing = {0};
-    consumer->ops->listing(consumer, &listing);
-    return listing;
-}
-
 /* Wait for a list that was requested from now on. */
-static inline struct hps_consumer_listing listing_now(struct hps_consumer *consumer)
+static inline struct hps_consumer_topics topics_now(struct hps_consumer *consumer)
 {
     uint64_t begun_us = hps_clock_us();
     uint64_t end_us = answer_end_us();
-    struct hps_consumer_listing listing = listing_of(consumer);
-    while (listing.asked_us < begun_us) {
+    struct hps_consumer_topics topics = {0};
+    for (consumer->ops->topics(consumer, begun_us, &topics); topics.asked_us < begun_us;
+         consumer->ops->topics(consumer, begun_us, &topics)) {
         linger(consumer, end_us);
-        listing = listing_of(consumer);
     }
-    return listing;
+    return topics;
+}
+
+/* The number of topics that exist. */
+static inline uint32_t n_existing(const struct hps_consumer_topics *topics)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < topics->n_topics; i++) {
+        n += topics->topics[i].n_partitions > 0;
+    }
+    return n;
 }
 
 static inline uint32_t topics_count(struct hps_consumer *consumer)
 {
-    struct hps_consumer_topics topics = {0};
-    struct hps_error err = {0};
-    if (consumer->ops->topics(consumer, ANSWER_MS, &topics, &err) != HPS_OK) {
-        fail_msg("topics: %s", err.text);
-    }
-    return topics.n_topics;
+    struct hps_consumer_topics topics = topics_now(consumer);
+    return n_existing(&topics);
 }
 
 /* The answer to what was asked by recall. */

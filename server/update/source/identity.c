@@ -250,12 +250,13 @@ static void compare_id(struct hps_update_stream *stream, struct update_partition
     }
 }
 
-void update_identify(struct hps_update_stream *stream, bool all)
+void update_identify(struct hps_update_stream *stream)
 {
     const struct update_event event = {.kind = UPDATE_ON_LISTED};
-    int64_t since_ms = all ? stream->topics->listed_ms : hps_clock_forward_ms() - ID_YOUNG_MS;
+    int64_t since_ms = hps_clock_forward_ms() - ID_YOUNG_MS;
     UPDATE_EACH (stream, partition) {
-        if (all || pauses_or_runs(partition)) {
+        const struct update_listed *listed = partition->listed;
+        if (pauses_or_runs(partition) || (listed->present && !listed->was_present)) {
             (void)update_step(stream, partition, &event, NULL);
         }
         if (pauses_or_runs(partition)) {

@@ -22,7 +22,6 @@ void update_link_close(struct hps_update_stream *stream)
     stream->consumer->ops->close(stream->consumer);
     stream->consumer = NULL;
     stream->link->answers = false;
-    stream->link->down = false;
 }
 
 bool update_link_open(struct hps_update_stream *stream)
@@ -36,8 +35,10 @@ bool update_link_open(struct hps_update_stream *stream)
     hps_status status = hps_update_topics(stream->version, options->filters, options->n_filters,
                                           &topics, &n_topics, &err);
     if (status == HPS_OK) {
-        const struct hps_consumer_options wanted = {
-            .name = name, .topics = topics, .n_topics = n_topics};
+        const struct hps_consumer_options wanted = {.name = name,
+                                                    .topics = topics,
+                                                    .n_topics = n_topics,
+                                                    .settings_ms = options->topics_ms};
         status = options->log->ops->consumer_open(options->log, &wanted, &stream->consumer, &err);
     }
     hps_free(topics);
@@ -54,8 +55,7 @@ bool update_link_open(struct hps_update_stream *stream)
     hps_lock_acquire(&stream->board->lock);
     stream->board->wakeable = stream->consumer;
     hps_lock_release(&stream->board->lock);
-    stream->topics->failed = false;
-    stream->topics->due_us = 0;
+    stream->link->heard_us = hps_clock_us();
     stream->begin_due_us = 0;
     return true;
 }
@@ -74,23 +74,17 @@ hps_status update_unreachable(const struct hps_update_stream *stream, struct hps
                          stream->link->text[0] != '\0' ? ": " : "", stream->link->text);
 }
 
-void update_link_up(struct hps_update_stream *stream)
-{
-    update_log_reachable(stream);
-    stream->link->answers = true;
-    stream->link->down = false;
-}
-
 void update_link_down(struct hps_update_stream *stream, const char *text)
 {
+    uint64_t now_us = hps_clock_us();
     UPDATE_LOG(stream, WARN,
                "update source unreachable: lookups get stale rows until it is reconnected; retried",
                HPS_STR("error", text));
     stream->link->answers = false;
-    stream->link->down = true;
     stream->link->outage_logged = true;
-    update_forget_missing(stream);
-    stream->topics->due_us = 0; /* the list shows whether it is the same cluster */
+    if (now_us > stream->topics->listed_us) { /* earlier lists do not show that it answers */
+        stream->topics->listed_us = now_us;
+    }
     update_start_over(stream, NULL);
     stream->begin_due_us = 0;
     snprintf(stream->link->text, sizeof(stream->link->text), "%.199s", text);

@@ -13,26 +13,24 @@ enum {
     UPDATE_LEADER_SILENT_US = 2000000
 };
 
-/* The connection of the consumer to the log. Both flags are false without a consumer. */
+/* The connection of the consumer to the log. */
 struct update_link {
-    bool answers;       /* the last request was answered, or the log became reachable */
-    bool down;          /* the consumer reported the log unreachable, and not reachable again */
+    bool answers;       /* lists of topics are answered. False without a consumer */
     bool outage_logged; /* an outage was logged, and its end was not logged yet */
+    uint64_t heard_us;  /* when the newest list was taken, or the consumer was opened */
     char text[200];     /* the last error of the log; "": none */
 };
 
 struct update_topics {
     bool listed;              /* a list has arrived */
     bool started;             /* the log has an info that topics of the model are listed */
-    bool failed;              /* the last request failed: it is repeated after a pause */
-    bool partial;             /* there was no memory for all partitions of the last list */
     bool fresh;               /* no position was stored when the version was added */
-    int64_t listed_ms;        /* when the newest list without a change was requested
+    int64_t listed_ms;        /* when the newest list that was taken was requested
                                  (hps_clock_forward_ms); 0: not known */
-    uint64_t listing_us;      /* when the newest list that was taken was requested (hps_clock_us) */
+    uint64_t listed_us;       /* the same by hps_clock_us */
     int64_t start_ms;         /* the files may lack updates from this time; 0: not known */
+    uint64_t retry_due_us;    /* after a lack of memory: no list is taken before */
     uint64_t identify_due_us; /* when topics are identified next, even without a new list */
-    uint64_t due_us;          /* when a list is requested next */
 };
 
 /* Whether a list of topics has arrived. */
@@ -50,8 +48,6 @@ bool update_link_open(struct hps_update_stream *stream);
 void update_link_close(struct hps_update_stream *stream);
 /* The log became unreachable: stop reading. text: the error. */
 void update_link_down(struct hps_update_stream *stream, const char *text);
-/* The log is reachable again. */
-void update_link_up(struct hps_update_stream *stream);
 /* The log answers. Log this if its outage was logged. */
 void update_log_reachable(struct hps_update_stream *stream);
 /* Set `err` to the last error of the log. Returns UNAVAILABLE. */
@@ -59,22 +55,14 @@ hps_status update_unreachable(const struct hps_update_stream *stream, struct hps
 
 /* ---- topics.c -------------------------------------------------------------------------------- */
 
-/* Request the list of topics and wait for it. Add new partitions, and identify all topics. An error
- * is logged, and the request is repeated later. */
-void update_list_topics(struct hps_update_stream *stream);
-/* Take the newest list that the consumer requested in the background, and identify topics. */
-void update_take_listing(struct hps_update_stream *stream);
-/* Whether to request the list of topics now: at intervals, or after a change. If the last request
- * failed, after a pause. */
-bool update_list_due(const struct hps_update_stream *stream, uint64_t now_us);
-/* The log was unreachable: forget since when lists have lacked partitions. */
-void update_forget_missing(struct hps_update_stream *stream);
+/* Take the newest list of topics: add new partitions, and identify topics. since_us: if the newest
+ * list was requested before, another one is requested. A lack of lists is logged. */
+void update_take_topics(struct hps_update_stream *stream, uint64_t since_us);
 
 /* ---- identity.c ------------------------------------------------------------------------------ */
 
-/* A list of topics arrived: require proofs, and compare ids. all: the whole list was taken.
- * Otherwise only partitions that run or are paused are identified. */
-void update_identify(struct hps_update_stream *stream, bool all);
+/* Topics were listed: require proofs, and compare ids. */
+void update_identify(struct hps_update_stream *stream);
 
 /* Take recalled records, and request records that are due. */
 void update_identity_turn(struct hps_update_stream *stream);

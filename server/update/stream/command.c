@@ -269,7 +269,7 @@ void update_run_command(struct hps_update_stream *stream, struct update_call *ca
     bool pauses = command->kind == HPS_UPDATE_PAUSE;
     hps_status status;
     if (pauses && !update_is_listed(stream) && stream->consumer != NULL) {
-        update_list_topics(stream); /* only known partitions can be paused */
+        update_take_topics(stream, 0); /* only known partitions can be paused */
     }
     call->n = 0;
     UPDATE_EACH (stream, partition) {
@@ -298,17 +298,19 @@ static void begin_refresh(struct hps_update_stream *stream)
     if (requested) {
         refresh->begun_us = hps_clock_us();
         refresh->begun_ms = hps_clock_forward_ms();
-        if (stream->consumer != NULL) {
-            update_list_topics(stream);
-        }
     }
+}
+
+static bool is_listed_since(const struct hps_update_stream *stream, uint64_t since_us)
+{
+    return stream->link->answers && stream->topics->listed_us >= since_us;
 }
 
 static void end_refresh(struct hps_update_stream *stream, uint32_t n)
 {
     struct update_refresh *refresh = stream->refresh;
     struct hps_error error = {0};
-    if (!stream->link->answers) {
+    if (!is_listed_since(stream, refresh->begun_us)) {
         error.status = update_unreachable(stream, &error);
     }
     update_stream_show(stream); /* callers of the refresh read the view next */
@@ -331,7 +333,6 @@ static void end_refresh(struct hps_update_stream *stream, uint32_t n)
 uint32_t update_refresh_turn(struct hps_update_stream *stream, uint32_t poll_ms)
 {
     struct update_refresh *refresh = stream->refresh;
-    uint32_t n_waiting = 0;
     uint32_t n = 0;
     if (refresh->begun_us == 0) {
         begin_refresh(stream);
@@ -339,19 +340,20 @@ uint32_t update_refresh_turn(struct hps_update_stream *stream, uint32_t poll_ms)
     if (refresh->begun_us == 0) {
         return poll_ms;
     }
-    if (stream->link->answers) {
-        update_take_listing(stream);
+    if (stream->consumer != NULL) {
+        update_take_topics(stream, refresh->begun_us);
         update_take_responses(stream);
         update_prove(stream);
     }
-    for (uint32_t i = 0; i < stream->n_partitions && stream->link->answers; i++) {
-        const struct update_partition *partition = &stream->partitions[i];
+    bool waits = !is_listed_since(stream, refresh->begun_us);
+    UPDATE_EACH (stream, partition) {
         bool done = partition->proof->response.asked_us >= refresh->begun_us &&
                     update_is_proved_since(partition, refresh->begun_ms);
-        n_waiting += !done && partition->phase != UPDATE_MISSING ? 1 : 0;
+        waits = waits || (!done && partition->phase != UPDATE_MISSING);
         n += done ? 1 : 0;
     }
-    if (n_waiting > 0 && hps_clock_us() < refresh->begun_us + UPDATE_LEADER_SILENT_US) {
+    if (waits && !stream->link->outage_logged &&
+        hps_clock_us() < refresh->begun_us + UPDATE_LEADER_SILENT_US) {
         return poll_ms < POLL_MS ? poll_ms : POLL_MS;
     }
     end_refresh(stream, n);

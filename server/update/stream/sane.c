@@ -73,7 +73,7 @@ static void batch_sane(const struct hps_update_stream *stream)
 void update_stream_sane(const struct hps_update_stream *stream)
 {
     const struct update_share *share = stream->share;
-    HPS_ASSERT(stream->consumer != NULL || (!stream->link->answers && !stream->link->down));
+    HPS_ASSERT(stream->consumer != NULL || !stream->link->answers);
     HPS_ASSERT(stream->board->wakeable == stream->consumer);
     HPS_ASSERT(share->phase == UPDATE_SHARE_CURRENT || share->space != NULL);
     HPS_ASSERT(share->phase == UPDATE_SHARE_BEHIND || share->consumer == NULL);

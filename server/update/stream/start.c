@@ -10,7 +10,7 @@
 #include "base/heap.h"
 #include "server/update/stream/stream.h"
 
-#define MISSING_AGAIN_US UINT64_C(500000) /* from one list of topics to the next */
+#define MISSING_AGAIN_US UINT64_C(500000) /* from one request for offsets to the next */
 
 /* ---- stored positions ------------------------------------------------------------------------ */
 
@@ -290,9 +290,7 @@ static void note_skipped_by_time(const struct hps_update_stream *stream,
 /* A broker that has just started may not know the topic yet: wait until lists confirm it. */
 static void start_later(struct hps_update_stream *stream, struct update_partition *partition)
 {
-    uint64_t again_us = hps_clock_us() + MISSING_AGAIN_US;
-    stream->begin_due_us = again_us;
-    stream->topics->due_us = stream->topics->due_us < again_us ? stream->topics->due_us : again_us;
+    stream->begin_due_us = hps_clock_us() + MISSING_AGAIN_US;
     snprintf(partition->reason, sizeof(partition->reason), "the log does not list the topic");
 }
 
@@ -406,8 +404,7 @@ void update_start_partitions(struct hps_update_stream *stream)
     UPDATE_EACH (stream, partition) {
         any = any || is_starting(NULL, partition);
     }
-    if (!any || !update_is_listed(stream) || stream->link->down ||
-        hps_clock_us() < stream->begin_due_us) {
+    if (!any || !stream->link->answers || hps_clock_us() < stream->begin_due_us) {
         return;
     }
     stream->begin_due_us = 0;

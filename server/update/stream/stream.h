@@ -77,7 +77,7 @@ void update_add_others(void *ctx, const struct hps_stream_view *view);
 hps_status update_store_others(const struct update_others *others, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Asks for the offsets of STARTING partitions, and starts the partitions. No effect before topics
- * were listed, and while the log is down. */
+ * were listed, and while the log does not answer. */
 void update_start_partitions(struct hps_update_stream *stream);
 /* Unassigns stopped partitions. The records of the last poll become invalid. */
 void update_unassign_stopped(struct hps_update_stream *stream);

@@ -264,8 +264,7 @@ static void take_event(struct hps_update_stream *stream, const struct hps_consum
     case HPS_CONSUMER_DOWN:
         update_link_down(stream, event->text);
         break;
-    case HPS_CONSUMER_UP:
-        update_link_up(stream);
+    case HPS_CONSUMER_UP: /* the next list of topics shows it */
         break;
     case HPS_CONSUMER_COMMITS:
         UPDATE_LOG(stream, WARN,
@@ -377,10 +376,13 @@ static void gather(struct hps_update_stream *stream, uint32_t poll_ms)
 
 /* ---- the turn -------------------------------------------------------------------------------- */
 
+/* Only known partitions can be paused: commands wait for the first list, but not for long. */
 static void take_calls(struct hps_update_stream *stream)
 {
     struct update_call *call;
-    while (!update_stops(stream) && (call = update_call_take(stream)) != NULL) {
+    bool waits =
+        stream->consumer != NULL && !update_is_listed(stream) && !stream->link->outage_logged;
+    while (!waits && !update_stops(stream) && (call = update_call_take(stream)) != NULL) {
         update_run_command(stream, call);
         update_stream_show(stream);
         call->done(call);
@@ -424,12 +426,12 @@ static bool can_read(const struct hps_update_stream *stream)
     return !stream->batch->held && stream->consumer != NULL;
 }
 
-/* Lists topics, starts partitions, and fills the batch, unless the rate limit defers it. */
+/* Starts partitions, and fills the batch, unless the rate limit defers it. */
 static void read_log(struct hps_update_stream *stream, uint64_t now_us, uint32_t poll_ms)
 {
     if (can_read(stream)) {
-        if (update_list_due(stream, now_us)) {
-            update_list_topics(stream);
+        if (!stream->link->answers) {
+            update_take_topics(stream, 0);
         }
         update_start_partitions(stream);
         update_apply_or_hold(stream); /* first positions are stored before records are read */
@@ -466,7 +468,7 @@ void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms)
         read_log(stream, now_us, poll_ms);
     }
     if (stream->consumer != NULL) {
-        update_take_listing(stream);
+        update_take_topics(stream, 0);
         update_take_responses(stream);
         update_prove(stream);
     }

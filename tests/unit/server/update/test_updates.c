@@ -511,7 +511,7 @@ static void test_pause_when_restarted_or_early_then_in_effect_until_resumed(void
              START(0), LATER(60), TURNS(3), IS(PAUSED, ""), DISK(1, 10), START(0), RESUME(OK),
              TURNS(3), ROW(1, 11)),
         CASE("no topic was ever listed: refused while the log is away", PUT(1, 10), AWAY, START(1),
-             PAUSE(UNAVAILABLE), BACK, PAUSE(OK), LATER(60), TURNS(3), IS(PAUSED, ""),
+             PAUSE(UNAVAILABLE), BACK, LATER(60), PAUSE(OK), TURNS(3), IS(PAUSED, ""),
              ROW(1, NONE)),
         CASE("not stored: reported, and stored later", PUT(1, 10), START(3),
              DISK_FAILS(EXHAUSTED, 0, 1), PAUSE(EXHAUSTED), IS(PAUSED, ""), TURNS(1), START(2),
