@@ -51,28 +51,18 @@ static const struct hps_kafka_property OWN[] = {
     {"reconnect.backoff.max.ms", "500"},
 };
 
-/* A name that is listed. Under the lock, except `of`, `in_handle` and `now.topic`, which never
- * change. */
-struct hps_kafka_topic {
-    struct hps_kafka_topic *next;
-    struct hps_kafka_leaders *of;
-    rd_kafka_topic_t *in_handle; /* librdkafka lists the topics that have such an object */
-    uint32_t n_refs;             /* consumers and watched partitions */
-    uint64_t since_us;           /* earlier requests do not name the topic */
-    uint64_t absent_us;          /* lists have lacked it, or a partition, since then; 0: no */
-    hps_status status;           /* OK, NOT_FOUND or PERMISSION; UNAVAILABLE: not listed yet */
-    struct hps_kafka_listed now;
-    const struct rd_kafka_metadata_topic *listed; /* in the list that the router holds */
-};
-
-/* Under the lock, except `topic` and `partition`, which never change. */
+/* A partition whose leader is queried, or only a topic that is listed. Under the lock, except `of`,
+ * `in_handle`, `partition` and `now.topic`, which never change. */
 struct hps_kafka_watched {
     struct hps_kafka_watched *next;
-    struct hps_kafka_topic *topic; /* a reference */
+    struct hps_kafka_leaders *of;
+    rd_kafka_topic_t *in_handle; /* librdkafka lists the topics that have such an object */
     int32_t partition;
-    uint32_t n_refs;       /* watches of consumers, and the thread that queries the leader */
-    struct leader *leader; /* NULL: none, or not known */
-    uint64_t since_us;     /* watched since then */
+    uint32_t n_refs;    /* watches of consumers, and the thread that queries the leader */
+    uint64_t since_us;  /* watched since then: earlier requests may not name the topic */
+    uint64_t absent_us; /* lists have lacked the topic, or a partition, since then; 0: no */
+    struct hps_kafka_listed now; /* the topic */
+    struct leader *leader;       /* NULL: none, or not known */
     uint64_t retry_us; /* the last request failed, and is not sent again before; 0: it did not */
     uint64_t sent_us;  /* when the newest request was sent; 0: none */
     uint64_t ended_us; /* the same of the newest request that has ended */
@@ -93,7 +83,6 @@ struct hps_kafka_leaders {
     struct hps_cond changed;
     /* Under the lock: */
     rd_kafka_t *rk; /* NULL: not started */
-    struct hps_kafka_topic *topics;
     struct hps_kafka_watched *watched;
     struct leader *leaders;
     uint64_t list_us;    /* when the next list is due; UINT64_MAX: not now */
@@ -103,9 +92,9 @@ struct hps_kafka_leaders {
     struct hps_worker router;
 };
 
-/* ---- topics ---------------------------------------------------------------------------------- */
+/* ---- watched partitions: with the lock held -------------------------------------------------- */
 
-/* Request the next list at due_us at the latest; 0: now. With the lock held. */
+/* Request the next list at due_us at the latest; 0: now. */
 static void list_by(struct hps_kafka_leaders *of, uint64_t due_us)
 {
     if (due_us < of->list_us) {
@@ -114,103 +103,19 @@ static void list_by(struct hps_kafka_leaders *of, uint64_t due_us)
     }
 }
 
-/* With the lock held. */
-static void topic_release(struct hps_kafka_topic *topic)
-{
-    HPS_ASSERT(topic->n_refs > 0);
-    if (--topic->n_refs > 0) {
-        return;
-    }
-    struct hps_kafka_topic **at = &topic->of->topics;
-    while (*at != topic) {
-        HPS_ASSERT(*at != NULL);
-        at = &(*at)->next;
-    }
-    *at = topic->next;
-    rd_kafka_topic_destroy(topic->in_handle);
-    hps_free((char *)topic->now.topic);
-    hps_free(topic);
-}
-
-/* With the lock held. */
-static hps_status topic_add(struct hps_kafka_leaders *of, const char *name,
-                            struct hps_kafka_topic **out_topic)
-{
-    HPS_ASSERT(of->rk != NULL);
-    struct hps_kafka_topic *topic = of->topics;
-    while (topic != NULL && strcmp(topic->now.topic, name) != 0) {
-        topic = topic->next;
-    }
-    if (name[0] == '\0' || strlen(name) > NAME_BYTES_MAX) {
-        return HPS_INVALID;
-    }
-    if (topic == NULL) {
-        topic = hps_calloc(1, sizeof(*topic));
-        char *copy = hps_strdup(name);
-        rd_kafka_topic_t *in_handle =
-            topic == NULL || copy == NULL ? NULL : rd_kafka_topic_new(of->rk, name, NULL);
-        if (in_handle == NULL) {
-            hps_free(copy);
-            hps_free(topic);
-            return HPS_NO_MEMORY;
-        }
-        *topic = (struct hps_kafka_topic){
-            .next = of->topics,
-            .of = of,
-            .in_handle = in_handle,
-            .since_us = hps_clock_us(),
-            .status = HPS_UNAVAILABLE,
-            .now.topic = copy,
-        };
-        of->topics = topic;
-        list_by(of, 0);
-    }
-    topic->n_refs++;
-    *out_topic = topic;
-    return HPS_OK;
-}
-
-/* Take the topic from the newest list. False: the list proves nothing. A broker may lag behind the
- * cluster's controller, so a single list does not prove that a known topic is deleted. */
-static bool topic_take(struct hps_kafka_topic *topic, uint64_t sent_us, int64_t sent_unix_ms)
-{
-    const struct rd_kafka_metadata_topic *listed = topic->listed;
-    hps_status status =
-        hps_kafka_status(listed == NULL ? RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART : listed->err);
-    int32_t n = status == HPS_OK ? listed->partition_cnt : 0;
-    status = status == HPS_OK && n == 0 ? HPS_NOT_FOUND : status;
-    if (status != HPS_OK && status != HPS_NOT_FOUND && status != HPS_PERMISSION) {
-        return false;
-    }
-    bool absent = n < topic->now.n_partitions && status != HPS_PERMISSION;
-    topic->absent_us = !absent ? 0 : topic->absent_us == 0 ? sent_us : topic->absent_us;
-    if (absent && sent_us < topic->absent_us + ABSENT_US) {
-        return false;
-    }
-    topic->absent_us = 0;
-    topic->status = status;
-    topic->now.n_partitions = n;
-    topic->now.asked_us = sent_us;
-    topic->now.asked_unix_ms = sent_unix_ms;
-    return true;
-}
-
-/* ---- watched partitions: with the lock held -------------------------------------------------- */
-
 static void watched_release(struct hps_kafka_watched *watched)
 {
-    struct hps_kafka_leaders *of = watched->topic->of;
     HPS_ASSERT(watched->n_refs > 0);
     if (--watched->n_refs > 0) {
         return;
     }
-    struct hps_kafka_watched **at = &of->watched;
+    struct hps_kafka_watched **at = &watched->of->watched;
     while (*at != watched) {
         HPS_ASSERT(*at != NULL);
         at = &(*at)->next;
     }
     *at = watched->next;
-    topic_release(watched->topic);
+    rd_kafka_topic_destroy(watched->in_handle);
     hps_free(watched);
 }
 
@@ -289,8 +194,8 @@ static int leader_query(struct leader *leader, bool failed)
          watched = watched->next) {
         if (watched->leader == leader && (watched->retry_us != 0) == failed &&
             watched->retry_us <= sent_us) {
-            rd_kafka_topic_partition_t *at = rd_kafka_topic_partition_list_add(
-                list, watched->topic->now.topic, watched->partition);
+            rd_kafka_topic_partition_t *at =
+                rd_kafka_topic_partition_list_add(list, watched->now.topic, watched->partition);
             at->offset = RD_KAFKA_OFFSET_END;
             at->opaque = watched;
             watched->n_refs++;
@@ -402,33 +307,52 @@ static void leaders_name(struct hps_kafka_leaders *of, const struct rd_kafka_met
     }
 }
 
-/* Find the partition's leader in the newest list. With the lock held. */
-static void route_one(struct hps_kafka_leaders *of, struct hps_kafka_watched *watched,
-                      uint64_t sent_us)
+/* Take the topic from a list. False: the list proves nothing. A broker may lag behind the cluster's
+ * controller, so a single list does not prove that a known topic is deleted. */
+static bool topic_take(struct hps_kafka_watched *watched, hps_status status, int32_t n,
+                       uint64_t sent_us, int64_t sent_unix_ms)
 {
-    const struct hps_kafka_topic *topic = watched->topic;
-    const struct rd_kafka_metadata_topic *listed = topic->listed;
+    if (status != HPS_OK && status != HPS_NOT_FOUND && status != HPS_PERMISSION) {
+        return false;
+    }
+    bool absent = n < watched->now.n_partitions && status != HPS_PERMISSION;
+    watched->absent_us = !absent ? 0 : watched->absent_us == 0 ? sent_us : watched->absent_us;
+    if (absent && sent_us < watched->absent_us + ABSENT_US) {
+        return false;
+    }
+    watched->absent_us = 0;
+    watched->now.n_partitions = n;
+    watched->now.asked_us = sent_us;
+    watched->now.asked_unix_ms = sent_unix_ms;
+    return true;
+}
+
+/* Find the leader in a list. listed: NULL: the list lacks the topic. */
+static void leader_take(struct hps_kafka_watched *watched,
+                        const struct rd_kafka_metadata_topic *listed, hps_status status,
+                        uint64_t sent_us)
+{
     const struct rd_kafka_metadata_partition *found = NULL;
     for (int i = 0; listed != NULL && i < listed->partition_cnt; i++) {
         if (listed->partitions[i].id == watched->partition) {
             found = &listed->partitions[i];
         }
     }
-    if (found == NULL && watched->partition < topic->now.n_partitions) {
+    if (found == NULL && watched->partition < watched->now.n_partitions) {
         return; /* the list does not prove that the partition is deleted */
     }
-    hps_status status = HPS_UNAVAILABLE;
     const char *why = NULL;
-    if (found == NULL && (topic->status == HPS_OK || topic->status == HPS_NOT_FOUND)) {
+    if (found == NULL && (status == HPS_OK || status == HPS_NOT_FOUND)) {
         status = HPS_NOT_FOUND;
         why = "the partition does not exist";
     } else if (found == NULL) {
-        status = topic->status;
-        why = listed == NULL ? "the topic is not listed" : rd_kafka_err2str(listed->err);
+        why = rd_kafka_err2str(listed->err);
     } else if (found->leader < 0) {
+        status = HPS_UNAVAILABLE;
         why = "the partition has no leader at present";
     } else {
-        struct leader *leader = leader_of(of, found->leader);
+        struct leader *leader = leader_of(watched->of, found->leader);
+        status = HPS_UNAVAILABLE;
         why = leader == NULL ? "no thread can be started for the leader" : NULL;
         watched->retry_us = watched->leader == leader ? watched->retry_us : 0;
         watched->leader = leader;
@@ -452,17 +376,19 @@ static bool list_take(struct hps_kafka_leaders *of, const struct rd_kafka_metada
     bool proved = true;
     size_t n = (size_t)all->topic_cnt;
     qsort(all->topics, n, sizeof(all->topics[0]), by_name);
-    for (struct hps_kafka_topic *topic = of->topics; topic != NULL; topic = topic->next) {
-        struct rd_kafka_metadata_topic key = {.topic = (char *)topic->now.topic};
-        topic->listed = bsearch(&key, all->topics, n, sizeof(key), by_name);
-        if (topic->since_us <= sent_us) {
-            proved = topic_take(topic, sent_us, sent_unix_ms) && proved;
-        }
-    }
     for (struct hps_kafka_watched *watched = of->watched; watched != NULL;
          watched = watched->next) {
-        if (watched->topic->since_us <= sent_us) {
-            route_one(of, watched, sent_us);
+        const struct rd_kafka_metadata_topic key = {.topic = (char *)watched->now.topic};
+        const struct rd_kafka_metadata_topic *listed =
+            bsearch(&key, all->topics, n, sizeof(key), by_name);
+        int32_t n_partitions = listed == NULL ? 0 : listed->partition_cnt;
+        hps_status status = listed == NULL ? HPS_NOT_FOUND : hps_kafka_status(listed->err);
+        status = status == HPS_OK && n_partitions == 0 ? HPS_NOT_FOUND : status;
+        if (watched->since_us <= sent_us) {
+            proved = topic_take(watched, status, status == HPS_OK ? n_partitions : 0, sent_us,
+                                sent_unix_ms) &&
+                     proved;
+            leader_take(watched, listed, status, sent_us);
         }
     }
     leaders_name(of, all);
@@ -505,8 +431,8 @@ static void *router_run(void *arg)
     hps_thread_background();
     hps_lock_acquire(&of->lock);
     while (!of->stopping) {
-        if (of->topics == NULL) {
-            of->list_us = UINT64_MAX; /* until a topic is added */
+        if (of->watched == NULL) {
+            of->list_us = UINT64_MAX; /* until one is added */
         }
         if (hps_clock_us() < of->list_us) {
             hps_cond_wait_until(&of->changed, &of->lock, of->list_us);
@@ -591,29 +517,32 @@ hps_status hps_kafka_watched_add(struct hps_kafka_leaders *of, const char *topic
                                  struct hps_kafka_watched **out_watched)
 {
     hps_status status = HPS_OK;
-    struct hps_kafka_topic *of_topic = NULL;
+    if (topic[0] == '\0' || strlen(topic) > NAME_BYTES_MAX) {
+        return HPS_INVALID;
+    }
     hps_lock_acquire(&of->lock);
+    HPS_ASSERT(of->rk != NULL);
     struct hps_kafka_watched *watched = of->watched;
     while (watched != NULL &&
-           (watched->partition != partition || strcmp(watched->topic->now.topic, topic) != 0)) {
+           (watched->partition != partition || strcmp(watched->now.topic, topic) != 0)) {
         watched = watched->next;
     }
     if (watched == NULL) {
-        status = topic_add(of, topic, &of_topic);
-        if (status != HPS_OK) {
-            goto done;
-        }
         watched = hps_calloc(1, sizeof(*watched));
-        if (watched == NULL) {
-            topic_release(of_topic);
+        rd_kafka_topic_t *in_handle =
+            watched == NULL ? NULL : rd_kafka_topic_new(of->rk, topic, NULL);
+        if (in_handle == NULL) {
+            hps_free(watched);
             status = HPS_NO_MEMORY;
             goto done;
         }
         *watched = (struct hps_kafka_watched){
             .next = of->watched,
-            .topic = of_topic,
+            .of = of,
+            .in_handle = in_handle,
             .partition = partition,
             .since_us = hps_clock_us(),
+            .now.topic = rd_kafka_topic_name(in_handle),
             .response = {.broker = NO_BROKER,
                          .status = HPS_UNAVAILABLE,
                          .text = "the leader was not queried yet"},
@@ -630,7 +559,7 @@ done:
 
 void hps_kafka_watched_release(struct hps_kafka_watched *watched)
 {
-    struct hps_kafka_leaders *of = watched->topic->of;
+    struct hps_kafka_leaders *of = watched->of;
     hps_lock_acquire(&of->lock);
     watched_release(watched);
     hps_lock_release(&of->lock);
@@ -638,9 +567,9 @@ void hps_kafka_watched_release(struct hps_kafka_watched *watched)
 
 struct hps_kafka_listed hps_kafka_watched_listed(const struct hps_kafka_watched *watched)
 {
-    struct hps_kafka_leaders *of = watched->topic->of;
+    struct hps_kafka_leaders *of = watched->of;
     hps_lock_acquire(&of->lock);
-    struct hps_kafka_listed listed = watched->topic->now;
+    struct hps_kafka_listed listed = watched->now;
     listed.broker = watched->leader == NULL ? NO_BROKER : watched->leader->broker;
     hps_lock_release(&of->lock);
     return listed;
@@ -649,7 +578,7 @@ struct hps_kafka_listed hps_kafka_watched_listed(const struct hps_kafka_watched 
 void hps_kafka_watched_response(const struct hps_kafka_watched *watched,
                                 struct hps_leader_response *out_response)
 {
-    struct hps_kafka_leaders *of = watched->topic->of;
+    struct hps_kafka_leaders *of = watched->of;
     hps_lock_acquire(&of->lock);
     *out_response = watched->response;
     uint64_t now_us = hps_clock_us();
@@ -669,7 +598,7 @@ static bool is_new(const struct hps_kafka_watched *watched)
 hps_status hps_kafka_watched_leader(const struct hps_kafka_watched *watched, uint64_t end_us,
                                     int32_t *out_broker)
 {
-    struct hps_kafka_leaders *of = watched->topic->of;
+    struct hps_kafka_leaders *of = watched->of;
     const struct hps_leader_response *response = &watched->response;
     hps_status status = HPS_OK;
     hps_lock_acquire(&of->lock);
