@@ -187,7 +187,7 @@ struct hps_consumer_event {
     int64_t offset;
     int64_t high; /* -1: not known */
     hps_status status;
-    const char *text; /* text for messages; never NULL */
+    char text[256]; /* for messages */
 };
 
 /* Result of a poll. The events happened after the records of the same poll. These records stay

@@ -142,7 +142,7 @@ static uint32_t records_gather(struct hps_kafka_consumer *c, uint32_t records_ma
             partition->number != message->partition) {
             partition = hps_kafka_partition_find(c->partitions, message->rkt, message->partition);
         }
-        if (partition == NULL || partition->phase != HPS_KAFKA_READS) {
+        if (partition == NULL || partition->search.watch != NULL) {
             continue;
         }
         if (!is_record) {

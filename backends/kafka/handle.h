@@ -26,7 +26,7 @@
 
 #include "backends/kafka/kafka.h"
 
-enum { HPS_KAFKA_TEXT_BYTES = 256 }; /* of an event */
+enum { HPS_KAFKA_TEXT_BYTES = sizeof(((struct hps_consumer_event *)0)->text) };
 
 hps_status hps_kafka_status(rd_kafka_resp_err_t code);
 /* The broker did not respond, in contrast to a response with an error. */

@@ -23,109 +23,41 @@ enum {
     BOUNDS_MS = 1000,  /* for the response with the bounds of a partition */
 };
 
-/* ---- phases ---------------------------------------------------------------------------------- */
-
-#define TO(phase) (1U << (phase))
-
-static const unsigned STEPS[HPS_KAFKA_PHASES] = {
-    [HPS_KAFKA_LEFT] = TO(HPS_KAFKA_READS) | TO(HPS_KAFKA_SEARCHES),
-    [HPS_KAFKA_READS] = TO(HPS_KAFKA_LEFT),
-    [HPS_KAFKA_SEARCHES] = TO(HPS_KAFKA_LEFT),
-};
-
-void hps_kafka_phase_set(struct hps_kafka_partition *partition, enum hps_kafka_phase to)
-{
-    HPS_ASSERT((STEPS[partition->phase] & TO(to)) != 0);
-    partition->phase = to;
-}
-
-/* ---- the array ------------------------------------------------------------------------------- */
-
-/* The index of the partition in the array, or where it would be. */
-static uint32_t partition_place(const struct hps_kafka_partitions *of,
-                                const rd_kafka_topic_t *topic, int32_t number)
-{
-    uint32_t from = 0;
-    uint32_t to = of->n;
-    while (from < to) {
-        uint32_t mid = from + (to - from) / 2;
-        const struct hps_kafka_partition *partition = &of->all[mid];
-        if ((uintptr_t)partition->topic < (uintptr_t)topic ||
-            (partition->topic == topic && partition->number < number)) {
-            from = mid + 1;
-        } else {
-            to = mid;
-        }
-    }
-    return from;
-}
+/* ---- the list -------------------------------------------------------------------------------- */
 
 struct hps_kafka_partition *hps_kafka_partition_find(struct hps_kafka_partitions *of,
                                                      const rd_kafka_topic_t *topic, int32_t number)
 {
-    uint32_t i = partition_place(of, topic, number);
-    bool there = i < of->n && of->all[i].topic == topic && of->all[i].number == number;
-    return there ? &of->all[i] : NULL;
+    struct hps_kafka_partition *partition = of->first;
+    while (partition != NULL && (partition->topic != topic || partition->number != number)) {
+        partition = partition->following;
+    }
+    return partition;
 }
 
-/* Have capacity for one more. */
-static hps_status partitions_reserve(struct hps_kafka_partitions *of)
+/* Have capacity for the events of n partitions. */
+static hps_status events_reserve(struct hps_kafka_partitions *of, uint32_t n)
 {
-    if (of->n < of->capacity) {
-        return HPS_OK;
+    uint32_t events_max = 3 * n + 2;
+    if (events_max > of->events_max) {
+        void *events = hps_realloc(of->events, events_max * sizeof(of->events[0]));
+        if (events == NULL) {
+            return HPS_NO_MEMORY;
+        }
+        of->events = events;
+        of->events_max = events_max;
     }
-    uint32_t capacity = of->capacity == 0 ? 8 : 2 * of->capacity;
-    void *partitions = hps_realloc(of->all, capacity * sizeof(of->all[0]));
-    if (partitions == NULL) {
-        return HPS_NO_MEMORY;
-    }
-    of->all = partitions;
-    uint32_t events_max = 3 * capacity + 2;
-    void *events = hps_realloc(of->events, events_max * sizeof(of->events[0]));
-    if (events == NULL) {
-        return HPS_NO_MEMORY;
-    }
-    of->events = events;
-    void *texts = hps_realloc(of->texts, events_max * sizeof(of->texts[0]));
-    if (texts == NULL) {
-        return HPS_NO_MEMORY;
-    }
-    of->texts = texts;
-    of->events_max = events_max;
-    of->capacity = capacity;
     return HPS_OK;
-}
-
-/* Find the partition, or make it. Takes the topic. NULL: no memory. */
-static struct hps_kafka_partition *partition_make(struct hps_kafka_partitions *of,
-                                                  rd_kafka_topic_t *topic, int32_t number)
-{
-    struct hps_kafka_partition *partition = hps_kafka_partition_find(of, topic, number);
-    if (partition != NULL) {
-        rd_kafka_topic_destroy(topic); /* the partition has a reference already */
-        return partition;
-    }
-    if (partitions_reserve(of) != HPS_OK) {
-        rd_kafka_topic_destroy(topic);
-        return NULL;
-    }
-    uint32_t i = partition_place(of, topic, number);
-    memmove(&of->all[i + 1], &of->all[i], (of->n - i) * sizeof(of->all[0]));
-    of->n++;
-    of->all[i] = (struct hps_kafka_partition){.topic = topic, .number = number};
-    return &of->all[i];
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+/* Have librdkafka not read the partition, and end a search. */
 static void partition_leave(struct hps_kafka_partitions *of, struct hps_kafka_partition *partition)
 {
-    if (partition->phase == HPS_KAFKA_SEARCHES) {
+    if (partition->search.watch != NULL) {
         hps_kafka_watch_free(partition->search.watch);
         partition->search.watch = NULL;
-        hps_kafka_phase_set(partition, HPS_KAFKA_LEFT);
-    }
-    if (partition->phase != HPS_KAFKA_READS) {
         return;
     }
     rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(1);
@@ -134,10 +66,9 @@ static void partition_leave(struct hps_kafka_partitions *of, struct hps_kafka_pa
     rd_kafka_error_t *error = rd_kafka_incremental_unassign(of->rk, list);
     rd_kafka_topic_partition_list_destroy(list);
     if (error != NULL) {
-        /* Only if the handle has failed, which poll reports. */
+        /* It was not assigned, or the handle has failed, which poll reports. */
         rd_kafka_error_destroy(error);
     }
-    hps_kafka_phase_set(partition, HPS_KAFKA_LEFT);
 }
 
 /* Read the partition from `next` on. */
@@ -156,18 +87,27 @@ static hps_status partition_start(struct hps_kafka_partitions *of,
         rd_kafka_error_destroy(error);
         return status;
     }
-    hps_kafka_phase_set(partition, HPS_KAFKA_READS);
     return HPS_OK;
+}
+
+static void partition_free(struct hps_kafka_partition *partition)
+{
+    hps_kafka_watch_free(partition->search.watch);
+    rd_kafka_topic_destroy(partition->topic);
+    hps_free(partition);
 }
 
 static void partition_forget(struct hps_kafka_partitions *of, struct hps_kafka_partition *partition)
 {
-    uint32_t i = (uint32_t)(partition - of->all);
-    HPS_ASSERT(i < of->n);
-    partition_leave(of, partition);
-    rd_kafka_topic_destroy(partition->topic);
+    struct hps_kafka_partition **at = &of->first;
+    while (*at != partition) {
+        HPS_ASSERT(*at != NULL);
+        at = &(*at)->following;
+    }
+    *at = partition->following;
     of->n--;
-    memmove(partition, partition + 1, (of->n - i) * sizeof(*partition));
+    partition_leave(of, partition);
+    partition_free(partition);
 }
 
 struct hps_consumer_event *hps_kafka_event_add(struct hps_kafka_partitions *of,
@@ -176,17 +116,15 @@ struct hps_consumer_event *hps_kafka_event_add(struct hps_kafka_partitions *of,
                                                const char *text)
 {
     HPS_ASSERT(of->n_events < of->events_max);
-    struct hps_consumer_event *event = &of->events[of->n_events];
-    hps_kafka_text_set(of->texts[of->n_events], text);
+    struct hps_consumer_event *event = &of->events[of->n_events++];
     *event = (struct hps_consumer_event){
         .kind = kind,
         .tag = partition == NULL ? HPS_CONSUMER_NO_TAG : partition->tag,
         .offset = partition == NULL ? -1 : partition->next,
         .high = -1,
         .status = status,
-        .text = of->texts[of->n_events],
     };
-    of->n_events++;
+    hps_kafka_text_set(event->text, text);
     return event;
 }
 
@@ -246,23 +184,26 @@ hps_status hps_kafka_partitions_assign(struct hps_kafka_partitions *of,
     if (status != HPS_OK) {
         return status;
     }
-    rd_kafka_topic_t *topic = rd_kafka_topic_new(of->rk, at->topic, NULL);
-    if (topic == NULL) {
-        return hps_kafka_fail(err, rd_kafka_last_error(), at->topic);
-    }
-    struct hps_kafka_partition *partition = partition_make(of, topic, at->partition);
-    if (partition == NULL) {
+    hps_kafka_partitions_unassign(of, at->topic, at->partition);
+    struct hps_kafka_partition *partition = hps_calloc(1, sizeof(*partition));
+    if (partition == NULL || events_reserve(of, of->n + 1) != HPS_OK) {
+        hps_free(partition);
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for partition %" PRId32 " of %s",
                              at->partition, at->topic);
     }
-    partition_leave(of, partition);
-    held_release(of);
-    held_drop(of, partition, 0);
-    *partition = (struct hps_kafka_partition){.topic = partition->topic,
-                                              .number = partition->number,
+    rd_kafka_topic_t *topic = rd_kafka_topic_new(of->rk, at->topic, NULL);
+    if (topic == NULL) {
+        hps_free(partition);
+        return hps_kafka_fail(err, rd_kafka_last_error(), at->topic);
+    }
+    *partition = (struct hps_kafka_partition){.following = of->first,
+                                              .topic = topic,
+                                              .number = at->partition,
                                               .watch = watch,
                                               .tag = tag,
                                               .next = at->offset};
+    of->first = partition;
+    of->n++;
     status = partition_start(of, partition, err);
     if (status != HPS_OK) {
         partition_forget(of, partition);
@@ -274,17 +215,15 @@ hps_status hps_kafka_partitions_assign(struct hps_kafka_partitions *of,
 void hps_kafka_partitions_unassign(struct hps_kafka_partitions *of, const char *topic,
                                    int32_t number)
 {
-    rd_kafka_topic_t *of_topic = rd_kafka_topic_new(of->rk, topic, NULL);
-    struct hps_kafka_partition *partition =
-        of_topic == NULL ? NULL : hps_kafka_partition_find(of, of_topic, number);
+    struct hps_kafka_partition *partition = of->first;
+    while (partition != NULL && (partition->number != number ||
+                                 strcmp(rd_kafka_topic_name(partition->topic), topic) != 0)) {
+        partition = partition->following;
+    }
     if (partition != NULL) {
-        partition_leave(of, partition);
         held_release(of);
         held_drop(of, partition, 0);
         partition_forget(of, partition);
-    }
-    if (of_topic != NULL) {
-        rd_kafka_topic_destroy(of_topic);
     }
 }
 
@@ -298,8 +237,9 @@ static void check_watches(struct hps_kafka_partitions *of)
         return;
     }
     of->check_us = hps_clock_us() + CHECK_US;
-    for (uint32_t i = of->n; i-- > 0;) {
-        struct hps_kafka_partition *partition = &of->all[i];
+    for (struct hps_kafka_partition *partition = of->first, *following; partition != NULL;
+         partition = following) {
+        following = partition->following;
         char text[HPS_KAFKA_TEXT_BYTES];
         struct hps_kafka_listed listed =
             hps_kafka_watched_listed(hps_kafka_watched(partition->watch));
@@ -339,7 +279,7 @@ static struct hps_consumer_offsets bounds(struct hps_kafka_partitions *of,
 static void gap_found(struct hps_kafka_partitions *of, struct hps_kafka_partition *partition,
                       int64_t offset)
 {
-    HPS_ASSERT(partition->phase == HPS_KAFKA_READS);
+    HPS_ASSERT(partition->search.watch == NULL);
     char text[HPS_KAFKA_TEXT_BYTES];
     const char *topic = rd_kafka_topic_name(partition->topic);
     struct hps_consumer_offsets log = bounds(of, partition);
@@ -419,7 +359,6 @@ static void search_begin(struct hps_kafka_partitions *of, struct hps_kafka_parti
     struct hps_kafka_search *search = &partition->search;
     partition_leave(of, partition);
     held_drop(of, partition, of->held.from);
-    hps_kafka_phase_set(partition, HPS_KAFKA_SEARCHES);
     partition->next = message->offset > partition->next ? message->offset : partition->next;
     *search = (struct hps_kafka_search){.from = partition->next,
                                         .base = message->offset,
@@ -442,11 +381,12 @@ static void search_begin(struct hps_kafka_partitions *of, struct hps_kafka_parti
 bool hps_kafka_partitions_search(struct hps_kafka_partitions *of)
 {
     bool any = false;
-    for (uint32_t i = of->n; i-- > 0;) { /* the search may forget the partition */
-        struct hps_kafka_partition *partition = &of->all[i];
+    for (struct hps_kafka_partition *partition = of->first, *following; partition != NULL;
+         partition = following) {
+        following = partition->following; /* the search may forget the partition */
         struct hps_kafka_search *search = &partition->search;
         struct hps_recalled now;
-        if (partition->phase != HPS_KAFKA_SEARCHES) {
+        if (search->watch == NULL) {
             continue;
         }
         any = true; /* or it has ended in this call */
@@ -514,7 +454,7 @@ hps_status hps_kafka_partitions_open(struct hps_kafka_partitions *of, rd_kafka_t
 {
     *of = (struct hps_kafka_partitions){.rk = rk, .watches = watches, .held.message_bytes = 1024};
     of->held.messages = hps_calloc(HPS_KAFKA_HELD_MAX, sizeof(of->held.messages[0]));
-    return of->held.messages == NULL ? HPS_NO_MEMORY : partitions_reserve(of);
+    return of->held.messages == NULL ? HPS_NO_MEMORY : events_reserve(of, 0);
 }
 
 void hps_kafka_partitions_close(struct hps_kafka_partitions *of)
@@ -522,33 +462,35 @@ void hps_kafka_partitions_close(struct hps_kafka_partitions *of)
     for (uint32_t i = 0; i < of->held.to; i++) {
         rd_kafka_message_destroy(of->held.messages[i]);
     }
-    for (uint32_t i = 0; i < of->n; i++) {
-        hps_kafka_watch_free(of->all[i].search.watch);
-        rd_kafka_topic_destroy(of->all[i].topic);
+    while (of->first != NULL) {
+        struct hps_kafka_partition *partition = of->first;
+        of->first = partition->following;
+        partition_free(partition);
     }
     hps_free(of->held.messages);
     hps_free(of->events);
-    hps_free(of->texts);
-    hps_free(of->all);
 }
 
 static void partition_sane(const struct hps_kafka_partition *partition)
 {
     HPS_ASSERT(partition->topic != NULL && partition->watch != NULL);
-    HPS_ASSERT(partition->phase != HPS_KAFKA_LEFT);
     HPS_ASSERT(partition->next >= 0);
-    if (partition->phase == HPS_KAFKA_SEARCHES) {
+    if (partition->search.watch != NULL) {
         const struct hps_kafka_search *search = &partition->search;
         HPS_ASSERT(search->from <= search->in && search->in < search->at);
-        HPS_ASSERT(search->at < search->out && search->watch != NULL);
+        HPS_ASSERT(search->at < search->out);
     }
 }
 
 void hps_kafka_partitions_sane(const struct hps_kafka_partitions *of)
 {
-    HPS_ASSERT(of->n <= of->capacity && of->n_events <= of->events_max);
+    uint32_t n = 0;
+    HPS_ASSERT(of->n_events <= of->events_max);
     HPS_ASSERT(of->held.from <= of->held.to && of->held.to <= HPS_KAFKA_HELD_MAX);
-    for (uint32_t i = 0; i < of->n; i++) {
-        partition_sane(&of->all[i]);
+    for (const struct hps_kafka_partition *partition = of->first; partition != NULL;
+         partition = partition->following) {
+        partition_sane(partition);
+        n++;
     }
+    HPS_ASSERT(n == of->n);
 }

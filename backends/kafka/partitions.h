@@ -10,16 +10,9 @@
 
 enum { HPS_KAFKA_HELD_MAX = 4096 }; /* messages taken from librdkafka at once */
 
-enum hps_kafka_phase {
-    HPS_KAFKA_LEFT,     /* not assigned: it is being moved, or was just made */
-    HPS_KAFKA_READS,    /* assigned; its records are delivered */
-    HPS_KAFKA_SEARCHES, /* not assigned: a search for the end of a bad batch runs */
-    HPS_KAFKA_PHASES
-};
-
 /* The search for the end of a bad batch: see partitions.c. */
 struct hps_kafka_search {
-    struct hps_watch *watch; /* for its recalls; NULL: no search */
+    struct hps_watch *watch; /* for its recalls; NULL: no search runs */
     int64_t from;            /* the first offset that is skipped */
     int64_t base;            /* of the batch */
     int64_t in;              /* the highest offset that is known to be in the batch */
@@ -31,13 +24,14 @@ struct hps_kafka_search {
 
 /* A partition that is read. */
 struct hps_kafka_partition {
+    struct hps_kafka_partition *following;
     rd_kafka_topic_t *topic; /* a reference */
     int32_t number;
     struct hps_watch *watch;
     uint32_t tag;
-    enum hps_kafka_phase phase;
     int64_t next;    /* offset to deliver; lower ones are never delivered */
     bool reassigned; /* after an error that may be of an earlier offset */
+    /* While it runs, librdkafka does not read the partition, and no record is delivered. */
     struct hps_kafka_search search;
 };
 
@@ -52,12 +46,9 @@ struct hps_kafka_held {
 struct hps_kafka_partitions {
     rd_kafka_t *rk; /* the consumer's handle */
     struct hps_kafka_watches *watches;
-    struct hps_kafka_partition *all; /* [n] in order of (topic, number) */
+    struct hps_kafka_partition *first; /* [n] */
     uint32_t n;
-    uint32_t capacity;
-    /* Of this poll, [n_events] of [events_max]; also their texts. */
-    struct hps_consumer_event *events;
-    char (*texts)[HPS_KAFKA_TEXT_BYTES];
+    struct hps_consumer_event *events; /* of this poll: [n_events] of [events_max] */
     uint32_t n_events;
     uint32_t events_max; /* three of each partition, and two of the log */
     struct hps_kafka_held held;
@@ -70,8 +61,6 @@ hps_status hps_kafka_partitions_open(struct hps_kafka_partitions *partitions, rd
 void hps_kafka_partitions_close(struct hps_kafka_partitions *partitions);
 /* Assert the invariants that hold between two calls. */
 void hps_kafka_partitions_sane(const struct hps_kafka_partitions *partitions);
-/* Assert that the phase may follow, and set it. */
-void hps_kafka_phase_set(struct hps_kafka_partition *partition, enum hps_kafka_phase to);
 
 /* `assign` and `unassign` of update_log.h. */
 hps_status hps_kafka_partitions_assign(struct hps_kafka_partitions *partitions,

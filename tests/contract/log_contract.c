@@ -122,7 +122,6 @@ static struct hps_consumer_event event_wait(struct hps_consumer *consumer,
             (*next)++;
         }
         for (uint32_t i = 0; i < poll.n_events; i++) {
-            assert_non_null(poll.events[i].text);
             if (poll.events[i].kind == kind) {
                 return poll.events[i];
             }

@@ -515,8 +515,8 @@ static void add_event(struct fake_consumer *c, enum hps_consumer_event_kind kind
         .offset = reading == NULL ? -1 : reading->next,
         .high = partition == NULL ? -1 : partition->high,
         .status = status,
-        .text = text,
     };
+    snprintf(c->events[c->n_events - 1].text, sizeof(c->events[0].text), "%s", text);
 }
 
 static void drop_reading(struct fake_consumer *c, uint32_t i)
