@@ -130,7 +130,6 @@ static void take_result(struct hps_kafka_commits *of, hps_status status, const c
 
 static hps_status handle_open(struct hps_kafka_commits *of, struct hps_error *err)
 {
-    rd_kafka_conf_t *conf = NULL;
     /* Without a coordinator a commit ends after a "session". A handle that is closed before that
      * uses a whole CPU until then. */
     const struct hps_kafka_property own[] = {
@@ -138,12 +137,10 @@ static hps_status handle_open(struct hps_kafka_commits *of, struct hps_error *er
     if (of->rk != NULL) {
         return HPS_OK;
     }
-    hps_status status = hps_kafka_conf(of->shared, own, sizeof(own) / sizeof(own[0]), &conf, err);
-    if (status == HPS_OK) {
-        hps_kafka_conf_at_most(conf, "socket.timeout.ms", SOCKET_MS);
-        status = hps_kafka_handle_open(RD_KAFKA_CONSUMER, conf, "commits",
-                                       "Kafka client that commits", &of->rk, err);
-    }
+    rd_kafka_conf_t *conf = hps_kafka_conf(of->shared, own, sizeof(own) / sizeof(own[0]));
+    hps_kafka_conf_at_most(conf, "socket.timeout.ms", SOCKET_MS);
+    hps_status status = hps_kafka_handle_open(RD_KAFKA_CONSUMER, conf, "commits",
+                                              "Kafka client that commits", &of->rk, err);
     if (status == HPS_OK) {
         rd_kafka_poll_set_consumer(of->rk);
         of->messages = rd_kafka_queue_get_consumer(of->rk);

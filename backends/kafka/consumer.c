@@ -374,23 +374,18 @@ static const struct hps_consumer_ops CONSUMER_OPS = {
 static hps_status handle_open(struct hps_kafka_consumer *c,
                               const struct hps_consumer_options *options, struct hps_error *err)
 {
-    rd_kafka_conf_t *conf = NULL;
     const char *name = c->log->group == NULL ? "hpsd" : c->log->group;
     const struct hps_kafka_property group = {"group.id", name};
-    hps_status status = hps_kafka_conf(c->log->shared, &group, 1, &conf, err);
-    if (status != HPS_OK) {
-        return status;
-    }
+    rd_kafka_conf_t *conf = hps_kafka_conf(c->log->shared, &group, 1);
     rd_kafka_conf_set_opaque(conf, c);
     rd_kafka_conf_set_error_cb(conf, on_error);
-    status = hps_kafka_handle_open(RD_KAFKA_CONSUMER, conf, options->name, "Kafka consumer", &c->rk,
-                                   err);
-    if (status != HPS_OK) {
-        return status;
+    hps_status status = hps_kafka_handle_open(RD_KAFKA_CONSUMER, conf, options->name,
+                                              "Kafka consumer", &c->rk, err);
+    if (status == HPS_OK) {
+        rd_kafka_poll_set_consumer(c->rk);
+        c->queue = rd_kafka_queue_get_consumer(c->rk);
     }
-    rd_kafka_poll_set_consumer(c->rk);
-    c->queue = rd_kafka_queue_get_consumer(c->rk);
-    return HPS_OK;
+    return status;
 }
 
 hps_status hps_kafka_consumer_open(struct hps_update_log *base,

@@ -49,14 +49,10 @@ static hps_status producer_open(struct hps_kafka_dead_letters *of, struct hps_er
 {
     static const struct hps_kafka_property reported[] = {{"acks", "all"}, /* else loss is silent */
                                                          {"delivery.report.only.error", "false"}};
-    rd_kafka_conf_t *conf = NULL;
     if (of->producer != NULL) {
         return HPS_OK;
     }
-    hps_status status = hps_kafka_conf(of->shared, reported, 2, &conf, err);
-    if (status != HPS_OK) {
-        return status;
-    }
+    rd_kafka_conf_t *conf = hps_kafka_conf(of->shared, reported, 2);
     hps_kafka_conf_at_most(conf, "queue.buffering.max.kbytes", QUEUE_KB_MAX);
     rd_kafka_conf_set_opaque(conf, of);
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);

@@ -229,17 +229,13 @@ hps_status hps_kafka_conf_new(const struct hps_kafka_options *options, rd_kafka_
     return HPS_OK;
 }
 
-hps_status hps_kafka_conf(const rd_kafka_conf_t *shared, const struct hps_kafka_property *own,
-                          size_t n_own, rd_kafka_conf_t **out_conf, struct hps_error *err)
+rd_kafka_conf_t *hps_kafka_conf(const rd_kafka_conf_t *shared, const struct hps_kafka_property *own,
+                                size_t n_own)
 {
     rd_kafka_conf_t *conf = rd_kafka_conf_dup(shared);
-    hps_status status = set_all(conf, own, n_own, err);
-    if (status != HPS_OK) {
-        rd_kafka_conf_destroy(conf);
-        return status;
-    }
-    *out_conf = conf;
-    return HPS_OK;
+    hps_status status = set_all(conf, own, n_own, NULL);
+    HPS_ASSERT(status == HPS_OK);
+    return conf;
 }
 
 void hps_kafka_conf_at_most(rd_kafka_conf_t *conf, const char *name, long max)

@@ -41,10 +41,10 @@ int hps_kafka_remaining_ms(uint64_t end_us); /* until then; at least 0 */
  * NO_MEMORY. */
 hps_status hps_kafka_conf_new(const struct hps_kafka_options *options, rd_kafka_conf_t **out_conf,
                               struct hps_error *err) HPS_MUST_CHECK;
-/* Copy `shared`, and set the properties `own` [n_own] of one handle. INVALID: as above. */
-hps_status hps_kafka_conf(const rd_kafka_conf_t *shared, const struct hps_kafka_property *own,
-                          size_t n_own, rd_kafka_conf_t **out_conf, struct hps_error *err)
-    HPS_MUST_CHECK;
+/* Copy `shared`, and set the properties `own` [n_own] of one handle, which librdkafka must accept.
+ */
+rd_kafka_conf_t *hps_kafka_conf(const rd_kafka_conf_t *shared, const struct hps_kafka_property *own,
+                                size_t n_own) HPS_MUST_CHECK;
 /* Lower a numeric property to `max` if it is higher. */
 void hps_kafka_conf_at_most(rd_kafka_conf_t *conf, const char *name, long max);
 /* Takes conf. `name` is the last part of the handle's client.id, `what` its name in errors. */

@@ -58,17 +58,13 @@ hps_status hps_kafka_check(const struct hps_kafka_options *options, struct hps_e
     const struct hps_kafka_property own[] = {{"group.id", "hpsd.check"},
                                              {"bootstrap.servers", NULL}};
     rd_kafka_conf_t *shared = NULL;
-    rd_kafka_conf_t *conf = NULL;
     rd_kafka_t *rk = NULL;
     hps_status status = hps_kafka_conf_new(options, &shared, err);
     if (status != HPS_OK) {
         return status;
     }
-    status = hps_kafka_conf(shared, own, sizeof(own) / sizeof(own[0]), &conf, err);
-    if (status == HPS_OK) {
-        status =
-            hps_kafka_handle_open(RD_KAFKA_CONSUMER, conf, "check", "Kafka consumer", &rk, err);
-    }
+    rd_kafka_conf_t *conf = hps_kafka_conf(shared, own, sizeof(own) / sizeof(own[0]));
+    status = hps_kafka_handle_open(RD_KAFKA_CONSUMER, conf, "check", "Kafka consumer", &rk, err);
     hps_kafka_handle_close(rk);
     rd_kafka_conf_destroy(shared);
     return status;

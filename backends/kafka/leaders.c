@@ -481,17 +481,14 @@ void hps_kafka_leaders_free(struct hps_kafka_leaders *of)
 hps_status hps_kafka_leaders_start(struct hps_kafka_leaders *of, rd_kafka_t **out_rk,
                                    struct hps_error *err)
 {
-    rd_kafka_conf_t *conf = NULL;
     hps_status status = HPS_OK;
     hps_lock_acquire(&of->lock);
     if (of->rk == NULL) {
-        status = hps_kafka_conf(of->shared, OWN, sizeof(OWN) / sizeof(OWN[0]), &conf, err);
-        if (status == HPS_OK) {
-            hps_kafka_conf_at_most(conf, "socket.timeout.ms", QUERY_MS);
-            hps_kafka_conf_at_most(conf, "socket.connection.setup.timeout.ms", QUERY_MS);
-            status = hps_kafka_handle_open(RD_KAFKA_CONSUMER, conf, "leaders",
-                                           "Kafka client that queries leaders", &of->rk, err);
-        }
+        rd_kafka_conf_t *conf = hps_kafka_conf(of->shared, OWN, sizeof(OWN) / sizeof(OWN[0]));
+        hps_kafka_conf_at_most(conf, "socket.timeout.ms", QUERY_MS);
+        hps_kafka_conf_at_most(conf, "socket.connection.setup.timeout.ms", QUERY_MS);
+        status = hps_kafka_handle_open(RD_KAFKA_CONSUMER, conf, "leaders",
+                                       "Kafka client that queries leaders", &of->rk, err);
     }
     if (status == HPS_OK &&
         hps_worker_start(&of->router, "kafka-router", STACK_BYTES, router_run, of) != HPS_OK) {

@@ -154,21 +154,18 @@ static bool may_request(const struct hps_watch *watch, int32_t broker)
 /* With the lock held. */
 static hps_status reader_open(struct hps_kafka_recalls *of, struct reader *reader)
 {
-    rd_kafka_conf_t *conf = NULL;
     bool quick = reader == &of->readers[QUICK];
     if (reader->rk != NULL) {
         return HPS_OK;
     }
-    hps_status status = hps_kafka_conf(of->shared, OWN, sizeof(OWN) / sizeof(OWN[0]), &conf, NULL);
-    if (status != HPS_OK) {
-        return status;
-    }
+    rd_kafka_conf_t *conf = hps_kafka_conf(of->shared, OWN, sizeof(OWN) / sizeof(OWN[0]));
     if (quick) {
         hps_kafka_conf_at_most(conf, "socket.timeout.ms", SOCKET_MS);
         hps_kafka_conf_at_most(conf, "socket.connection.setup.timeout.ms", SOCKET_MS);
     }
-    status = hps_kafka_handle_open(RD_KAFKA_CONSUMER, conf, quick ? "recalls" : "recalls-large",
-                                   "Kafka client that recalls records", &reader->rk, NULL);
+    hps_status status =
+        hps_kafka_handle_open(RD_KAFKA_CONSUMER, conf, quick ? "recalls" : "recalls-large",
+                              "Kafka client that recalls records", &reader->rk, NULL);
     if (status == HPS_OK) {
         reader->queue = rd_kafka_queue_new(reader->rk);
     }
