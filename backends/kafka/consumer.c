@@ -281,19 +281,7 @@ static hps_status kafka_offsets(struct hps_consumer *base, struct hps_consumer_o
                                 uint32_t n_parts, uint32_t timeout_ms, struct hps_error *err)
 {
     struct hps_kafka_consumer *c = (struct hps_kafka_consumer *)base;
-    uint32_t n_ok = 0;
-    uint32_t n_known = 0;
-    hps_status status = hps_kafka_offsets(c->rk, &c->watches, parts, n_parts, timeout_ms, err);
-    for (uint32_t i = 0; i < n_parts && status == HPS_OK; i++) {
-        n_ok += parts[i].status == HPS_OK;
-        n_known += parts[i].status != HPS_UNAVAILABLE;
-    }
-    if (n_ok > 0) {
-        link_responded(c);
-    } else if (n_known == 0 && c->link.phase == HPS_KAFKA_DOWN) {
-        status = hps_error_set(err, c->link.status, "offsets not listed: %s", c->link.text);
-    }
-    return status;
+    return hps_kafka_offsets(c->rk, &c->watches, parts, n_parts, timeout_ms, err);
 }
 
 static hps_status kafka_assign(struct hps_consumer *base, const struct hps_consumer_position *at,

@@ -60,14 +60,6 @@ bool update_link_open(struct hps_update_stream *stream)
     return true;
 }
 
-void update_log_reachable(struct hps_update_stream *stream)
-{
-    if (stream->link->outage_logged) {
-        UPDATE_LOG(stream, INFO, "update source reachable again");
-    }
-    stream->link->outage_logged = false;
-}
-
 hps_status update_unreachable(const struct hps_update_stream *stream, struct hps_error *err)
 {
     return hps_error_set(err, HPS_UNAVAILABLE, "the update source does not answer%s%s",

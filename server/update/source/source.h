@@ -48,8 +48,6 @@ bool update_link_open(struct hps_update_stream *stream);
 void update_link_close(struct hps_update_stream *stream);
 /* The log became unreachable: stop reading. text: the error. */
 void update_link_down(struct hps_update_stream *stream, const char *text);
-/* The log answers. Log this if its outage was logged. */
-void update_log_reachable(struct hps_update_stream *stream);
 /* Set `err` to the last error of the log. Returns UNAVAILABLE. */
 hps_status update_unreachable(const struct hps_update_stream *stream, struct hps_error *err);
 

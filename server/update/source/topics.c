@@ -95,7 +95,10 @@ static void note_topics(struct hps_update_stream *stream)
     }
     stream->topics->listed = true;
     stream->topics->started = any;
-    update_log_reachable(stream);
+    if (stream->link->outage_logged) {
+        UPDATE_LOG(stream, INFO, "update source reachable again");
+    }
+    stream->link->outage_logged = false;
     stream->link->answers = true;
 }
 

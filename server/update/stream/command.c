@@ -178,7 +178,7 @@ static hps_status drop_or_complete(struct hps_update_stream *stream, struct hps_
 
 static hps_status move(struct hps_update_stream *stream, struct update_call *call)
 {
-    if (stream->consumer == NULL) {
+    if (!stream->link->answers) {
         return update_unreachable(stream, &call->error);
     }
     hps_status status = drop_or_complete(stream, &call->error);

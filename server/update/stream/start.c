@@ -382,7 +382,6 @@ void update_unassign_stopped(struct hps_update_stream *stream)
 /* offsets: [n_partitions] by tag; the topic of a partition that does not start is NULL. */
 static void start_all(struct hps_update_stream *stream, const struct hps_consumer_offsets *offsets)
 {
-    update_log_reachable(stream);
     if (!adopt(stream, offsets)) {
         stream->begin_due_us = update_backoff_until(stream);
         return;
@@ -413,11 +412,8 @@ void update_start_partitions(struct hps_update_stream *stream)
     if (update_ask_offsets(stream, is_starting, NULL, time_ms, &offsets, &err) == HPS_OK) {
         start_all(stream, offsets);
     } else {
-        UPDATE_LOG(
-            stream, WARN,
-            "update source unreachable: the offsets of partitions were not answered; retried",
-            HPS_STR("error", err.text));
-        stream->link->outage_logged = true;
+        UPDATE_LOG(stream, WARN, "updates stalled: no memory to start partitions; retried",
+                   HPS_STR("error", err.text));
         stream->begin_due_us = update_backoff_until(stream);
     }
     hps_free(offsets);

@@ -86,7 +86,7 @@ typedef bool (*update_wants_fn)(const void *ctx, const struct update_partition *
  *
  * time_ms      for hps_consumer_offsets.at_time; -1: none
  * out_offsets  [n_partitions] by tag; the topic of the other partitions is NULL. hps_free it
- * error        NO_MEMORY, or an error of the log
+ * error        NO_MEMORY
  */
 hps_status update_ask_offsets(struct hps_update_stream *stream, update_wants_fn wants,
                               const void *ctx, int64_t time_ms,
