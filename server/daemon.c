@@ -18,14 +18,9 @@
 #include "server/daemon_internal.h"
 
 enum { ADMIN_THREADS = 8, ADMIN_QUEUE_MAX = 256, WORKER_QUEUE_MAX = 4096 };
-enum { INSERTION_JOBS_MAX = 16, COMMIT_MS_MIN = 1000 };
+enum { INSERTION_JOBS_MAX = 16 };
 #define BLOCKS_IDLE_BYTES_MAX ((size_t)256 << 20)
 
-_Static_assert((int)HPS_CONFIG_UPDATE_START_FILES == (int)HPS_UPDATE_START_FILES &&
-                   (int)HPS_CONFIG_UPDATE_START_EARLIEST == (int)HPS_UPDATE_START_EARLIEST &&
-                   (int)HPS_CONFIG_UPDATE_START_LATEST == (int)HPS_UPDATE_START_LATEST &&
-                   (int)HPS_CONFIG_UPDATE_START_TIME == (int)HPS_UPDATE_START_TIME,
-               "the configuration's numbers are ours");
 _Static_assert((int)HPS_CONFIG_LOOKUP_PATH_AUTO == (int)HPS_LOOKUP_PATH_AUTO &&
                    (int)HPS_CONFIG_LOOKUP_PATH_GPU == (int)HPS_LOOKUP_PATH_GPU &&
                    (int)HPS_CONFIG_LOOKUP_PATH_HOST == (int)HPS_LOOKUP_PATH_HOST,
@@ -200,7 +195,6 @@ static hps_status open_devices(struct hps_daemon *daemon, struct hps_error *err)
 static hps_status make_updater(struct hps_daemon *daemon, struct hps_error *err)
 {
     const struct hps_config *config = daemon->options.config;
-    const struct hps_config_update_source *source = &config->update_source;
     HPS_ASSERT(daemon->updater == NULL);
     if (daemon->options.update_log == NULL) {
         return HPS_OK;
@@ -217,25 +211,11 @@ static hps_status make_updater(struct hps_daemon *daemon, struct hps_error *err)
     if (daemon->update_filters == NULL) {
         return no_memory(err);
     }
-    const char *dead_letters = source->dead_letter_topic;
-    const struct hps_updater_options options = {
-        .log = daemon->options.update_log,
-        .metrics = daemon->metrics,
-        .filters = daemon->update_filters,
-        .n_filters = n_filters,
-        .dead_letter_topic = dead_letters[0] != '\0' ? dead_letters : NULL,
-        .start = (enum hps_update_start)source->start,
-        .start_time_ms = (int64_t)source->start_time_unix_ms,
-        .start_slack_ms = (uint64_t)source->start_slack_s * 1000,
-        .key_bytes = config->key_bytes,
-        .nan_allowed = config->server.nan_policy == HPS_CONFIG_NAN_ACCEPT,
-        .rows_max = (uint32_t)source->max_batch_size,
-        .bytes_max = source->max_batch_bytes,
-        .rows_per_s_max = source->max_rows_per_s,
-        .poll_ms = source->poll_timeout_ms,
-        .topics_ms = source->metadata_refresh_interval_ms,
-        .backoff_ms = source->failure_backoff_ms,
-        .commit_ms = 2 * config->persistent_db.wal_sync_ms + COMMIT_MS_MIN};
+    const struct hps_updater_options options = {.log = daemon->options.update_log,
+                                                .metrics = daemon->metrics,
+                                                .config = config,
+                                                .filters = daemon->update_filters,
+                                                .n_filters = n_filters};
     return hps_updater_new(&options, &daemon->updater, err);
 }
 

@@ -53,7 +53,7 @@ static void end(struct hps_update_stream *stream)
 static void *stream_main(void *arg)
 {
     struct hps_update_stream *stream = arg;
-    uint32_t poll_ms = stream->options->poll_ms;
+    uint32_t poll_ms = stream->source->poll_timeout_ms;
     hps_thread_background(); /* before the consumer creates its threads, which inherit this */
     while (!update_stops(stream)) {
         update_stream_turn(stream, poll_ms < TURN_MS_MAX ? poll_ms : TURN_MS_MAX);
@@ -290,9 +290,9 @@ uint64_t hps_updater_start_hash(const struct hps_updater *updater,
     if (updater == NULL) {
         return 0;
     }
-    const struct hps_updater_options *options = &updater->common.options;
-    int64_t time_ms = update_start_time_ms(options, (int64_t)oldest_file_ms);
-    uint64_t hash = hps_hash_bytes(&time_ms, sizeof(time_ms), (uint64_t)options->start);
+    const struct hps_config_update_source *source = &updater->common.options.config->update_source;
+    int64_t time_ms = update_start_time_ms(source, (int64_t)oldest_file_ms);
+    uint64_t hash = hps_hash_bytes(&time_ms, sizeof(time_ms), (uint64_t)source->start);
     for (size_t i = 0; i < manifest->n_positions; i++) {
         const struct hps_manifest_position *from = &manifest->positions[i];
         const int64_t at[] = {from->partition, from->offset};
@@ -310,10 +310,10 @@ bool hps_updater_start_text(const struct hps_updater *updater, const struct hps_
     if (updater == NULL) {
         return false;
     }
-    const struct hps_updater_options *options = &updater->common.options;
-    int64_t start_ms = update_start_time_ms(options, (int64_t)oldest_file_ms);
+    const struct hps_config_update_source *source = &updater->common.options.config->update_source;
+    int64_t start_ms = update_start_time_ms(source, (int64_t)oldest_file_ms);
     update_time_text(start_ms, since, sizeof(since));
-    const char *which = options->start == HPS_UPDATE_START_EARLIEST ? "all" : "only new";
+    const char *which = source->start == HPS_CONFIG_UPDATE_START_EARLIEST ? "all" : "only new";
     int n = start_ms >= 0
                 ? snprintf(out_text, size,
                            "records since %s are applied (update_source.start, "
@@ -465,11 +465,13 @@ hps_status hps_updater_new(const struct hps_updater_options *options,
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for updates");
     }
     updater->common.is_loaded = is_loaded;
-    HPS_ASSERT(options->rows_max > 0 && options->rows_max <= HPS_UPDATE_KEYS_MAX / 2);
+    const struct hps_config_update_source *source = &options->config->update_source;
+    HPS_ASSERT(source->max_batch_size > 0 && source->max_batch_size <= HPS_UPDATE_KEYS_MAX / 2);
     updater->common.options = *options;
     updater->common.instance = hps_mix64(hps_hash_secret() ^ hps_clock_us());
-    atomic_init(&updater->common.nan_allowed, options->nan_allowed);
-    atomic_init(&updater->common.rows_per_s_max, options->rows_per_s_max);
+    atomic_init(&updater->common.nan_allowed,
+                options->config->server.nan_policy == HPS_CONFIG_NAN_ACCEPT);
+    atomic_init(&updater->common.rows_per_s_max, source->max_rows_per_s);
     hps_lock_init(&updater->lock, HPS_LOCK_UPDATER);
     hps_lock_init(&updater->waits_lock, HPS_LOCK_UPDATE_WAITS);
     *out_updater = updater;

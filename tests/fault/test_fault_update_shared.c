@@ -44,6 +44,7 @@ static struct {
     struct daemon daemons[N_DAEMONS];
     struct hps_update_log *log;
     struct hps_metrics *metrics;
+    struct hps_config config;
     struct hps_updater_options options;
     struct written records[N_PARTITIONS][N_RECORDS_MAX];
     int64_t ends[N_PARTITIONS];
@@ -334,16 +335,19 @@ static void world_make(uint64_t seed, bool row_versions)
     world.log = hps_fake_log_new("cluster-1");
     world.metrics = hps_server_metrics_new();
     hps_fake_log_topic(world.log, ITEMS, N_PARTITIONS);
-    world.options = (struct hps_updater_options){.log = world.log,
-                                                 .metrics = world.metrics,
-                                                 .start = HPS_UPDATE_START_EARLIEST,
-                                                 .key_bytes = 8,
-                                                 .rows_max = 7,
-                                                 .bytes_max = 1 << 20,
-                                                 .poll_ms = 1000,
-                                                 .topics_ms = 30000,
-                                                 .backoff_ms = 1,
-                                                 .commit_ms = 2000};
+    world.config = (struct hps_config){
+        .key_bytes = 8,
+        .persistent_db.wal_sync_ms = 500,
+        .update_source = {.start = HPS_CONFIG_UPDATE_START_EARLIEST,
+                          .max_batch_size = 7,
+                          .max_batch_bytes = 1 << 20,
+                          .poll_timeout_ms = 1000,
+                          .metadata_refresh_interval_ms = 30000,
+                          .failure_backoff_ms = 1,
+                          .dead_letter_topic = (char *)""},
+    };
+    world.options = (struct hps_updater_options){
+        .log = world.log, .metrics = world.metrics, .config = &world.config};
     for (uint32_t i = 0; i < N_DAEMONS; i++) {
         fixture_stores(&world.daemons[i].fx);
         world.daemons[i].fx.row_versions = row_versions;

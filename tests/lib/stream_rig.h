@@ -21,7 +21,8 @@ struct rig {
     struct update_fixture fx;
     struct hps_update_log *log;
     struct hps_metrics *metrics;
-    struct hps_updater_options options; /* until the stream is opened */
+    struct hps_config config; /* until the stream is opened */
+    struct hps_updater_options options;
     struct hps_updater *updater;
     struct hps_update_stream *stream;
     uint64_t n_switches; /* switches of the model, as the catalog counts them */
@@ -38,16 +39,19 @@ static inline struct rig *rig_alloc(void)
     rig->log = hps_fake_log_new(CLUSTER);
     rig->metrics = hps_server_metrics_new();
     hps_fake_log_topic(rig->log, ITEMS, 1);
-    rig->options = (struct hps_updater_options){.log = rig->log,
-                                                .metrics = rig->metrics,
-                                                .start = HPS_UPDATE_START_EARLIEST,
-                                                .key_bytes = 8,
-                                                .rows_max = 100,
-                                                .bytes_max = 1 << 20,
-                                                .poll_ms = 1000,
-                                                .topics_ms = 30000,
-                                                .backoff_ms = 50,
-                                                .commit_ms = 2000};
+    rig->config = (struct hps_config){
+        .key_bytes = 8,
+        .persistent_db.wal_sync_ms = 500,
+        .update_source = {.start = HPS_CONFIG_UPDATE_START_EARLIEST,
+                          .max_batch_size = 100,
+                          .max_batch_bytes = 1 << 20,
+                          .poll_timeout_ms = 1000,
+                          .metadata_refresh_interval_ms = 30000,
+                          .failure_backoff_ms = 50,
+                          .dead_letter_topic = (char *)""},
+    };
+    rig->options = (struct hps_updater_options){
+        .log = rig->log, .metrics = rig->metrics, .config = &rig->config};
     return rig;
 }
 

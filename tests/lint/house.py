@@ -43,7 +43,7 @@ INCLUDES = {
                      "proto", *BASE),
     "server/kserve": ("server/catalog", "server/model", "server/lookup", "server/rpc", "server/access",
                       "cache/version", "config", "net", "proto", "base"),
-    "server/update/partition": ("cache/update", "backends", *BASE),
+    "server/update/partition": ("cache/update", "backends", "config", *BASE),
     "server/update/source": ("server/update/partition", "base"),
     "server/update/sink": ("server/update/source", "server/update/partition", "server/rpc", "server/observe",
                            "cache/update", "proto", *BASE),

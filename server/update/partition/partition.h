@@ -198,7 +198,7 @@ struct hps_update_stream {
     struct hps_stream_view *view;
 
     struct update_common *common;
-    const struct hps_updater_options *options; /* of `common` */
+    const struct hps_config_update_source *source; /* options of `common` */
     /* The next members belong to the thread `update`. */
     struct hps_version *version; /* pinned */
     struct hps_consumer *consumer;
@@ -227,7 +227,7 @@ static inline const struct hps_consumer_ops *update_ops(const struct hps_update_
 /* The end (hps_clock_us) of the pause after a failure, if it begins now. */
 static inline uint64_t update_backoff_until(const struct hps_update_stream *stream)
 {
-    return hps_clock_us() + (uint64_t)stream->options->backoff_ms * 1000;
+    return hps_clock_us() + (uint64_t)stream->source->failure_backoff_ms * 1000;
 }
 /* Whether it must stop or has ended. Any thread. */
 static inline bool update_stops(const struct hps_update_stream *stream)

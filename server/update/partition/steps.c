@@ -27,7 +27,7 @@ struct stepping {
 struct update_facts update_facts_of(const struct hps_update_stream *stream,
                                     const struct update_partition *partition)
 {
-    const struct hps_updater_options *options = stream->options;
+    enum hps_config_update_start start = stream->source->start;
     const struct hps_position *at = partition->applied;
     const struct hps_position *read = partition->read;
     const struct update_listed *listed = partition->listed;
@@ -51,8 +51,8 @@ struct update_facts update_facts_of(const struct hps_update_stream *stream,
         .compaction = listed->compaction,
         .delete_retention_ms = listed->delete_retention_ms,
         .kept_ms = listed->kept_ms,
-        .starts_latest = options->start == HPS_UPDATE_START_LATEST && listed->initial,
-        .starts_by_files = options->start == HPS_UPDATE_START_FILES,
+        .starts_latest = start == HPS_CONFIG_UPDATE_START_LATEST && listed->initial,
+        .starts_by_files = start == HPS_CONFIG_UPDATE_START_FILES,
         .shared = stream->shares,
         .shared_next = partition->shared_at,
         .same_ms = partition->identity->at_ms,

@@ -13,7 +13,10 @@
 #include "server/observe/metrics.h"
 #include "server/update/sink/sink.h"
 
-enum { SET_BACK_MS = 1000 }; /* a step of the wall clock that matters */
+enum {
+    SET_BACK_MS = 1000, /* a step of the wall clock that matters */
+    COMMIT_MS_MIN = 1000
+};
 
 /* ---- the rate limit -------------------------------------------------------------------------- */
 
@@ -113,7 +116,7 @@ static void letters_failed(struct hps_update_stream *stream, hps_status status, 
         UPDATE_LOG(stream, WARN,
                    "dead letter lost: it is too large, see error; raise max.message.bytes of the "
                    "dead-letter topic and message.max.bytes in update_source.properties",
-                   HPS_STR("topic", stream->options->dead_letter_topic), HPS_STR("error", text));
+                   HPS_STR("topic", stream->source->dead_letter_topic), HPS_STR("error", text));
         return;
     }
     if (!letters->failing) {
@@ -122,7 +125,7 @@ static void letters_failed(struct hps_update_stream *stream, hps_status status, 
             "dead letters late or lost: the dead-letter topic does not take them, see error; "
             "updates do not wait for it any more; check that the topic exists, and the "
             "permission Write",
-            HPS_STR("topic", stream->options->dead_letter_topic), HPS_STR("error", text),
+            HPS_STR("topic", stream->source->dead_letter_topic), HPS_STR("error", text),
             HPS_STR("status", hps_status_text(status)));
     }
     letters->failing = true;
@@ -132,9 +135,9 @@ void update_send_dead_letter(struct hps_update_stream *stream,
                              const struct hps_consumer_record *record, const char *reason)
 {
     struct update_dead_letters *letters = &stream->batch->dead_letters;
-    const char *topic = stream->options->dead_letter_topic;
+    const char *topic = stream->source->dead_letter_topic;
     struct hps_error err = {0};
-    if (topic == NULL) {
+    if (topic[0] == '\0') {
         return;
     }
     uint64_t from_us = hps_clock_us();
@@ -308,8 +311,9 @@ static void publish(struct hps_update_stream *stream, uint64_t n_keys)
     for (uint32_t i = 0; i < batch->n_reasons; i++) {
         const struct update_rejected *of = &batch->rejected[i];
         stream->counts->n_rejected += of->n;
-        hps_metric_add(hps_server_metric(stream->options->metrics, HPS_M_UPDATE_RECORDS_REJECTED,
-                                         stream->model, of->reason, NULL, NULL),
+        hps_metric_add(hps_server_metric(stream->common->options.metrics,
+                                         HPS_M_UPDATE_RECORDS_REJECTED, stream->model, of->reason,
+                                         NULL, NULL),
                        of->n);
     }
     stream->counts->n_keys += n_keys;
@@ -417,13 +421,13 @@ void update_apply_or_hold(struct hps_update_stream *stream)
 
 void update_commit_due(struct hps_update_stream *stream)
 {
-    const struct hps_updater_options *options = stream->options;
+    uint64_t sync_ms = stream->common->options.config->persistent_db.wal_sync_ms;
     uint64_t now_us = hps_clock_us();
     uint32_t n = 0;
     if (now_us < stream->pace->commit_due_us) {
         return;
     }
-    stream->pace->commit_due_us = now_us + (uint64_t)options->commit_ms * 1000;
+    stream->pace->commit_due_us = now_us + 1000 * (2 * sync_ms + COMMIT_MS_MIN);
     struct hps_consumer_position *positions = hps_calloc(stream->n_partitions, sizeof(*positions));
     if (positions == NULL) {
         return;

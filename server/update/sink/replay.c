@@ -182,19 +182,18 @@ static hps_status open_replay(struct hps_update_stream *stream, struct hps_error
 {
     HPS_ASSERT(stream->share->consumer == NULL);
     struct update_share *share = stream->share;
-    const struct hps_updater_options *options = stream->options;
+    struct hps_update_log *log = stream->common->options.log;
     char name[176];
     snprintf(name, sizeof(name), "%s-%" PRId64 "-again", stream->model, stream->number);
     const struct hps_consumer_options wanted = {.name = name}; /* without topics to list */
     const struct hps_update_decoder_options of = {.version = stream->version,
-                                                  .key_bytes = options->key_bytes,
+                                                  .key_bytes = stream->view->key_bytes,
                                                   .nan_allowed = &stream->common->nan_allowed};
     share->decoder = hps_update_decoder_new(&of);
     if (share->decoder == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for updates");
     }
-    hps_status status =
-        options->log->ops->consumer_open(options->log, &wanted, &share->consumer, err);
+    hps_status status = log->ops->consumer_open(log, &wanted, &share->consumer, err);
     UPDATE_EACH (stream, partition) {
         if (status == HPS_OK && partition->replay->from >= 0) {
             status = assign(stream, partition, err);
@@ -412,15 +411,15 @@ static hps_status read_skipped(struct hps_update_stream *stream, struct hps_erro
 static void replay(struct hps_update_stream *stream, uint32_t poll_ms)
 {
     HPS_ASSERT(stream->share->phase == UPDATE_SHARE_BEHIND && stream->share->consumer != NULL);
-    const struct hps_updater_options *options = stream->options;
     struct update_share *share = stream->share;
     struct hps_consumer_poll poll = {0};
     struct hps_log_report report = {0};
     struct hps_error err = {0};
     bool lost = false;
     bool continues = still_runs(stream) && read_skipped(stream, &err) == HPS_OK &&
-                     share->consumer->ops->poll(share->consumer, poll_ms, options->rows_max,
-                                                options->bytes_max, &poll, &err) == HPS_OK;
+                     share->consumer->ops->poll(
+                         share->consumer, poll_ms, (uint32_t)stream->source->max_batch_size,
+                         stream->source->max_batch_bytes, &poll, &err) == HPS_OK;
     for (uint32_t i = 0; i < poll.n_records && continues; i++) {
         continues = replay_record(stream, &poll.records[i]);
     }
@@ -454,7 +453,7 @@ static void replay_turn(struct hps_update_stream *stream, uint32_t poll_ms)
 {
     replay(stream, poll_ms < REPLAY_POLL_MS ? poll_ms : REPLAY_POLL_MS);
     for (unsigned n = 0; n < STRETCH_POLLS && stream->share->consumer != NULL &&
-                         records_left(stream) <= stream->options->rows_max;
+                         records_left(stream) <= (int64_t)stream->source->max_batch_size;
          n++) {
         replay(stream, REPLAY_POLL_MS);
     }

@@ -26,7 +26,7 @@ void update_link_close(struct hps_update_stream *stream)
 
 bool update_link_open(struct hps_update_stream *stream)
 {
-    const struct hps_updater_options *options = stream->options;
+    const struct hps_updater_options *options = &stream->common->options;
     struct hps_error err = {0};
     char name[160];
     snprintf(name, sizeof(name), "%s-%" PRId64, stream->model, stream->number);
@@ -35,10 +35,11 @@ bool update_link_open(struct hps_update_stream *stream)
     hps_status status = hps_update_topics(stream->version, options->filters, options->n_filters,
                                           &topics, &n_topics, &err);
     if (status == HPS_OK) {
-        const struct hps_consumer_options wanted = {.name = name,
-                                                    .topics = topics,
-                                                    .n_topics = n_topics,
-                                                    .settings_ms = options->topics_ms};
+        const struct hps_consumer_options wanted = {
+            .name = name,
+            .topics = topics,
+            .n_topics = n_topics,
+            .settings_ms = stream->source->metadata_refresh_interval_ms};
         status = options->log->ops->consumer_open(options->log, &wanted, &stream->consumer, &err);
     }
     hps_free(topics);

@@ -52,7 +52,7 @@ struct hps_update_stream *update_stream_new(struct update_common *common,
         return NULL;
     }
     stream->common = common;
-    stream->options = &common->options;
+    stream->source = &common->options.config->update_source;
     stream->number = version->number;
     stream->freeze.by = n_switches;
     stream->model = hps_strdup(version->model);
@@ -67,7 +67,7 @@ struct hps_update_stream *update_stream_new(struct update_common *common,
     stream->view->lineage = stream->lineage;
     stream->view->version = stream->number;
     stream->view->instance = common->instance;
-    stream->view->key_bytes = common->options.key_bytes;
+    stream->view->key_bytes = common->options.config->key_bytes;
     hps_version_pin(version);
     stream->version = version;
     return stream;
@@ -105,13 +105,13 @@ void update_life_set(struct hps_update_stream *stream, enum update_life to)
 
 static struct hps_metric *metric(const struct hps_update_stream *stream, enum hps_metric_id id)
 {
-    return hps_server_metric(stream->options->metrics, id, stream->model, NULL, NULL, NULL);
+    return hps_server_metric(stream->common->options.metrics, id, stream->model, NULL, NULL, NULL);
 }
 
 hps_status update_stream_open(struct hps_update_stream *stream, struct hps_error *err)
 {
     const struct hps_update_decoder_options options = {.version = stream->version,
-                                                       .key_bytes = stream->options->key_bytes,
+                                                       .key_bytes = stream->view->key_bytes,
                                                        .nan_allowed = &stream->common->nan_allowed};
     hps_buf_init(&stream->batch->times, SIZE_MAX / 2);
     *stream->metrics =

@@ -200,15 +200,15 @@ hps_status update_ask_offsets(struct hps_update_stream *stream, update_wants_fn 
 
 /* ---- starts ---------------------------------------------------------------------------------- */
 
-int64_t update_start_time_ms(const struct hps_updater_options *options, int64_t files_ms)
+int64_t update_start_time_ms(const struct hps_config_update_source *source, int64_t files_ms)
 {
-    if (options->start == HPS_UPDATE_START_TIME) {
-        return options->start_time_ms;
+    if (source->start == HPS_CONFIG_UPDATE_START_TIME) {
+        return (int64_t)source->start_time_unix_ms;
     }
-    if (options->start != HPS_UPDATE_START_FILES) {
+    if (source->start != HPS_CONFIG_UPDATE_START_FILES) {
         return -1;
     }
-    int64_t slack_ms = (int64_t)options->start_slack_ms;
+    int64_t slack_ms = (int64_t)source->start_slack_s * 1000;
     return files_ms > slack_ms ? files_ms - slack_ms : 0;
 }
 
@@ -266,7 +266,7 @@ static void note_skipped_by_time(const struct hps_update_stream *stream,
     bool noted = false;
     char since[24];
     int64_t next = partition->read->next;
-    if (stream->options->start != HPS_UPDATE_START_FILES || next <= has->low ||
+    if (stream->source->start != HPS_CONFIG_UPDATE_START_FILES || next <= has->low ||
         partition->listed->time_of != HPS_RECORD_TIME_CREATED || partition->note[0] != '\0') {
         return;
     }
@@ -408,7 +408,7 @@ void update_start_partitions(struct hps_update_stream *stream)
     }
     stream->begin_due_us = 0;
     update_ask_shared(stream);
-    int64_t time_ms = update_start_time_ms(stream->options, stream->topics->start_ms);
+    int64_t time_ms = update_start_time_ms(stream->source, stream->topics->start_ms);
     if (update_ask_offsets(stream, is_starting, NULL, time_ms, &offsets, &err) == HPS_OK) {
         start_all(stream, offsets);
     } else {

@@ -94,7 +94,7 @@ hps_status update_ask_offsets(struct hps_update_stream *stream, update_wants_fn 
     HPS_MUST_CHECK;
 /* The time (Unix ms) by which a partition without a position starts, if the files of the version
  * are of files_ms; -1: by no time. Any thread. */
-int64_t update_start_time_ms(const struct hps_updater_options *options, int64_t files_ms);
+int64_t update_start_time_ms(const struct hps_config_update_source *source, int64_t files_ms);
 
 /* ---- command.c ------------------------------------------------------------------------------- */
 

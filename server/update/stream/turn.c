@@ -283,17 +283,16 @@ static void take_event(struct hps_update_stream *stream, const struct hps_consum
  * not wait long. */
 static uint64_t batch_rows_max(const struct hps_update_stream *stream)
 {
-    uint64_t rows_max = stream->options->rows_max;
+    uint64_t rows_max = stream->source->max_batch_size;
     uint64_t rate = atomic_load(&stream->common->rows_per_s_max);
     return rate > 0 && rate < rows_max ? rate : rows_max;
 }
 
 static bool batch_full(const struct hps_update_stream *stream)
 {
-    const struct hps_updater_options *options = stream->options;
     uint64_t rows_max = batch_rows_max(stream);
     return hps_update_decoder_keys(stream->batch->decoder) >= rows_max ||
-           hps_update_decoder_bytes(stream->batch->decoder) >= options->bytes_max ||
+           hps_update_decoder_bytes(stream->batch->decoder) >= stream->source->max_batch_bytes ||
            stream->batch->n_records >= rows_max;
 }
 
@@ -331,12 +330,11 @@ static void renew_consumer(struct hps_update_stream *stream, const char *error)
 static bool gather_once(struct hps_update_stream *stream, uint32_t poll_ms)
 {
     HPS_ASSERT(!stream->batch->held);
-    const struct hps_updater_options *options = stream->options;
     struct hps_consumer_poll poll = {0};
     struct hps_error err = {0};
     bool taken = true;
     hps_status status = update_ops(stream)->poll(stream->consumer, poll_ms, batch_room(stream),
-                                                 options->bytes_max, &poll, &err);
+                                                 stream->source->max_batch_bytes, &poll, &err);
     if (status != HPS_OK) {
         renew_consumer(stream, err.text);
         return false;

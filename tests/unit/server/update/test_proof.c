@@ -62,7 +62,7 @@ enum own {
 #define WALL(ms)           OWN(WALL, .a = (ms)) /* Set the wall clock forward. */
 /* The next START is a new process, s seconds later. Its wall clock is set forward by ms. */
 #define REBOOT(s, ms)   OWN(REBOOT, .a = (s), .value = (ms))
-#define BEGIN_AT(start) OWN(BEGIN_AT, .a = HPS_UPDATE_START_##start)
+#define BEGIN_AT(start) OWN(BEGIN_AT, .a = HPS_CONFIG_UPDATE_START_##start)
 #define RATE(n)         OWN(RATE, .a = (n)) /* rows per second */
 #define COMPACTION(is) \
     OWN(COMPACTION, .a = HPS_COMPACTION_##is) /* The log keeps tombstones for an hour. */
@@ -221,10 +221,10 @@ static double own_result(struct rig *rig, const struct step *step)
         hps_clock_wall_shift((int64_t)step->value);
         break;
     case OWN_BEGIN_AT:
-        rig->options.start = (enum hps_update_start)step->a;
+        rig->config.update_source.start = (enum hps_config_update_start)step->a;
         break;
     case OWN_RATE:
-        rig->options.rows_per_s_max = (uint64_t)step->a;
+        rig->config.update_source.max_rows_per_s = (uint64_t)step->a;
         break;
     case OWN_COMPACTION:
         hps_fake_log_topic_compacted(rig->log, ITEMS, (enum hps_compaction)step->a, HOUR_MS);
@@ -332,7 +332,7 @@ static void test_as_of_when_a_record_is_not_applied_then_it_is_not_claimed(void 
 static void test_as_of_when_behind_then_only_what_was_read_up_to_is_claimed(void **state)
 {
     struct rig *rig = *state;
-    rig->options.rows_per_s_max = 10;
+    rig->config.update_source.max_rows_per_s = 10;
     begin(rig, 0);
     for (int i = 0; i < 200; i++) {
         put(rig, (hps_key)i, (float)i);

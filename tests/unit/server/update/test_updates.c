@@ -91,28 +91,28 @@ static void put_ahead(struct rig *rig)
 
 static void take_dead_letters(struct rig *rig)
 {
-    rig->options.dead_letter_topic = DEAD_LETTERS;
+    rig->config.update_source.dead_letter_topic = (char *)DEAD_LETTERS;
     hps_fake_log_topic(rig->log, DEAD_LETTERS, 1);
 }
 
 static void ten_rows_per_s(struct rig *rig)
 {
-    rig->options.rows_per_s_max = 10;
+    rig->config.update_source.max_rows_per_s = 10;
 }
 
 static void any_rate(struct rig *rig)
 {
-    hps_updater_reconfigure(rig->updater, rig->options.nan_allowed, 0);
+    hps_updater_reconfigure(rig->updater, false, 0);
 }
 
 static void nan_allowed(struct rig *rig)
 {
-    rig->options.nan_allowed = true;
+    rig->config.server.nan_policy = HPS_CONFIG_NAN_ACCEPT;
 }
 
 static void nan_refused(struct rig *rig)
 {
-    hps_updater_reconfigure(rig->updater, false, rig->options.rows_per_s_max);
+    hps_updater_reconfigure(rig->updater, false, rig->config.update_source.max_rows_per_s);
 }
 
 static void break_consumers(struct rig *rig)
@@ -159,15 +159,15 @@ static void seed(struct rig *rig, const struct hps_manifest *manifest, uint64_t 
 
 static void start_latest(struct rig *rig)
 {
-    rig->options.start = HPS_UPDATE_START_LATEST;
+    rig->config.update_source.start = HPS_CONFIG_UPDATE_START_LATEST;
 }
 
 /* The files' time less the slack is now. */
 static void start_by_files(struct rig *rig)
 {
     const struct hps_manifest manifest = {0};
-    rig->options.start = HPS_UPDATE_START_FILES;
-    rig->options.start_slack_ms = 5000;
+    rig->config.update_source.start = HPS_CONFIG_UPDATE_START_FILES;
+    rig->config.update_source.start_slack_s = 5;
     seed(rig, &manifest, hps_clock_wall_ms() + 5000, 0);
 }
 
@@ -361,26 +361,29 @@ static void test_start_when_no_position_is_stored_then_by_option_files_or_manife
 static void test_start_when_its_options_differ_then_another_hash(void **state)
 {
     static const struct {
-        enum hps_update_start start;
+        enum hps_config_update_start start;
         uint64_t files_ms;
         int64_t time_ms, offset; /* of the option, of the manifest; 0: none */
         int start_number;        /* cases with the same number have the same hash */
-    } cases[] = {
-        {HPS_UPDATE_START_FILES, 1000, 7, 0, 0}, {HPS_UPDATE_START_FILES, 1000, 7, 0, 0},
-        {HPS_UPDATE_START_FILES, 1001, 7, 0, 1}, {HPS_UPDATE_START_EARLIEST, 1000, 7, 0, 2},
-        {HPS_UPDATE_START_TIME, 1000, 7, 0, 3},  {HPS_UPDATE_START_TIME, 1001, 7, 0, 3},
-        {HPS_UPDATE_START_TIME, 1000, 8, 0, 4},  {HPS_UPDATE_START_FILES, 1000, 7, 1, 5},
-        {HPS_UPDATE_START_FILES, 1000, 7, 2, 6}};
+    } cases[] = {{HPS_CONFIG_UPDATE_START_FILES, 2000, 7, 0, 0},
+                 {HPS_CONFIG_UPDATE_START_FILES, 2000, 7, 0, 0},
+                 {HPS_CONFIG_UPDATE_START_FILES, 2001, 7, 0, 1},
+                 {HPS_CONFIG_UPDATE_START_EARLIEST, 1000, 7, 0, 2},
+                 {HPS_CONFIG_UPDATE_START_TIME, 1000, 7, 0, 3},
+                 {HPS_CONFIG_UPDATE_START_TIME, 1001, 7, 0, 3},
+                 {HPS_CONFIG_UPDATE_START_TIME, 1000, 8, 0, 4},
+                 {HPS_CONFIG_UPDATE_START_FILES, 2000, 7, 1, 5},
+                 {HPS_CONFIG_UPDATE_START_FILES, 2000, 7, 2, 6}};
     enum { N = sizeof(cases) / sizeof(cases[0]) };
     struct rig *rig = *state;
     struct hps_error err = {0};
     uint64_t hashes[N];
-    rig->options.start_slack_ms = 10;
+    rig->config.update_source.start_slack_s = 1;
     for (unsigned i = 0; i < N; i++) {
         struct hps_manifest_position at = {(char *)"", (char *)ITEMS, 0, cases[i].offset};
         const struct hps_manifest manifest = {.positions = &at, .n_positions = at.offset > 0};
-        rig->options.start = cases[i].start;
-        rig->options.start_time_ms = cases[i].time_ms;
+        rig->config.update_source.start = cases[i].start;
+        rig->config.update_source.start_time_unix_ms = (uint64_t)cases[i].time_ms;
         assert_int_equal(hps_updater_new(&rig->options, &rig->updater, &err), HPS_OK);
         hashes[i] = hps_updater_start_hash(rig->updater, &manifest, cases[i].files_ms);
         hps_updater_free(rig->updater);

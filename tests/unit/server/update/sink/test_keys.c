@@ -90,7 +90,7 @@ static void test_keys_when_in_another_encoding_then_logged_and_counted(void **st
     (void)state;
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct rig *rig = rig_open();
-        rig->options.key_bytes = cases[i].narrow ? 4 : 8;
+        rig->config.key_bytes = cases[i].narrow ? 4 : 8;
         load(rig);
         send_all(rig, cases[i].encoding, cases[i].first, cases[i].last, cases[i].step,
                  cases[i].deletes);
@@ -128,7 +128,7 @@ static void test_keys_when_the_producer_is_corrected_then_not_reported(void **st
 static void test_keys_when_misencoded_later_then_a_sample_finds_it(void **state)
 {
     struct rig *rig = *state;
-    rig->options.rows_max = 100000;
+    rig->config.update_source.max_batch_size = 100000;
     load(rig);
     for (unsigned i = 0; i < 2; i++) {
         send_all(rig, LITTLE, 1, ROWS, 0, false);

@@ -63,7 +63,7 @@ enum own {
 /* The log reports no cluster id, or another one. */
 #define NO_CLUSTER      OWN(CLUSTER, .a = false)
 #define OTHER_CLUSTER   OWN(CLUSTER, .a = true)
-#define BEGIN_AT(start) OWN(BEGIN_AT, .a = HPS_UPDATE_START_##start)
+#define BEGIN_AT(start) OWN(BEGIN_AT, .a = HPS_CONFIG_UPDATE_START_##start)
 #define FILES(ms)       OWN(FILES, .a = (ms)) /* they are ms old */
 /* Only partition 0 */
 #define SEEK_FIRST(offset) OWN(SEEK_FIRST, .a = (offset), .want = HPS_OK)
@@ -148,7 +148,7 @@ static double own_result(struct rig *rig, const struct step *step)
         hps_fake_log_cluster(rig->log, step->a ? "other" : "");
         break;
     case OWN_BEGIN_AT:
-        rig->options.start = (enum hps_update_start)step->a;
+        rig->config.update_source.start = (enum hps_config_update_start)step->a;
         break;
     case OWN_FILES:
         rig->fx.version->loaded_unix_ms = hps_clock_wall_ms() - (uint64_t)step->a;
@@ -160,7 +160,7 @@ static double own_result(struct rig *rig, const struct step *step)
 static struct rig *open_rig(bool alone)
 {
     struct rig *rig = rig_alloc();
-    rig->options.rows_max = 4;
+    rig->config.update_source.max_batch_size = 4;
     rig->fx.shared = hps_fake_shared_new(alone);
     if (alone) {
         rig->fx.disk->ops->close(rig->fx.disk);
