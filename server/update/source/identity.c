@@ -250,13 +250,14 @@ static void compare_id(struct hps_update_stream *stream, struct update_partition
     }
 }
 
-void update_identify(struct hps_update_stream *stream)
+void update_identify(struct hps_update_stream *stream, bool due)
 {
     const struct update_event event = {.kind = UPDATE_ON_LISTED};
     int64_t since_ms = hps_clock_forward_ms() - ID_YOUNG_MS;
     UPDATE_EACH (stream, partition) {
         const struct update_listed *listed = partition->listed;
-        if (pauses_or_runs(partition) || (listed->present && !listed->was_present)) {
+        bool appears = listed->present && !listed->was_present;
+        if (due && (pauses_or_runs(partition) || appears)) {
             (void)update_step(stream, partition, &event, NULL);
         }
         if (pauses_or_runs(partition)) {

@@ -59,8 +59,8 @@ void update_take_topics(struct hps_update_stream *stream, uint64_t since_us);
 
 /* ---- identity.c ------------------------------------------------------------------------------ */
 
-/* Topics were listed: require proofs, and compare ids. */
-void update_identify(struct hps_update_stream *stream);
+/* Topics were listed: compare ids. due: also require proofs. */
+void update_identify(struct hps_update_stream *stream, bool due);
 
 /* Take recalled records, and request records that are due. */
 void update_identity_turn(struct hps_update_stream *stream);

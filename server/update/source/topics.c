@@ -115,7 +115,6 @@ static void take_list(struct hps_update_stream *stream, const struct hps_consume
     for (uint32_t i = 0; i < list->n_topics && taken; i++) {
         taken = take_topic(stream, &list->topics[i]);
     }
-    stream->link->heard_us = hps_clock_us();
     if (!taken) {
         UPDATE_LOG(stream, ERROR, "partitions missing: no memory for all partitions; retried");
         stream->topics->retry_due_us = update_backoff_until(stream);
@@ -150,12 +149,18 @@ void update_take_topics(struct hps_update_stream *stream, uint64_t since_us)
     update_ops(stream)->topics(stream->consumer, since_us, &list);
     bool newer = list.asked_us > topics->listed_us && now_us >= topics->retry_due_us;
     if (newer) {
-        take_list(stream, &list);
+        stream->link->heard_us = now_us;
     } else if (now_us >= stream->link->heard_us + SILENT_US) {
         note_silence(stream);
     }
-    if (newer || now_us >= topics->identify_due_us) {
-        topics->identify_due_us = now_us + IDENTIFY_US;
-        update_identify(stream);
+    /* The same list may have newer ids. */
+    bool again = since_us > 0 && stream->link->answers && list.asked_us == topics->listed_us;
+    if (newer || again) {
+        take_list(stream, &list);
+    }
+    bool due = newer || now_us >= topics->identify_due_us;
+    if (due || again) {
+        topics->identify_due_us = due ? now_us + IDENTIFY_US : topics->identify_due_us;
+        update_identify(stream, due);
     }
 }

@@ -243,8 +243,8 @@ static void test_topics_when_a_broker_hangs_then_another_one_lists_them(void **s
     }
 }
 
-/* Poll until the topic is not listed, and its partition is GONE. Until then no list from `error_us`
- * on may count. */
+/* Poll until the topic is not listed, and its partition has stopped. Until then no list from
+ * `error_us` on may count. */
 static uint64_t missing_wait(struct rig *rig, uint64_t error_us, bool *out_gone)
 {
     uint64_t end_us = answer_end_us();

@@ -555,7 +555,9 @@ static const struct row PROOFS[] = {
          LAG(0)),
     /* Leaders answer while the stream waits for a list. */
     CASE("lists hang: the lag is known", KNOWN_SAME, LOG(RECALLS_TAKE_US, S / 10), NO_LISTS,
-         WAIT(60), LAG(0), IS(RUNNING, "")),
+         WAIT(2), SHOWS(connected, true), WAIT(1), SHOWS(connected, false), WAIT(57), LAG(0),
+         IS(RUNNING, ""), LOGGED("update source unreachable", 1), LOG(LISTS, HPS_OK), WAIT(1),
+         SHOWS(connected, true), LOGGED("update source reachable again", 1)),
     /* The topic may be another one after the silence. */
     CASE("its leader was silent while lists hang", KNOWN_SAME, NO_LISTS, WAIT(40),
          LOG(RECALLS_TAKE_US, 5 * S / 2), SILENT, WAIT(3), NEW_TOPIC, ANSWERS, TURNS(2), AGE(43000),

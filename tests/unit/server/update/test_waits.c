@@ -281,6 +281,35 @@ static void test_commands_when_the_stream_is_busy_then_they_wait_in_order_and_no
     }
 }
 
+static void test_commands_when_no_list_has_arrived_then_they_wait_for_it_at_most_3_s(void **state)
+{
+    for (int answers = 0; answers < 2; answers++) {
+        struct rig *rig = rig_open();
+        struct command pause = {
+            .work = {
+                .command = {.kind = HPS_UPDATE_PAUSE, .model = "", .topic = "", .partition = -1},
+                .done = on_command}};
+        (void)state;
+        hps_fake_log_set(rig->log, HPS_FAKE_LISTS, HPS_UNAVAILABLE);
+        open_stream(rig);
+        rig->updater->streams = rig->stream;
+        hps_updater_command(rig->updater, &pause.work);
+        n_ended = 0;
+        turns(rig, 1);
+        hps_clock_advance(2999 * 1000);
+        turns(rig, 1);
+        assert_int_equal(n_ended, 0);
+        hps_fake_log_set(rig->log, HPS_FAKE_LISTS, answers ? HPS_OK : HPS_UNAVAILABLE);
+        hps_clock_advance(1000);
+        turns(rig, 2);
+        assert_int_equal(n_ended, 1);
+        assert_int_equal(pause.work.error.status, answers ? HPS_OK : HPS_UNAVAILABLE);
+        assert_int_equal(pause.work.n, answers);
+        rig->updater->streams = NULL;
+        rig_close(rig);
+    }
+}
+
 #define T(test) cmocka_unit_test_setup_teardown(test, rig_setup, end)
 
 int main(void)
@@ -294,6 +323,7 @@ int main(void)
         T(test_refresh_when_a_leader_is_silent_then_no_thread_waits_and_one_serves_all_callers),
         T(test_refresh_when_it_fails_or_finds_no_version_then_the_caller_learns_it),
         T(test_commands_when_the_stream_is_busy_then_they_wait_in_order_and_no_thread_waits),
+        cmocka_unit_test(test_commands_when_no_list_has_arrived_then_they_wait_for_it_at_most_3_s),
     };
     return cmocka_run_group_tests_name("waits", tests, NULL, NULL);
 }
