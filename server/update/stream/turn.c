@@ -410,7 +410,7 @@ static void wait_until(struct hps_update_stream *stream, uint64_t due_us, uint32
     uint64_t poll_us = hps_clock_us() + (uint64_t)poll_ms * 1000;
     uint64_t until_us = due_us < poll_us ? due_us : poll_us;
     hps_lock_acquire(&stream->board->lock);
-    while (stream->board->calls == NULL &&
+    while ((stream->board->calls == NULL || !update_is_listed(stream)) &&
            (refresh->asked_us <= refresh->done_us || refresh->begun_us > 0) &&
            !update_stops(stream) &&
            hps_cond_wait_until(&stream->board->changed, &stream->board->lock, until_us)) {
