@@ -204,6 +204,8 @@ hps_status hps_kafka_partitions_assign(struct hps_kafka_partitions *of,
                                               .next = at->offset};
     of->first = partition;
     of->n++;
+    held_release(of);
+    held_drop(of, partition, 0); /* of an earlier assignment that has ended with an error */
     status = partition_start(of, partition, err);
     if (status != HPS_OK) {
         partition_forget(of, partition);

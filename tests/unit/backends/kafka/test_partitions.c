@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "backends/kafka/consumer.h"
 #include "tests/lib/log_client.h"
 
 enum { BAD_MAX = 64 };
@@ -198,6 +199,29 @@ static void test_assign_when_the_end_of_a_bad_batch_is_being_looked_for_then_it_
     }
 }
 
+static void test_assign_when_reading_has_failed_then_no_held_record_is_delivered(void **state)
+{
+    enum { N_LARGE = 200, LARGE = 8000, NO_RIGHT = RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED };
+    struct rig *rig = *state;
+    struct hps_kafka_consumer *consumer = (struct hps_kafka_consumer *)rig->client.consumer;
+    struct hps_kafka_partitions *partitions = consumer->partitions;
+    uint64_t end_us = answer_end_us();
+    hps_mock_kafka_append_many(rig->client.mock, TOPIC, 0, 0, N_LARGE, LARGE);
+    hps_mock_kafka_flush(rig->client.mock);
+    rig->end = N_LARGE;
+    assign(rig, 0);
+    /* Larger than those before: librdkafka's do not all fit. */
+    while (partitions->held.to < partitions->held.from + 2) {
+        (void)poll_once(rig->client.consumer, 100, 50, 2 * LARGE);
+        assert_before(end_us, "held records");
+    }
+    const rd_kafka_message_t refused = {.err = NO_RIGHT};
+    hps_kafka_partition_failed(partitions, partitions->first, &refused);
+    assert_int_equal(partitions->n, 0);
+    assign(rig, 0);
+    read_all(rig);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -205,6 +229,7 @@ int main(void)
         TEST(test_poll_when_a_batch_cannot_be_read_then_it_is_left_out_and_nothing_else),
         TEST(test_poll_when_a_bad_batch_has_many_records_then_its_end_is_found),
         TEST(test_poll_when_bad_batches_follow_each_other_up_to_the_end_then_reading_goes_on),
+        TEST(test_assign_when_reading_has_failed_then_no_held_record_is_delivered),
         TEST(test_assign_when_the_end_of_a_bad_batch_is_being_looked_for_then_it_is_given_up),
     };
 #undef TEST
