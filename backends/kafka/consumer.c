@@ -22,6 +22,7 @@
 enum {
     DOWN_WAIT_MS = 200, /* between checks whether the cluster is back */
     SEARCH_WAIT_MS = 5, /* between checks for the end of a bad batch */
+    TEXT_US = 60000000, /* an error of one broker so long ago is not why all brokers are down */
 };
 
 /* ---- the link -------------------------------------------------------------------------------- */
@@ -59,7 +60,8 @@ static void on_error(rd_kafka_t *rk, int code, const char *reason, void *opaque)
     } else if (c->link.phase == HPS_KAFKA_FATAL || status == HPS_NOT_FOUND) {
         ; /* the reason is set; partitions.c finds out which partitions do not exist */
     } else if (code == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN) {
-        if (c->link.text[0] == '\0') {
+        if (c->link.text[0] == '\0' || hps_clock_us() > c->link.text_us + TEXT_US) {
+            c->link.status = HPS_UNAVAILABLE;
             hps_kafka_text_set(c->link.text, reason);
         }
         link_set(&c->link, HPS_KAFKA_DOWN);
@@ -68,6 +70,7 @@ static void on_error(rd_kafka_t *rk, int code, const char *reason, void *opaque)
          * DOWN. */
         c->link.status = status == HPS_UNAUTHENTICATED ? status : HPS_UNAVAILABLE;
         hps_kafka_text_set(c->link.text, reason);
+        c->link.text_us = hps_clock_us();
     }
     /* End the wait, so that the poll reports the event now. */
     rd_kafka_queue_yield(c->queue);

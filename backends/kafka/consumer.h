@@ -33,6 +33,7 @@ struct hps_kafka_link {
     hps_status status;   /* the reason for DOWN, of the last broker that had one */
     hps_status reported; /* OK: the last event was UP, or none; otherwise the status of DOWN */
     char text[HPS_KAFKA_TEXT_BYTES];
+    uint64_t text_us; /* hps_clock_us when it was set by an error */
 };
 
 struct hps_kafka_consumer {
