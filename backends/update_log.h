@@ -75,6 +75,8 @@ struct hps_consumer_topics {
     const char *cluster_id; /* "": the log has no cluster id, or it is not known */
     const struct hps_consumer_topic *topics; /* [n_topics] in order of name */
     uint32_t n_topics;
+    char error[160]; /* why newer requests had no answer, or one that proves nothing; "": not known
+                      */
 };
 
 /* Offsets of one partition, as the log reports them. */

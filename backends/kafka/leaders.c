@@ -385,6 +385,7 @@ static bool list_take(struct hps_kafka_leaders *of, const struct rd_kafka_metada
         hps_status status = listed == NULL ? HPS_NOT_FOUND : hps_kafka_status(listed->err);
         status = status == HPS_OK && n_partitions == 0 ? HPS_NOT_FOUND : status;
         if (watched->since_us <= sent_us) {
+            watched->now.code = listed == NULL ? RD_KAFKA_RESP_ERR_NO_ERROR : listed->err;
             proved = topic_take(watched, status, status == HPS_OK ? n_partitions : 0, sent_us,
                                 sent_unix_ms) &&
                      proved;
@@ -415,9 +416,10 @@ static void list(struct hps_kafka_leaders *of)
         proved = list_take(of, all, sent_us, sent_unix_ms);
         rd_kafka_metadata_destroy(all);
     }
-    for (struct hps_kafka_watched *watched = of->watched; watched != NULL && !proved;
-         watched = watched->next) {
-        if (code != RD_KAFKA_RESP_ERR_NO_ERROR && watched->leader == NULL) {
+    for (struct hps_kafka_watched *watched = of->watched;
+         watched != NULL && code != RD_KAFKA_RESP_ERR_NO_ERROR; watched = watched->next) {
+        watched->now.code = code;
+        if (watched->leader == NULL) {
             response_none(watched, sent_us, HPS_UNAVAILABLE, "no broker lists the partition");
         }
     }

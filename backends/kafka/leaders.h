@@ -37,8 +37,9 @@ struct hps_kafka_listed {
     const char *topic; /* lives as long as the reference */
     uint64_t asked_us; /* hps_clock_us when the request was sent; 0: no such list yet */
     int64_t asked_unix_ms;
-    int32_t n_partitions; /* 0: the topic does not exist, or hpsd may not see it */
-    int32_t broker;       /* id of the broker that leads the partition; -1: not known */
+    int32_t n_partitions;     /* 0: the topic does not exist, or hpsd may not see it */
+    int32_t broker;           /* id of the broker that leads the partition; -1: not known */
+    rd_kafka_resp_err_t code; /* of the newest request, even if it proves nothing */
 };
 
 struct hps_kafka_listed hps_kafka_watched_listed(const struct hps_kafka_watched *watched);

@@ -218,12 +218,14 @@ static void request(struct hps_kafka_topics *t, uint64_t since_us)
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-/* Get the newest list. False: a topic waits for its settings. */
+/* Get the newest list, and why it is not newer. False: a topic waits for its settings. */
 static bool look(struct hps_kafka_topics *t, struct hps_consumer_topics *out_list)
 {
     uint64_t now_us = hps_clock_us();
     bool complete = true;
+    const struct hps_kafka_listed *oldest = NULL;
     *out_list = t->list;
+    out_list->error[0] = '\0';
     out_list->asked_us = now_us;
     out_list->asked_unix_ms = hps_clock_forward_ms();
     for (uint32_t i = 0; i < t->list.n_topics; i++) {
@@ -232,6 +234,7 @@ static bool look(struct hps_kafka_topics *t, struct hps_consumer_topics *out_lis
         if (named->now.asked_us < out_list->asked_us) {
             out_list->asked_us = named->now.asked_us;
             out_list->asked_unix_ms = named->now.asked_unix_ms;
+            oldest = &named->now;
         }
         if (named->now.n_partitions == 0) {
             named->since_us = 0;
@@ -241,6 +244,10 @@ static bool look(struct hps_kafka_topics *t, struct hps_consumer_topics *out_lis
         }
         complete = complete && (named->since_us == 0 || named->described ||
                                 now_us >= named->since_us + UNKNOWN_US);
+    }
+    if (oldest != NULL && oldest->code != RD_KAFKA_RESP_ERR_NO_ERROR) {
+        snprintf(out_list->error, sizeof(out_list->error), "%.80s: %.70s", oldest->topic,
+                 rd_kafka_err2str(oldest->code));
     }
     return complete;
 }
@@ -280,6 +287,7 @@ const struct hps_consumer_topics *hps_kafka_topics_get(struct hps_kafka_topics *
     if (look(t, &list) && list.asked_us > t->list.asked_us) {
         take_list(t, &list);
     }
+    memcpy(t->list.error, list.error, sizeof(t->list.error));
     request(t, since_us);
     return &t->list;
 }

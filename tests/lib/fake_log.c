@@ -702,7 +702,7 @@ static void fake_topics(struct hps_consumer *base, uint64_t since_us,
         }
         c->unlisted_us = 0;
         c->list =
-            (struct hps_consumer_topics){now_us, now_ms, c->cluster_id, c->topics, c->n_names};
+            (struct hps_consumer_topics){now_us, now_ms, c->cluster_id, c->topics, c->n_names, ""};
     }
     *out_topics = c->list;
     unlock(log);

@@ -15,7 +15,7 @@ enum {
 
 /* The connection of the consumer to the log. */
 struct update_link {
-    bool answers;       /* lists of topics are answered. False without a consumer */
+    bool answers;       /* a list was answered since the log was lost. False without a consumer */
     bool outage_logged; /* an outage was logged, and its end was not logged yet */
     uint64_t heard_us;  /* when the newest list was taken, or the consumer was opened */
     char text[200];     /* the last error of the log; "": none */
@@ -32,6 +32,12 @@ struct update_topics {
     uint64_t retry_due_us;    /* after a lack of memory: no list is taken before */
     uint64_t identify_due_us; /* when topics are identified next, even without a new list */
 };
+
+/* Whether lists of topics are answered. */
+static inline bool update_is_connected(const struct hps_update_stream *stream)
+{
+    return stream->link->answers && !stream->link->outage_logged;
+}
 
 /* Whether a list of topics has arrived. */
 static inline bool update_is_listed(const struct hps_update_stream *stream)

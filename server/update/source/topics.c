@@ -74,7 +74,7 @@ static void note_missing(struct hps_update_stream *stream, uint64_t asked_us)
 {
     UPDATE_EACH (stream, partition) {
         struct update_listed *listed = partition->listed;
-        bool begins = listed->missing_us == 0 || !stream->link->answers;
+        bool begins = listed->missing_us == 0 || !update_is_connected(stream);
         listed->missing_us = listed->present ? 0 : begins ? asked_us : listed->missing_us;
         listed->gone = !listed->present && asked_us - listed->missing_us >= GONE_US;
     }
@@ -100,6 +100,7 @@ static void note_topics(struct hps_update_stream *stream)
     }
     stream->link->outage_logged = false;
     stream->link->answers = true;
+    stream->link->text[0] = '\0';
 }
 
 static void take_list(struct hps_update_stream *stream, const struct hps_consumer_topics *list)
@@ -128,16 +129,18 @@ static void take_list(struct hps_update_stream *stream, const struct hps_consume
     }
 }
 
-static void note_silence(struct hps_update_stream *stream)
+/* Leaders may still respond: partitions that run continue, and others may start. */
+static void note_silence(struct hps_update_stream *stream, const char *error)
 {
-    static const char text[] = "no list of topics was answered for 3 s";
-    if (!stream->link->outage_logged) {
+    struct update_link *link = stream->link;
+    if (!link->outage_logged) {
+        snprintf(link->text, sizeof(link->text), "no list of topics was answered for 3 s%s%.150s",
+                 error[0] != '\0' ? ": " : "", error);
         UPDATE_LOG(stream, WARN,
-                   "update source unreachable: the list of topics was not answered; retried");
-        snprintf(stream->link->text, sizeof(stream->link->text), "%s", text);
+                   "update source unreachable: the list of topics was not answered; retried",
+                   HPS_STR("error", link->text));
     }
-    stream->link->outage_logged = true;
-    stream->link->answers = false;
+    link->outage_logged = true;
 }
 
 void update_take_topics(struct hps_update_stream *stream, uint64_t since_us)
@@ -151,7 +154,7 @@ void update_take_topics(struct hps_update_stream *stream, uint64_t since_us)
     if (newer) {
         stream->link->heard_us = now_us;
     } else if (now_us >= stream->link->heard_us + SILENT_US) {
-        note_silence(stream);
+        note_silence(stream, list.error);
     }
     /* The same list may have newer ids. */
     bool again = since_us > 0 && stream->link->answers && list.asked_us == topics->listed_us;

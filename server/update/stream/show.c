@@ -203,9 +203,9 @@ void update_stream_show(struct hps_update_stream *stream)
     view->listed = update_is_listed(stream);
     view->frozen = stream->frozen;
     stream->shown->frozen_by = stream->freeze.by;
-    view->connected = stream->link->answers;
+    view->connected = update_is_connected(stream);
     snprintf(view->connection_error, sizeof(view->connection_error), "%s",
-             stream->link->answers ? "" : stream->link->text);
+             view->connected ? "" : stream->link->text);
     view->leaders_up = true; /* but see age_view */
     view->shared = stream->shares;
     view->shared_behind = stream->share->phase == UPDATE_SHARE_BEHIND;

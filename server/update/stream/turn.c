@@ -320,6 +320,7 @@ static void renew_consumer(struct hps_update_stream *stream, const char *error)
                "update source failed: its consumer has a fatal error; a new consumer is opened",
                HPS_STR("error", error));
     stream->link->outage_logged = true;
+    snprintf(stream->link->text, sizeof(stream->link->text), "%.199s", error);
     update_stream_abandon(stream, false);
     update_link_close(stream);
     update_start_over(stream, NULL);

@@ -286,6 +286,40 @@ static void test_topics_when_lists_lack_one_then_nothing_is_proved_until_it_is_d
     assert_int_equal(topics_count(consumer), 0);
 }
 
+static void test_topics_when_one_has_an_error_then_it_is_named_and_the_others_go_on(void **state)
+{
+    struct rig *rig = *state;
+    static const char other[] = "hps_et.m.other";
+    struct hps_consumer_topics topics = {0};
+    uint64_t end_us = answer_end_us();
+    hps_mock_kafka_topic(rig->client.mock, other, 1);
+    struct hps_consumer *consumer =
+        open_consumer(rig->client.log, (const char *const[]){TOPIC, other}, 2);
+    all_responded(rig);
+    assert_int_equal(topics_count(consumer), 2);
+    hps_mock_kafka_topic_fail(rig->client.mock, other, HPS_MOCK_NO_LEADER);
+    while (topics.error[0] == '\0') {
+        linger(consumer, end_us);
+        consumer->ops->topics(consumer, 0, &topics);
+    }
+    assert_string_equal(topics.error, "hps_et.m.other: Broker: Leader not available");
+    uint64_t stands_us = topics.asked_us;
+    struct hps_consumer_offsets parts[N];
+    for (int32_t i = 1; i <= N; i++) {
+        assert_int_equal(topics_count(rig->client.consumer), 1);
+        response_now(consumer, watch_of(consumer, TOPIC, i));
+    }
+    ask_offsets(rig, parts);
+    for (int32_t i = 0; i < N; i++) {
+        assert_int_equal(parts[i].status, HPS_OK);
+    }
+    consumer->ops->topics(consumer, 0, &topics);
+    assert_int_equal(topics.asked_us, stands_us);
+    hps_mock_kafka_topic_fail(rig->client.mock, other, 0);
+    assert_string_equal(topics_now(consumer).error, "");
+    consumer->ops->close(consumer);
+}
+
 static void test_recall_when_a_leader_hangs_then_only_its_own_have_no_answer(void **state)
 {
     struct rig *rig = *state;
@@ -330,6 +364,7 @@ int main(void)
         TEST(test_offsets_when_leaders_do_not_know_a_listed_topic_then_it_is_not_called_gone),
         TEST(test_topics_when_a_broker_hangs_then_another_one_lists_them),
         TEST(test_topics_when_lists_lack_one_then_nothing_is_proved_until_it_is_deleted),
+        TEST(test_topics_when_one_has_an_error_then_it_is_named_and_the_others_go_on),
         TEST(test_recall_when_a_leader_hangs_then_only_its_own_have_no_answer),
         cmocka_unit_test_setup_teardown(
             test_recall_when_a_record_takes_long_to_come_then_it_is_waited_for, setup_patient,

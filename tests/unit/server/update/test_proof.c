@@ -558,6 +558,10 @@ static const struct row PROOFS[] = {
          WAIT(2), SHOWS(connected, true), WAIT(1), SHOWS(connected, false), WAIT(57), LAG(0),
          IS(RUNNING, ""), LOGGED("update source unreachable", 1), LOG(LISTS, HPS_OK), WAIT(1),
          SHOWS(connected, true), LOGGED("update source reachable again", 1)),
+    CASE("lists hang and leaders answer: partitions start, and commands move them", KNOWN_SAME,
+         NO_LISTS, WAIT(4), SHOWS(connected, false), PAUSE(OK), PUT(1, 20), RESUME(OK), TURNS(3),
+         ROW(1, 20), PUT(2, 20), SEEK_TO(LATEST, OK), TURNS(3), ROW(2, NONE), SEEK(0, OK), TURNS(3),
+         ROW(2, 20)),
     /* The topic may be another one after the silence. */
     CASE("its leader was silent while lists hang", KNOWN_SAME, NO_LISTS, WAIT(40),
          LOG(RECALLS_TAKE_US, 5 * S / 2), SILENT, WAIT(3), NEW_TOPIC, ANSWERS, TURNS(2), AGE(43000),
