@@ -522,9 +522,13 @@ hps_status hps_kafka_watched_add(struct hps_kafka_leaders *of, const char *topic
     hps_lock_acquire(&of->lock);
     HPS_ASSERT(of->rk != NULL);
     struct hps_kafka_watched *watched = of->watched;
-    while (watched != NULL &&
-           (watched->partition != partition || strcmp(watched->now.topic, topic) != 0)) {
-        watched = watched->next;
+    const struct hps_kafka_watched *other = NULL; /* of this topic */
+    for (; watched != NULL; watched = watched->next) {
+        bool same = strcmp(watched->now.topic, topic) == 0;
+        if (same && watched->partition == partition) {
+            break;
+        }
+        other = same ? watched : other;
     }
     if (watched == NULL) {
         watched = hps_calloc(1, sizeof(*watched));
@@ -541,11 +545,13 @@ hps_status hps_kafka_watched_add(struct hps_kafka_leaders *of, const char *topic
             .in_handle = in_handle,
             .partition = partition,
             .since_us = hps_clock_us(),
-            .now.topic = rd_kafka_topic_name(in_handle),
+            .absent_us = other == NULL ? 0 : other->absent_us,
+            .now = other == NULL ? (struct hps_kafka_listed){0} : other->now,
             .response = {.broker = NO_BROKER,
                          .status = HPS_UNAVAILABLE,
                          .text = "the leader was not queried yet"},
         };
+        watched->now.topic = rd_kafka_topic_name(in_handle);
         of->watched = watched;
         list_by(of, 0);
     }

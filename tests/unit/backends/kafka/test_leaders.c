@@ -286,6 +286,26 @@ static void test_topics_when_lists_lack_one_then_nothing_is_proved_until_it_is_d
     assert_int_equal(topics_count(consumer), 0);
 }
 
+static void test_watch_when_lists_lack_a_known_topic_then_not_missing_until_it_is_deleted(
+    void **state)
+{
+    struct rig *rig = *state;
+    struct hps_consumer *consumer = rig->client.consumer;
+    struct hps_consumer_topics topics = {0};
+    struct hps_leader_response response = {0};
+    uint64_t end_us = answer_end_us();
+    all_responded(rig);
+    assert_int_equal(topics_count(consumer), 1);
+    hps_mock_kafka_topic_fail(rig->client.mock, TOPIC, HPS_MOCK_NO_TOPIC);
+    rig->watches[0] = watch_of(consumer, TOPIC, 0);
+    for (response = response_of(rig, 0); response.status != HPS_NOT_FOUND;
+         response = response_of(rig, 0)) {
+        linger(consumer, end_us);
+    }
+    consumer->ops->topics(consumer, 0, &topics);
+    assert_int_equal(n_existing(&topics), 0);
+}
+
 static void test_topics_when_one_has_an_error_then_it_is_named_and_the_others_go_on(void **state)
 {
     struct rig *rig = *state;
@@ -364,6 +384,7 @@ int main(void)
         TEST(test_offsets_when_leaders_do_not_know_a_listed_topic_then_it_is_not_called_gone),
         TEST(test_topics_when_a_broker_hangs_then_another_one_lists_them),
         TEST(test_topics_when_lists_lack_one_then_nothing_is_proved_until_it_is_deleted),
+        TEST(test_watch_when_lists_lack_a_known_topic_then_not_missing_until_it_is_deleted),
         TEST(test_topics_when_one_has_an_error_then_it_is_named_and_the_others_go_on),
         TEST(test_recall_when_a_leader_hangs_then_only_its_own_have_no_answer),
         cmocka_unit_test_setup_teardown(
