@@ -38,8 +38,9 @@ NOT_RUN = {
     ("docs/kserve.md", '{"data"'): "needs perf_analyzer; ./dev interop runs it (tests/interop/test_perf_analyzer.py)",
     ("docs/kserve.md", "perf_analyzer"): "as the one before",
     ("docs/migration.md", "-tritonserver"): "needs Triton; ./dev interop runs it (tests/interop/test_migration.py)",
-    ("docs/migration.md", " import numpy as np\n import tritonclient"):
+    ("docs/migration.md", "import numpy as np\nimport tritonclient"):
         "needs tritonclient; ./dev interop runs it (tests/interop/test_tritonclient.py)",
+    ("docs/migration.md", " import numpy as np\n import tritonclient"): "as the one before",
     ("docs/migration.md", " import torch"): "needs torch; ./dev frameworks runs it (tests/frameworks/test_torch.py)",
     ("docs/triton.md", "./dev triton"): "needs Triton; ./dev interop runs it (tests/interop/test_triton_backend.py)",
     ("docs/operations.md", "./dev build && sudo cmake --install"):
@@ -379,6 +380,7 @@ def test_migration_when_followed_then_each_step_does_what_the_guide_says(work):
         with pytest.raises(AssertionError, match="expected 1 to 120 letters"):
             shell(f"hpsctl load wdl --from {work}/models/wdl/2", work, **here)
         assert "wdl version 3 loaded" in shell(at_work(HUGECTR, work), work, **here)
+        np.testing.assert_array_equal(of_infer(INFER, kserve, work), new)
     with Daemon(work, json.loads(read(f"{work}/hpsd.json"))) as one:
         assert one.stub().Lookup(pb.LookupRequest(model="wdl"), timeout=PATIENCE_S).version == 3
         assert not one.admin_stub().GetStatus(admin_pb.GetStatusRequest(), timeout=PATIENCE_S).config_drift

@@ -217,6 +217,21 @@ def test_kserve_when_by_tritonclient_as_shown_then_the_rows_of_the_keys(work):
         np.testing.assert_array_equal(names["rows"], np.concatenate([items[[0, 1, 2]].ravel(), users[7]]))
 
 
+def test_migration_when_compared_as_shown_then_only_other_rows_are_reported():
+    code = documents.block(MIGRATION, "import numpy as np\nimport tritonclient").code
+    with scratch() as work:
+        wdl(work)
+        config = moved(work)
+        code = code.replace("/models", f"{work}/models")
+        with Daemon(work, config) as one:
+            code = code.replace("127.0.0.1:8600", one.kserve[0])
+            exec(code.replace("127.0.0.1:8000", one.kserve[0]), {})  # pylint: disable=exec-used
+            paths = config["models"][0]["sparse_files"]
+            config["models"][0]["sparse_files"] = [path.replace("/1/", "/2/").replace("2000", "4000") for path in paths]
+            with Daemon(f"{work}/models", config) as other, pytest.raises(AssertionError):
+                exec(code.replace("127.0.0.1:8000", other.kserve[0]), {})  # pylint: disable=exec-used
+
+
 def test_migration_when_the_address_is_changed_as_shown_then_the_same_rows():
     code = diff_side(documents.block(MIGRATION, " import numpy as np\n import tritonclient").code, "+")
     with scratch() as work:
