@@ -17,6 +17,7 @@ from .errors import Error, error
 
 DOWN_S_MIN, DOWN_S_MAX = 0.1, 2.0  # how long a server is skipped, after one failure and after many
 UNPROVEN_S = 1.0  # limit for the first reply of a server, if there are others
+LEFT_S_MIN = 0.01  # for a pause and an attempt
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 0.5  # between two rounds without a reply
 
 _first_pid = 0  # the process that made the first connection of all clients
@@ -93,11 +94,13 @@ class Servers:
                 made = server.methods[path] = getattr(server.channel, kind)(path)
         return made
 
-    def limit(self, server: Server, left_s: float) -> float:
-        """Time limit of an attempt, in seconds. A server without a recent reply leaves time for one that has replied."""
+    def limit(self, server: Server, left_s: float, n_rounds: int = 0) -> float:
+        """Time limit of an attempt, in seconds. A server without a recent reply leaves time for one that has replied. If all
+        servers have failed n_rounds times, the call itself may be slow."""
         if server.proven or len(self._all) == 1:
             return left_s
-        return min(left_s / 2 if any(other.proven for other in self._all) else left_s, UNPROVEN_S)
+        limit_s = left_s / 2 if any(other.proven for other in self._all) else left_s
+        return min(limit_s, UNPROVEN_S * 2.0 ** min(n_rounds, 10))
 
     def worked(self, server: Server) -> None:
         if not server.proven:
@@ -106,7 +109,7 @@ class Servers:
 
     def failed(self, server: Server) -> None:
         with self._lock:
-            wait_s = min(DOWN_S_MIN * 2 ** min(server.failures, 10), DOWN_S_MAX)
+            wait_s = min(DOWN_S_MIN * 2.0 ** min(server.failures, 10), DOWN_S_MAX)
             server.proven = False
             server.failures += 1
             server.down_until = time.monotonic() + wait_s * random.uniform(0.5, 1)
@@ -162,7 +165,8 @@ class Attempts:
         self.n = 0
         self._tried: Tuple[Server, ...] = ()  # in this round
         self._n_rounds = 0
-        self._unreached = ""  # the last server that could not be reached, and why
+        self._refusal: Optional[Tuple[grpc.StatusCode, str]] = None  # the last UNAVAILABLE or ABORTED: server and why
+        self._was_proven = False  # the server of the last failure, before it
 
     def left_s(self) -> float:
         return self.deadline - time.monotonic()
@@ -174,37 +178,38 @@ class Attempts:
     def how(self, server: Server) -> Dict[str, Any]:
         """Arguments of a call to `server`. In the first round, calls to unreachable servers fail at once; later rounds wait
         for connections."""
-        return {"timeout": self.servers.limit(server, self.left_s()), "wait_for_ready": self._n_rounds > 0}
+        return {"timeout": self.servers.limit(server, self.left_s(), self._n_rounds), "wait_for_ready": self._n_rounds > 0}
 
     def may_retry(self, server: Server, code: grpc.StatusCode, details: str) -> bool:
         """After a failure: whether to make another attempt."""
-        if code is grpc.StatusCode.UNAVAILABLE:
-            self._unreached = f"{server.target}: {details}"
-        elif code is grpc.StatusCode.ABORTED:  # an update arrived between the rows of a unit; the server is healthy
-            self._tried += (server,)
-            return self.left_s() > 0
+        self._was_proven = server.proven
+        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED):
+            self._refusal = code, f"{server.target}: {details}"
         elif code is not grpc.StatusCode.DEADLINE_EXCEEDED:
             return False
-        self.servers.failed(server)
+        if code is not grpc.StatusCode.ABORTED:  # an update arrived between the rows of a unit; the server is healthy
+            self.servers.failed(server)
         self._tried += (server,)
-        return self.left_s() > 0
+        return self.left_s() > (0.0 if len(self._tried) < len(self.servers) else LEFT_S_MIN)
 
     def pause_s(self) -> float:
         """Pause before the next attempt: 0 while some servers are untried."""
         if len(self._tried) < len(self.servers):
             return 0.0
         self._tried = ()
-        pause_s = min(PAUSE_S_MIN * 2 ** min(self._n_rounds, 10), PAUSE_S_MAX) * random.uniform(0.5, 1)
+        pause_s = min(PAUSE_S_MIN * 2.0 ** min(self._n_rounds, 10), PAUSE_S_MAX) * random.uniform(0.5, 1)
         self._n_rounds += 1
-        return max(0.0, min(pause_s, self.left_s()))
+        return max(0.0, min(pause_s, self.left_s() / 2))
 
     def verdict(self, server: Server, code: grpc.StatusCode, details: str) -> Error:
-        """The error of the call, from its last failure. If the deadline passed while connecting, the error is the reason of
-        the connection failure before it, which says more."""
+        """The error of the call, from its last failure. If the deadline passed at a server that may be unreachable, the
+        failure before it says more. So does ABORTED: the last attempt may have had little time."""
         timed_out = code is grpc.StatusCode.DEADLINE_EXCEEDED
-        if code is grpc.StatusCode.UNAVAILABLE or (timed_out and self._unreached and not server.proven):
-            return error(grpc.StatusCode.UNAVAILABLE,
-                         f"{self._unreached} (the last of {self.n} attempts within {self.timeout_s:g} s)")
+        if self._refusal is not None and (
+                code is self._refusal[0]
+                or timed_out and (not self._was_proven or self._refusal[0] is grpc.StatusCode.ABORTED)):
+            before, why = self._refusal
+            return error(before, f"{why} (the last of {self.n} attempts within {self.timeout_s:g} s)")
         if timed_out:
             details = f"{server.target}: no reply within {self.timeout_s:g} s"
         return error(code, details)
