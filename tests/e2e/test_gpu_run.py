@@ -84,7 +84,7 @@ def start(tree, *args, path=None, before=()):
 
 def run(tree, *args, **how):
     with start(tree, *args, **how) as process:
-        said = process.communicate(timeout=PATIENCE_S * 4)[0]
+        said = process.communicate(timeout=PATIENCE_S * 12)[0]
     return process.returncode, said
 
 

@@ -484,7 +484,7 @@ class Story:
                 self.make_guest()
             self.board.published[number, VERSIONS.index(GUEST)] = self.board.begins
             one.load(MODEL, f"{self.work}/v{GUEST}", version=GUEST)
-            until(lambda: self.is_activated(admin), "the guest to have its updates", 4 * PATIENCE_S)
+            until(lambda: self.is_activated(admin), "the guest to have its updates", 12 * PATIENCE_S)
         self.board.guests[number] += 1
 
     @staticmethod
