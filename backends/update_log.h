@@ -241,9 +241,9 @@ struct hps_consumer_ops {
     void (*recall)(struct hps_watch *watch, int64_t offset);
     /* Get the result of the last recall. False: there is no recall, or it has no response yet. */
     bool (*recalled)(const struct hps_watch *watch, struct hps_recalled *out_recalled);
-    /* Set low, high, at_time and status of each entry of `parts`. NO_MEMORY. A watched partition
-     * whose leader has not responded for a second gets UNAVAILABLE at once, so that it does not
-     * delay other partitions. Strings are borrowed for the call. */
+    /* Set low, high, at_time and status of each entry of `parts`. NO_MEMORY. If the
+     * leader of a watched partition has not responded for a second, its status is UNAVAILABLE at
+     * once, so that it delays no other partition. Strings are borrowed for the call. */
     hps_status (*offsets)(struct hps_consumer *consumer, struct hps_consumer_offsets *parts,
                           uint32_t n_parts, uint32_t timeout_ms, struct hps_error *err);
     /* Deliver the records of the partition from at->offset on, with this tag. If the partition is

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads a LookupResponse in place, as far as the benchmarks check it.
+ * Reads the fields of a LookupResponse that the benchmarks check, in place.
  */
 #ifndef HPS_BENCH_BENCH_REPLY_H
 #define HPS_BENCH_BENCH_REPLY_H

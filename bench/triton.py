@@ -91,7 +91,7 @@ def host(build, address, lines):
 
 
 class DelayedReplies:
-    """A relay that delivers each piece of a reply DELAY_S later, in a thread of its own. `address` leads to `to`."""
+    """A relay from `address` to `to`. Its thread delivers each piece of a reply DELAY_S later."""
 
     def __init__(self, to):
         self.host, self.port = to.rsplit(":", 1)

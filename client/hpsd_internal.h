@@ -11,7 +11,8 @@
  * Who drives. The connections of a client are on one loop. One thread at a time turns the loop: the
  * driver. While other calls are in flight this is the thread of the client. A caller that waits for
  * the only call drives by itself, which saves two changes of threads. If another call is submitted
- * meanwhile, it hands over to the thread of the client. So user callbacks run on that thread only.
+ * before the end, the caller lets the thread of the client drive. So user callbacks run only on the
+ * thread of the client.
  *
  * Without calls, the thread of the client turns the loop every few seconds, because servers close
  * connections that leave a PING without an answer.
@@ -69,7 +70,7 @@ struct hpsd_client {
     bool nudged;                 /* lock; `nudge` is posted */
     bool closing;                /* lock */
     enum hpsd_driver driver;     /* lock */
-    struct hpsd_call *calls;     /* lock; all that have not ended */
+    struct hpsd_call *calls;     /* lock; calls in flight */
     size_t n_calls;              /* lock */
     struct hpsd_call *queue;     /* lock; to be started or cancelled by the thread */
     struct hpsd_call *queue_end; /* lock */

@@ -272,7 +272,7 @@ static hps_status begin_bytes(struct hps_intake *intake, uint64_t size, struct h
     return status;
 }
 
-/* All bytes of the field have come. */
+/* The field is complete. */
 static hps_status end_bytes(struct hps_intake *intake, struct hps_error *err)
 {
     uint64_t number = intake->tag >> 3;

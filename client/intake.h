@@ -72,7 +72,7 @@ void hps_intake_init(struct hps_intake *intake, const struct hpsd_lookup *lookup
                      const struct hpsd_query *queries, struct hpsd_result *results);
 /* Frees what the intake owns. */
 void hps_intake_fini(struct hps_intake *intake);
-/* Forgets what has come, before the request is sent again. */
+/* Discards the received bytes, before the request is sent again. */
 void hps_intake_reset(struct hps_intake *intake);
 /* A message of `size` bytes begins.
  *

@@ -51,7 +51,7 @@ static const struct hps_kafka_property OWN[] = {
     {"reconnect.backoff.max.ms", "500"},
 };
 
-/* A partition whose leader is queried, or only a topic that is listed. Under the lock, except `of`,
+/* A partition to query at its leader, or a topic that is only listed. Under the lock, except `of`,
  * `in_handle`, `partition` and `now.topic`, which never change. */
 struct hps_kafka_watched {
     struct hps_kafka_watched *next;

@@ -22,7 +22,7 @@ struct triton_input;
 struct triton_response;
 struct triton_output;
 
-/* Types of the interface whose values are listed below are `int` in C's calling convention. */
+/* Triton passes these enums as `int`. */
 enum triton_code {
     TRITON_UNKNOWN,
     TRITON_INTERNAL,

@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 
-enum { POLL_US = 20000, POLLS_IDLE = 50 }; /* after so many polls without a lookup, it parks */
+enum { POLL_US = 20000, POLLS_IDLE = 50 }; /* it waits after POLLS_IDLE polls without a lookup */
 
 static void poll_all(struct hps_triton_watch *watch)
 {
