@@ -50,7 +50,7 @@ def copy_with_stubs():
 def dev(tree, *args, other_user=False, command="./dev", start=subprocess.run, **env):
     """Run ./dev. A variable of `env` that is None is removed. `other_user`: as a user who does not own the folder."""
     outside = {name: value for name, value in os.environ.items() if name != "PYTHONNOUSERSITE"}  # of the ./dev that runs this
-    given = {**outside, "PATH": f"{os.path.dirname(tree)}/bin:/usr/bin:/bin", **env}
+    given = {**outside, "PATH": f"{os.path.dirname(tree)}/bin:/usr/bin:/bin", "XDG_CACHE_HOME": f"{tree}/cache", **env}
     as_user = ["setpriv", "--reuid=65534", "--clear-groups"] if other_user and os.geteuid() == 0 else []
     return start([*as_user, command, *args], cwd=tree, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                  stderr=subprocess.STDOUT, env={name: value for name, value in given.items() if value is not None},
@@ -82,6 +82,12 @@ def left_out(tree, client=0):
     program(f"{tree}/build/bin/hps-benchmarks", "exit 77")
     with open(f"{tree}/bench/python_client.py", "w", encoding="utf-8") as f:
         f.write(f"print('judged')\nraise SystemExit({client})\n")
+    environment = f"{tree}/cache/hpsd/frameworks"
+    os.makedirs(f"{environment}/bin")
+    os.symlink("/usr/bin/python3", f"{environment}/bin/python")
+    os.mkdir(f"{tree}/tests/frameworks")
+    for path in (f"{environment}/installed.txt", f"{tree}/tests/frameworks/requirements.txt"):
+        program(path, "")
 
 
 def broken_environment(tree):
@@ -126,7 +132,7 @@ CASES = {  # what prepares the tree (and may return a new path), arguments, envi
     "a Python that is active, which ./dev gpu uses": (others_gpu, ["gpu"], {"PYTHONPATH": "/x", "PATH": "{tree}/venv/bin:/usr/bin:/bin"}, 0,
                                                       "^{tree}/venv/bin/python3 /x $"),
     "a build folder of another checkout": (moved, ["build"], {}, 0, "build was configured in another folder: configuring it again"),
-    "an environment that cannot be installed": (broken_environment, ["interop"], {"XDG_CACHE_HOME": "{tree}/cache"}, 77, "SKIPPED: Triton"),
+    "an environment that cannot be installed": (broken_environment, ["interop"], {}, 77, "SKIPPED: Triton"),
     "a peer left out": (left_out, ["bench", "grpc", "python"], {}, 77, "judged"),
     "a peer left out, and a failure": (lambda tree: left_out(tree, 1), ["bench", "grpc", "python"], {}, 1, "judged"),
     **{f"{verb} and a wrong word": (None, [verb, *wrong], {}, 2, rf"usage: \./dev {verb} .*\n.*does not accept '{' '.join(wrong)}'{names}")

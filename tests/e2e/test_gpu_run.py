@@ -84,7 +84,7 @@ def start(tree, *args, path=None, before=()):
 
 def run(tree, *args, **how):
     with start(tree, *args, **how) as process:
-        said = process.communicate(timeout=PATIENCE_S * 12)[0]
+        said = process.communicate(timeout=PATIENCE_S * 40)[0]
     return process.returncode, said
 
 
@@ -116,7 +116,7 @@ def built_on_the_spot():
         write(f"{tree}/tools/cc", f'#!/usr/bin/env bash\nexec {shutil.which("gcc")} -Wpadded "$@"\n')
         alone = ("unshare", "--map-root-user", "--net")
         able = subprocess.run([*alone, "true"], capture_output=True, check=False).returncode == 0
-        yield tree, run(tree, "--out", f"{tree}/out", before=[shutil.which("unshare"), *alone[1:]] if able else [])
+        yield tree, run(tree, "--limit", "1000", "--out", f"{tree}/out", before=[shutil.which("unshare"), *alone[1:]] if able else [])
 
 
 @pytest.fixture(name="carried")
