@@ -280,7 +280,7 @@ class Client:
                     raise Wrong(f"a look-up failed: {error.code().name}: {error.details()}") from None
                 self.n_away += 1
                 there = self.connect()
-            gate.wait(0.002)  # leave CPU time to the servers
+            gate.wait(0.01)  # leave CPU time to the servers
 
     def call(self):
         rng, board, number = self.rng, self.board, self.number
