@@ -32,7 +32,7 @@ struct hps_triton_config {
 
 /* Reads the JSON of TRITONBACKEND_BackendConfig.
  * owner: *out: the caller, hps_triton_config_free
- * error: INVALID: a value is invalid, or a name unknown; NO_MEMORY */
+ * error: INVALID: a value is invalid; NO_MEMORY */
 hps_status hps_triton_config_read(const char *json, size_t size, struct hps_triton_config *out,
                                   struct hps_error *err) HPS_MUST_CHECK;
 void hps_triton_config_free(struct hps_triton_config *config);
@@ -59,13 +59,13 @@ struct hps_triton_watched {
     bool listed, ended;
     struct triton_request *request;
     struct hpsd_client *client;
-    uint64_t id; /* of the lookup */
+    uint64_t id; /* of its newest attempt */
 };
 
 hps_status hps_triton_watch_start(struct hps_triton_watch *watch) HPS_MUST_CHECK;
 /* No lookup may be in flight. */
 void hps_triton_watch_stop(struct hps_triton_watch *watch);
-/* Adds a lookup, unless it has ended. `id` is that of its newest attempt. */
+/* Adds an attempt of a lookup, unless the lookup has ended. The ids of its attempts increase. */
 void hps_triton_watch_add(struct hps_triton_watch *watch, struct hps_triton_watched *watched,
                           uint64_t id);
 /* After it returns the watch does not use the request any more. */

@@ -63,7 +63,8 @@ void hps_triton_watch_add(struct hps_triton_watch *watch, struct hps_triton_watc
                           uint64_t id)
 {
     hps_lock_acquire(&watch->lock);
-    watched->id = id;
+    /* The thread that started an attempt may add it after the next one has started. */
+    watched->id = id > watched->id ? id : watched->id;
     if (!watched->ended && !watched->listed) {
         watched->listed = true;
         watched->prev = NULL;
