@@ -9,7 +9,10 @@
 #define KEYS    "KEYS"
 #define NUMKEYS "NUMKEYS"
 
-enum { VALUES_MAX = INT32_MAX }; /* of a tensor */
+enum {
+    VALUES_MAX = INT32_MAX, /* of a tensor */
+    TABLES_MAX = 65536,     /* no server allows more; each needs some hundred bytes here */
+};
 
 struct tensor {
     const char *name;
@@ -169,6 +172,11 @@ static hps_status find_samples(const struct tensor *keys, const struct tensor *c
                              "input 'NUMKEYS' has %" PRIu64
                              " rows, one for each sample, but input 'KEYS' has %" PRId64 " rows",
                              n_samples, keys->n_dims < 2 ? 1 : keys->shape[0]);
+    }
+    if (counts->n_values / n_samples > TABLES_MAX) {
+        return hps_error_set(err, HPS_INVALID,
+                             "input 'NUMKEYS' has counts of %" PRIu64 " tables, the limit is %d",
+                             counts->n_values / n_samples, TABLES_MAX);
     }
     out->keys = keys->data;
     out->counts = counts->data;
