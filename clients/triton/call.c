@@ -273,14 +273,19 @@ static hps_status other_widths(const struct call *call, struct hps_error *err)
 static hps_status take_rows(struct call *call, int64_t version, struct hps_error *err)
 {
     hps_status status = HPS_OK;
+    bool fits = call->response == NULL || reply_size(call) == call->output_size;
 
+    if (!fits) {
+        forget_dims(call->instance->model);
+    }
     if (!call->pinned) {
         learn_dims(call, version);
     }
+    if (!fits) {
+        return HPS_AGAIN;
+    }
     if (call->response == NULL) {
         status = new_output(call, reply_size(call), err);
-    } else if (reply_size(call) != call->output_size) {
-        return HPS_AGAIN;
     }
     return status != HPS_OK || call->direct ? status : copy_output(call, err);
 }
