@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/heap.h"
@@ -28,7 +29,8 @@ struct call {
     struct hps_triton_keys keys;
     struct hpsd_query *queries;  /* [keys.n_tables] */
     struct hpsd_result *results; /* [keys.n_tables] */
-    uint64_t exec_us, start_us, deadline_us;
+    uint64_t exec_ns, start_ns;  /* of now_ns */
+    uint64_t deadline_us;
     atomic_uint refs; /* the lookup; the thread that starts it */
 };
 
@@ -40,6 +42,16 @@ static void call_unref(struct call *call)
         hps_free(call->results);
         hps_free(call);
     }
+}
+
+/* Triton subtracts its own times, in nanoseconds, so these must not be rounded down. */
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    int failed = clock_gettime(CLOCK_MONOTONIC, &now);
+    HPS_ASSERT(failed == 0);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
 /* ---- the answer ------------------------------------------------------------------------------ */
@@ -89,9 +101,9 @@ static void send(struct call *call, hps_status status, const char *text)
 static void finish(struct call *call, hps_status status, const char *text)
 {
     struct triton_instance *instance = call->instance->triton;
-    uint64_t end_ns = hps_clock_us() * 1000;
-    uint64_t exec_ns = call->exec_us * 1000;
-    uint64_t start_ns = call->start_us * 1000;
+    uint64_t exec_ns = call->exec_ns;
+    uint64_t start_ns = call->start_ns;
+    uint64_t end_ns = now_ns();
     uint32_t n_samples = call->keys.n_samples > 0 ? call->keys.n_samples : 1;
     struct hps_error err;
 
@@ -101,7 +113,7 @@ static void finish(struct call *call, hps_status status, const char *text)
         text = err.text;
     }
     send(call, status, text);
-    uint64_t sent_ns = hps_clock_us() * 1000;
+    uint64_t sent_ns = now_ns();
     log_failed(call, "ReportStatistics",
                TRITONBACKEND_ModelInstanceReportStatistics(
                    instance, call->request, status == HPS_OK, exec_ns, start_ns, end_ns, sent_ns));
@@ -361,9 +373,10 @@ static hps_status make_queries(struct call *call, struct hps_error *err)
     return HPS_OK;
 }
 
-static uint64_t timeout_of(const struct hps_triton_instance *instance,
-                           struct triton_request *request)
+static uint64_t deadline_of(const struct hps_triton_instance *instance,
+                            struct triton_request *request)
 {
+    uint64_t now_us = hps_clock_us();
     uint64_t timeout_us = 0;
 
     if (TRITONBACKEND_InferenceRequestTimeoutMicroseconds != NULL) {
@@ -371,26 +384,29 @@ static uint64_t timeout_of(const struct hps_triton_instance *instance,
         hps_ignore(hps_triton_taken(
             TRITONBACKEND_InferenceRequestTimeoutMicroseconds(request, &timeout_us), NULL));
     }
-    return timeout_us > 0 ? timeout_us : instance->model->backend->config.timeout_us;
+    timeout_us = timeout_us > 0 ? timeout_us : instance->model->backend->config.timeout_us;
+    return timeout_us < UINT64_MAX - now_us ? now_us + timeout_us : UINT64_MAX;
 }
 
 void hps_triton_call_start(struct hps_triton_instance *instance, struct triton_request *request)
 {
-    struct call *call = hps_calloc(1, sizeof(*call));
-    struct call out_of_memory = {0};
+    struct call *call = hps_alloc(sizeof(*call));
     struct hps_error err = {0};
+    struct call first = {
+        .watched = {.request = request, .client = instance->client},
+        .instance = instance,
+        .request = request,
+        .exec_ns = now_ns(),
+        .deadline_us = deadline_of(instance, request),
+        .refs = 1,
+    };
 
     if (call == NULL) {
-        out_of_memory = (struct call){.instance = instance, .request = request, .refs = 2};
-        finish(&out_of_memory, HPS_NO_MEMORY, "no memory");
+        first.refs = 2; /* it is not freed */
+        finish(&first, HPS_NO_MEMORY, "no memory");
         return;
     }
-    call->instance = instance;
-    call->request = request;
-    call->watched.request = request;
-    call->watched.client = instance->client;
-    call->exec_us = hps_clock_us();
-    call->refs = 1;
+    *call = first;
     hps_status status = hps_triton_keys_read(request, &call->keys, &err);
     if (status == HPS_OK) {
         status = make_queries(call, &err);
@@ -398,8 +414,7 @@ void hps_triton_call_start(struct hps_triton_instance *instance, struct triton_r
     if (status == HPS_OK) {
         status = prepare_output(call, &err);
     }
-    call->start_us = hps_clock_us();
-    call->deadline_us = call->exec_us + timeout_of(instance, request);
+    call->start_ns = now_ns();
     if (status == HPS_OK) {
         status = begin(call, &err);
     }

@@ -66,15 +66,22 @@ class Host:
             self.log.close()
 
 
-@pytest.fixture(name="served", scope="module")
-def hpsd_with_a_model():
+@contextlib.contextmanager
+def hpsd_with(dims, **how):
+    """hpsd with tables of these widths."""
     with scratch() as work:
         keys = np.arange(ROWS)
-        tables = [Table(f"t{i}", keys, hpsgen.rows(1, i, keys, dim)) for i, dim in enumerate(DIMS)]
-        model = model_config("m", [table.save(f"{work}/m") for table in tables], list(DIMS), [table.name for table in tables])
-        with Daemon(work, default_config([model]), listen=(f"unix:{work}/hpsd.sock", "127.0.0.1:0")) as daemon:
+        tables = [Table(f"t{i}", keys, hpsgen.rows(1, i, keys, dim)) for i, dim in enumerate(dims)]
+        model = model_config("m", [table.save(f"{work}/m") for table in tables], list(dims), [table.name for table in tables])
+        with Daemon(work, default_config([model]), **{"listen": (f"unix:{work}/hpsd.sock", "127.0.0.1:0"), **how}) as daemon:
             daemon.wait_ready()
             yield daemon
+
+
+@pytest.fixture(name="served", scope="module")
+def hpsd_with_a_model():
+    with hpsd_with(DIMS) as daemon:
+        yield daemon
 
 
 def failed(line):
@@ -200,6 +207,44 @@ def test_requests_when_no_reply_comes_then_all_of_an_instance_are_in_flight_at_o
         assert not sent.done()
         gate.set()
         assert sent.result(PATIENCE_S).startswith("16 ")
+
+
+def test_request_when_its_timeout_has_no_end_then_right(served):
+    with Host(served.grpc[0]) as host:
+        assert host("load 1") == "0"
+        for timeout_us in (2**63 - 1, 2**63, 2**64 - 10**6, 2**64 - 1):  # -1 of a client of gRPC arrives as the last
+            assert host(f"ask {timeout_us}") == "-1"
+
+
+@pytest.mark.parametrize("tensors", ["0 0 0", "1x0 1x0 0", "3 1x3 1", "1x3 3 1", "2x3 2x3 1", "3x2 1x3 2", "2x0 2x3 0", "2x2 2x1 2"])
+def test_request_when_its_shapes_are_unusual_then_right(served, tensors):
+    with Host(served.grpc[0]) as host:
+        assert host("load 1") == "0"
+        assert host(f"raw {tensors}") == host(f"raw {tensors}") == "-1"
+
+
+@pytest.mark.parametrize("tensors,words", [
+    ("6x2 2x3 2", "'NUMKEYS' has 2 rows, one for each sample, but input 'KEYS' has 6 rows"), ("6 2x3 1", "input 'KEYS' has 1 rows"),
+    ("1x6 1x6 1", "model 'm' has 5 tables"), ("0 65537 0", "input 'NUMKEYS' has counts of 65537 tables, the limit is 65536"),
+    ("0 65536 0", "queries: 65536, limit is 1024"), ("1 2 2 -1", "input 'NUMKEYS': [0, 1] is -1")])
+def test_request_when_its_shapes_are_invalid_then_refused(served, tensors, words):
+    with Host(served.grpc[0]) as host:
+        assert host("load 1") == "0"
+        found = host(f"raw {tensors}")
+        assert found.startswith(f"{INVALID} ") and words in found
+
+
+@pytest.mark.parametrize("dims", [(4, 8), (16, 8), (8, 16)])
+def test_request_when_hpsd_starts_again_with_other_widths_in_the_version_of_this_number_then_one_fails(dims):
+    with scratch() as work, Host(f"unix:{work}/hpsd.sock", dims=(8, 8)) as host:
+        listen = (f"unix:{work}/hpsd.sock",)
+        with hpsd_with((8, 8), listen=listen):
+            assert host("load 1") == "0"
+            assert host("ask 0") == host("ask 0") == "-1"
+        host(f"dims {','.join(map(str, dims))}")
+        with hpsd_with(dims, listen=listen):
+            assert host("raw 5 2 2 3").startswith(f"{UNAVAILABLE} the tables of model \"m\" have other widths")
+            assert host("raw 5 2 2 3") == host("ask 0") == "-1"
 
 
 @pytest.mark.parametrize("setting,words", [

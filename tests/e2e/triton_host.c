@@ -16,6 +16,9 @@
  * - random N THREADS PERMILLE GPU: N batches of requests of all kinds from each thread;
  *   PERMILLE of a thousand calls of Triton's functions fail; GPU 1: some buffers are in GPU memory.
  * "N requests, N failed"
+ * - raw KEYS NUMKEYS COUNT…: one request whose tensors have these shapes, such as 2x5, and these
+ *   counts, the last of them repeated; keys count from 0; "CODE TEXT"
+ * - dims DIM[,DIM…]: from now on, rows are expected to have these widths; "0"
  * - unchecked: from now on, rows are not compared; "0"
  * - measure ADDRESS N_TABLES N_KEYS IN_FLIGHT N: "US US", of N requests by the backend, and by
  *   hpsd.h alone
@@ -30,6 +33,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -90,6 +94,7 @@ struct triton_response {
 struct triton_request {
     struct triton_input inputs[2]; /* KEYS, NUMKEYS */
     uint64_t timeout_us;
+    uint64_t sent_ns; /* when Execute was called */
     atomic_bool cancelled;
     int output_memory;
     float *rows; /* memory of the output, used again if the request is sent again */
@@ -123,6 +128,14 @@ static uint64_t random_below(uint64_t n)
 {
     random_state += HPS_HASH_GOLDEN;
     return hps_mix64(random_state) % n;
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
 static void fail(const char *what)
@@ -463,7 +476,8 @@ struct triton_error *TRITONBACKEND_ModelInstanceReportStatistics(
 {
     expect(instance->state != NULL && !request->reported, "ReportStatistics");
     expect(request->faulted || success == (request->code == -1), "ReportStatistics: success");
-    expect(exec_start_ns > 0 && exec_start_ns <= compute_end_ns && compute_end_ns <= exec_end_ns,
+    expect(exec_start_ns >= request->sent_ns && exec_start_ns <= compute_end_ns &&
+               compute_end_ns <= exec_end_ns,
            "ReportStatistics: times");
     expect(compute_start_ns == 0 || compute_start_ns >= exec_start_ns, "ReportStatistics: start");
     request->reported = true;
@@ -510,6 +524,9 @@ static void execute(unsigned instance, struct triton_request **requests, uint32_
     execute_fn fn = NULL;
 
     *(void **)&fn = dlsym(host.library, "TRITONBACKEND_ModelInstanceExecute");
+    for (uint32_t i = 0; i < n; i++) {
+        requests[i]->sent_ns = now_ns();
+    }
     struct triton_error *error = fn(&host.instances[instance], requests, n);
     expect(error == NULL, "Execute failed");
 }
@@ -596,7 +613,7 @@ static size_t expect_rows(struct triton_request *request, const int64_t *keys,
         }
     }
     request->n_expected = n;
-    request->n_sample_expected = (int64_t)(key / n_tables);
+    request->n_sample_expected = n_tables == 0 ? 0 : (int64_t)(key / n_tables);
     return key;
 }
 
@@ -672,6 +689,11 @@ static void wait_for(sem_t *released, unsigned n)
     }
 }
 
+static void print_end(const struct triton_request *request)
+{
+    printf("%d%s%s\n", request->code, request->code == -1 ? "" : " ", request->text);
+}
+
 /* ---- commands -------------------------------------------------------------------------------- */
 
 static void run_ask(uint64_t timeout_us, bool cancel, int memory)
@@ -685,7 +707,61 @@ static void run_ask(uint64_t timeout_us, bool cancel, int memory)
     execute(0, &request, 1);
     atomic_store(&request->cancelled, cancel);
     wait_for(&released, 1);
-    printf("%d%s%s\n", request->code, request->code == -1 ? "" : " ", request->text);
+    print_end(request);
+    request_free(request);
+    sem_destroy(&released);
+}
+
+/* Reads a shape, such as "2x5". Returns the number of its values. */
+static size_t parse_shape(const char *text, struct triton_input *input)
+{
+    size_t n = 1;
+
+    for (char *end = (char *)text; *end != '\0'; text = end + (*end == 'x')) {
+        expect(input->n_dims < sizeof(input->shape) / sizeof(*input->shape), "a shape");
+        input->shape[input->n_dims] = (int64_t)strtoull(text, &end, 10);
+        n *= (size_t)input->shape[input->n_dims++];
+    }
+    return n;
+}
+
+static void run_raw(const char *keys_shape, const char *counts_shape, char *counts_text)
+{
+    struct triton_request *request = hps_calloc(1, sizeof(*request));
+    struct triton_input *inputs = request->inputs;
+    int32_t count = 0;
+    sem_t released;
+
+    sem_init(&released, 0, 0);
+    inputs[0] = (struct triton_input){.name = "KEYS", .type = TRITON_INT64};
+    inputs[1] = (struct triton_input){.name = "NUMKEYS", .type = TRITON_INT32};
+    size_t n_keys = parse_shape(keys_shape, &inputs[0]);
+    size_t n_counts = parse_shape(counts_shape, &inputs[1]);
+    int64_t *keys = hps_calloc(n_keys + 1, sizeof(*keys));
+    int32_t *counts = hps_calloc(n_counts + 1, sizeof(*counts));
+    for (size_t i = 0; i < n_keys; i++) {
+        keys[i] = (int64_t)i;
+    }
+    size_t sum = 0;
+    for (size_t i = 0; i < n_counts; i++) {
+        char *word = strsep(&counts_text, " \n");
+        count = word == NULL || *word == '\0' ? count : (int32_t)strtol(word, NULL, 10);
+        counts[i] = count;
+        sum += (size_t)count; /* too large if a count is negative */
+    }
+    cut(&inputs[0], keys, n_keys * sizeof(*keys), 1);
+    cut(&inputs[1], counts, n_counts * sizeof(*counts), 1);
+    request->released = &released;
+    uint32_t n_tables = (uint32_t)inputs[1].shape[inputs[1].n_dims - 1];
+    uint32_t n_samples = n_tables == 0 ? 0 : (uint32_t)(n_counts / n_tables);
+    if (n_tables <= host.n_tables && sum == n_keys && count >= 0) {
+        expect_rows(request, keys, counts, n_samples, n_tables);
+    }
+    execute(0, &request, 1);
+    wait_for(&released, 1);
+    print_end(request);
+    hps_free(keys);
+    hps_free(counts);
     request_free(request);
     sem_destroy(&released);
 }
@@ -889,11 +965,22 @@ static void run_measure(const char *address, uint32_t n_tables, uint32_t n_keys,
     printf("%" PRIu64 " %" PRIu64 "\n", best[0], best[1]);
 }
 
+static void set_dims(char *dims)
+{
+    host.n_tables = 0;
+    for (char *dim = strsep(&dims, ","); dim != NULL; dim = strsep(&dims, ",")) {
+        expect(host.n_tables < TABLES_MAX, "too many tables");
+        host.dims[host.n_tables++] = (uint32_t)strtoul(dim, NULL, 10);
+    }
+}
+
 static void obey(char *line)
 {
     unsigned n[4] = {0};
     uint64_t us = 0;
     char address[256];
+    char shape[32];
+    int at = 0;
 
     if (sscanf(line, "load %u", &n[0]) == 1) {
         answer(load(n[0]));
@@ -903,12 +990,17 @@ static void obey(char *line)
     } else if (strncmp(line, "unchecked", 9) == 0) {
         host.unchecked = true;
         answer(NULL);
+    } else if (sscanf(line, "dims %255s", address) == 1) {
+        set_dims(address);
+        answer(NULL);
     } else if (sscanf(line, "ask %" SCNu64, &us) == 1) {
         run_ask(us, false, TRITON_CPU);
     } else if (strncmp(line, "cancel", 6) == 0) {
         run_ask(0, true, TRITON_CPU);
     } else if (strncmp(line, "gpu", 3) == 0) {
         run_ask(0, false, TRITON_GPU);
+    } else if (sscanf(line, "raw %255s %31s %n", address, shape, &at) == 2) {
+        run_raw(address, shape, line + at);
     } else if (sscanf(line, "many %u %" SCNu64, &n[0], &us) == 2) {
         run_many(n[0], us);
     } else if (sscanf(line, "random %u %u %u %u", &n[0], &n[1], &n[2], &n[3]) == 4) {
@@ -926,7 +1018,6 @@ static void set_up(char **words)
 {
     char *config = host.backend.config.text;
     size_t size = sizeof(host.backend.config.text);
-    char *rest = words[3];
 
     host.library = dlopen(words[0], RTLD_NOW | RTLD_LOCAL);
     if (host.library == NULL) {
@@ -934,10 +1025,7 @@ static void set_up(char **words)
     }
     host.model = (struct triton_model){.backend = &host.backend, .name = words[1]};
     host.n_rows = strtoull(words[2], NULL, 10);
-    for (char *dim = strsep(&rest, ","); dim != NULL; dim = strsep(&rest, ",")) {
-        expect(host.n_tables < TABLES_MAX, "too many tables");
-        host.dims[host.n_tables++] = (uint32_t)strtoul(dim, NULL, 10);
-    }
+    set_dims(words[3]);
     size_t at = (size_t)snprintf(config, size, "{\"cmdline\":{\"backend-directory\":\"x\"");
     for (char **word = words + 4; *word != NULL; word++) {
         char *equals = strchr(*word, '=');
