@@ -9,6 +9,7 @@
 enum { CUDA_COPY_ANY = 4 }; /* the addresses say where the memory is */
 
 static int (*cuda_memcpy)(void *to, const void *from, size_t size, int kind);
+static int (*cuda_stream_synchronize)(void *stream);
 static const char *(*cuda_error_text)(int error);
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -25,6 +26,7 @@ static void load(void)
     }
     if (library != NULL) {
         *(void **)&cuda_error_text = dlsym(library, "cudaGetErrorString");
+        *(void **)&cuda_stream_synchronize = dlsym(library, "cudaStreamSynchronize");
         *(void **)&cuda_memcpy = dlsym(library, "cudaMemcpy");
     }
 }
@@ -32,12 +34,15 @@ static void load(void)
 hps_status hps_triton_gpu_copy(void *to, const void *from, size_t size, struct hps_error *err)
 {
     pthread_once(&once, load);
-    if (cuda_memcpy == NULL) {
+    if (cuda_memcpy == NULL || cuda_stream_synchronize == NULL) {
         return hps_error_set(err, HPS_UNIMPLEMENTED,
                              "it is in GPU memory, and no CUDA runtime was found (" CUDART_NAMES
                              ")");
     }
     int failed = cuda_memcpy(to, from, size, CUDA_COPY_ANY);
+    if (failed == 0) { /* to a GPU, the last bytes may still be in flight */
+        failed = cuda_stream_synchronize(NULL);
+    }
     if (failed != 0) {
         return hps_error_set(err, HPS_INTERNAL, "it is in GPU memory, and cudaMemcpy failed: %s",
                              cuda_error_text == NULL ? "unknown error" : cuda_error_text(failed));
