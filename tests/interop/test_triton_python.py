@@ -38,7 +38,8 @@ def test_example_when_the_package_is_beside_it_then_rows_and_errors_are_those_of
         keys, counts, rows = served.ask()
         pairs = [served.ask(sizes, seed) for seed, sizes in enumerate(((5, 0, 7), (2, 9, 1)))]
         example(work, "absent", True, **{"127.0.0.1:8601": served.address})
-        where = example(work, "m", True, **{"127.0.0.1:8601": served.address})
+        where = example(work, "m", True, **{"127.0.0.1:8601": served.address, "max_batch_size: 64": "max_batch_size: 0", "[ -1 ]": "[ -1, -1 ]",
+                                            "FP32 dims: [ -1, -1 ]": "FP32 dims: [ -1 ]"})
         with served.daemon as daemon, genuine.Genuine(work, where) as server, triton.InferenceServerClient(server.rpc) as client:
             def lookup(model="m", counts=counts, **how):
                 return client.infer(model, tensors(keys[None], counts), **how).as_numpy("OUTPUT0")
@@ -46,6 +47,7 @@ def test_example_when_the_package_is_beside_it_then_rows_and_errors_are_those_of
             assert np.array_equal(lookup(), rows)
             both = client.infer("m", tensors(*(np.stack(one) if one[0].ndim == 1 else np.concatenate(one) for one in list(zip(*pairs))[:2])))
             assert np.array_equal(both.as_numpy("OUTPUT0"), np.concatenate([pair[2] for pair in pairs]))
+            refused(INVALID, "NUMKEYS has 3 rows", lambda: lookup(counts=np.repeat(counts, 3, axis=0)))
             refused(INVALID, "counts: got", lambda: lookup(counts=counts + 1))
             refused(NOT_FOUND, "absent", lambda: lookup("absent"))
             daemon.kill()

@@ -4,7 +4,7 @@
 Triton starts Python without PYTHONPATH: put the package hpsd (clients/python/hpsd) beside this file, or set PYTHONPATH,
 which this file reads itself. Triton 24.10 needs numpy 1: with numpy 2 its outputs have no bytes.
 
-The address of hpsd is the parameter "addr" of config.pbtxt, or $HPSD_LOOKUP_ADDR; several are separated by commas.
+The address of hpsd is $HPSD_LOOKUP_ADDR, else the parameter "addr" of config.pbtxt; several are separated by commas.
 """
 import json
 import os
@@ -39,7 +39,11 @@ class TritonPythonModel:
         keys, counts = (triton.get_input_tensor_by_name(request, name).as_numpy() for name in ("KEYS", "NUMKEYS"))
         timeout = request.timeout() / 1e6 or None
         # A row of NUMKEYS has the counts of a sample, and the same row of KEYS its keys.
-        samples = zip(np.atleast_2d(keys), np.atleast_2d(counts)) if counts.size > counts.shape[-1] else [(keys, counts)]
+        samples = [(keys, counts)]
+        if counts.size > counts.shape[-1]:
+            if keys.ndim < 2 or len(keys) != len(counts):
+                raise hpsd.InvalidArgument(f"NUMKEYS has {len(counts)} rows, one for each sample, but KEYS has the shape {keys.shape}")
+            samples = zip(keys, counts)
         return np.concatenate([self.client.lookup_flat(one.ravel(), n.ravel(), timeout=timeout) for one, n in samples])
 
     def execute(self, requests):
