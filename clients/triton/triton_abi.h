@@ -109,10 +109,9 @@ struct triton_error *TRITONBACKEND_InputBuffer(struct triton_input *input, uint3
                                                const void **out_buffer, uint64_t *out_bytes,
                                                int *io_memory, int64_t *io_device);
 
-/* owner: *out_response: the caller, until ResponseSend or ResponseDelete */
+/* owner: *out_response: the caller, until ResponseSend */
 struct triton_error *TRITONBACKEND_ResponseNew(struct triton_response **out_response,
                                                struct triton_request *request);
-struct triton_error *TRITONBACKEND_ResponseDelete(struct triton_response *response);
 struct triton_error *TRITONBACKEND_ResponseOutput(struct triton_response *response,
                                                   struct triton_output **out_output,
                                                   const char *name, int type, const int64_t *shape,

@@ -386,18 +386,6 @@ struct triton_error *TRITONBACKEND_ResponseNew(struct triton_response **out_resp
     return error;
 }
 
-static void response_free(struct triton_response *response)
-{
-    hps_free(response);
-    atomic_fetch_sub(&host.responses, 1);
-}
-
-struct triton_error *TRITONBACKEND_ResponseDelete(struct triton_response *response)
-{
-    response_free(response);
-    return NULL;
-}
-
 struct triton_error *TRITONBACKEND_ResponseOutput(struct triton_response *response,
                                                   struct triton_output **out_output,
                                                   const char *name, int type, const int64_t *shape,
@@ -465,7 +453,8 @@ struct triton_error *TRITONBACKEND_ResponseSend(struct triton_response *response
     } else {
         snprintf(request->text, sizeof(request->text), "%s", error->text);
     }
-    response_free(response);
+    hps_free(response);
+    atomic_fetch_sub(&host.responses, 1);
     return fault(request);
 }
 
