@@ -68,6 +68,11 @@ hps_status hps_triton_taken(struct triton_error *error, struct hps_error *err)
     return status;
 }
 
+hps_status hps_triton_status(const struct hpsd_error *error)
+{
+    return (hps_status)(-(int)error->status); /* the codes of gRPC; hps_status has them negative */
+}
+
 void hps_triton_log(enum triton_level level, const char *fmt, ...)
 {
     char text[640];
@@ -271,7 +276,7 @@ static hps_status client_open(const struct hps_triton_config *config,
     struct hpsd_error error;
 
     if (hpsd_open(&options, out_client, &error) != HPSD_OK) {
-        return hps_error_set(err, (hps_status)(-(int)error.status), "%s", error.text);
+        return hps_error_set(err, hps_triton_status(&error), "%s", error.text);
     }
     return HPS_OK;
 }

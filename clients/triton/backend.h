@@ -128,6 +128,7 @@ void hps_triton_call_start(struct hps_triton_instance *instance, struct triton_r
 struct triton_error *hps_triton_error(hps_status status, const char *text);
 /* Deletes an error of Triton, which may be NULL, and returns it as a status. */
 hps_status hps_triton_taken(struct triton_error *error, struct hps_error *err);
+hps_status hps_triton_status(const struct hpsd_error *error);
 void hps_triton_log(enum triton_level level, const char *fmt, ...) HPS_PRINTF(2, 3);
 
 #endif

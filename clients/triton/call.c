@@ -267,12 +267,6 @@ static hps_status copy_output(struct call *call, struct hps_error *err)
 
 static hps_status begin(struct call *call, struct hps_error *err);
 
-/* The code of hpsd_status is that of gRPC; hps_status has the same, negative. */
-static hps_status status_of(const struct hpsd_error *error)
-{
-    return (hps_status)(-(int)error->status);
-}
-
 static hps_status other_widths(const struct call *call, struct hps_error *err)
 {
     return hps_error_set(err, HPS_UNAVAILABLE,
@@ -306,7 +300,7 @@ static void done(void *ctx, const struct hpsd_reply *reply, const struct hpsd_er
 {
     struct call *call = ctx;
     struct hps_error err;
-    hps_status status = hps_error_set(&err, status_of(error), "%s", error->text);
+    hps_status status = hps_error_set(&err, hps_triton_status(error), "%s", error->text);
 
     if (reply != NULL) {
         status = take_rows(call, reply->version, &err);
@@ -348,7 +342,7 @@ static hps_status begin(struct call *call, struct hps_error *err)
     atomic_fetch_add_explicit(&call->refs, 1, memory_order_relaxed);
     if (hpsd_lookup_start(call->instance->client, &lookup, done, call, &id, &error) != HPSD_OK) {
         atomic_fetch_sub_explicit(&call->refs, 1, memory_order_relaxed);
-        return hps_error_set(err, status_of(&error), "%s", error.text);
+        return hps_error_set(err, hps_triton_status(&error), "%s", error.text);
     }
     hps_triton_watch_add(watch, &call->watched, id);
     call_unref(call);

@@ -15,7 +15,6 @@ enum {
 };
 
 struct tensor {
-    const char *name;
     const uint8_t *data;
     uint64_t size, n_values;
     const int64_t *shape;
@@ -129,7 +128,7 @@ static hps_status read_tensor(struct triton_request *request, const char *name, 
     uint32_t n_pieces = 0;
     int given = 0;
 
-    *out = (struct tensor){.name = name};
+    *out = (struct tensor){0};
     hps_status status = hps_triton_taken(TRITONBACKEND_RequestInput(request, name, &input), err);
     if (status == HPS_OK) {
         status =
