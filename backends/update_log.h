@@ -149,12 +149,12 @@ enum hps_consumer_event_kind {
     /* All records below `offset` were delivered. Reported again after further records. The event
      * proves nothing about freshness; only leader_response does. */
     HPS_CONSUMER_CAUGHT_UP,
-    /* The log has records [low, high), so the assigned `offset` is not available. The partition was
-     * unassigned. */
+    /* The log does not have `offset`, which is read next; `offsets` returns the offsets that exist.
+     * The partition was unassigned. */
     HPS_CONSUMER_GAP,
     /* The topic or partition does not exist, or hpsd has no permission to see it; `offsets` returns
-     * which. The partition was unassigned. If `topics` lists the partition again later, it may
-     * belong to a recreated topic. */
+     * which. The partition was unassigned. A log may lack this event: `topics` always shows that a
+     * partition is missing. If a list has it again later, it may belong to a recreated topic. */
     HPS_CONSUMER_GONE,
     /* The records from `offset` to `high` - 1 are unreadable: damaged, or larger than the limit for
      * inflating. They are skipped and reading continues. */

@@ -58,7 +58,7 @@ static void on_error(rd_kafka_t *rk, int code, const char *reason, void *opaque)
         hps_kafka_text_set(c->link.text, text);
         link_set(&c->link, HPS_KAFKA_FATAL);
     } else if (c->link.phase == HPS_KAFKA_FATAL || status == HPS_NOT_FOUND) {
-        ; /* the reason is set; partitions.c finds out which partitions do not exist */
+        ; /* the reason is set; lists of topics show which partitions do not exist */
     } else if (code == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN) {
         if (c->link.text[0] == '\0' || hps_clock_us() > c->link.text_us + TEXT_US) {
             c->link.status = HPS_UNAVAILABLE;

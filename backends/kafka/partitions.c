@@ -12,16 +12,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backends/kafka/offsets.h"
 #include "base/assert.h"
-#include "base/clock.h"
 #include "base/heap.h"
 #include "base/log.h"
-
-enum {
-    CHECK_US = 250000, /* from an assignment to the first check, and between checks */
-    BOUNDS_MS = 1000,  /* for the response with the bounds of a partition */
-};
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
@@ -130,10 +123,9 @@ struct hps_consumer_event *hps_kafka_event_add(struct hps_kafka_partitions *of,
 
 /* End reading, and report why. Frees the partition. */
 static void partition_stop(struct hps_kafka_partitions *of, struct hps_kafka_partition *partition,
-                           enum hps_consumer_event_kind kind, hps_status status, int64_t high,
-                           const char *text)
+                           enum hps_consumer_event_kind kind, hps_status status, const char *text)
 {
-    hps_kafka_event_add(of, partition, kind, status, text)->high = high;
+    hps_kafka_event_add(of, partition, kind, status, text);
     partition_forget(of, partition);
 }
 
@@ -175,14 +167,9 @@ hps_status hps_kafka_partitions_assign(struct hps_kafka_partitions *of,
                                        const struct hps_consumer_position *at, uint32_t tag,
                                        struct hps_error *err)
 {
-    struct hps_watch *watch = NULL;
     if (at->offset < 0 || at->partition < 0) {
         return hps_error_set(err, HPS_INVALID, "%s [%" PRId32 "] at offset %" PRId64 ": below 0",
                              at->topic, at->partition, at->offset);
-    }
-    hps_status status = hps_kafka_watch(of->watches, at->topic, at->partition, &watch, err);
-    if (status != HPS_OK) {
-        return status;
     }
     hps_kafka_partitions_unassign(of, at->topic, at->partition);
     struct hps_kafka_partition *partition = hps_calloc(1, sizeof(*partition));
@@ -199,18 +186,16 @@ hps_status hps_kafka_partitions_assign(struct hps_kafka_partitions *of,
     *partition = (struct hps_kafka_partition){.following = of->first,
                                               .topic = topic,
                                               .number = at->partition,
-                                              .watch = watch,
                                               .tag = tag,
                                               .next = at->offset};
     of->first = partition;
     of->n++;
     held_release(of);
     held_drop(of, partition, 0); /* of an earlier assignment that has ended with an error */
-    status = partition_start(of, partition, err);
+    hps_status status = partition_start(of, partition, err);
     if (status != HPS_OK) {
         partition_forget(of, partition);
     }
-    of->check_us = hps_clock_us() + CHECK_US;
     return status;
 }
 
@@ -229,82 +214,28 @@ void hps_kafka_partitions_unassign(struct hps_kafka_partitions *of, const char *
     }
 }
 
-/* ---- deleted partitions ---------------------------------------------------------------------- */
-
-/* librdkafka does not always report that an assigned partition does not exist, and takes one
- * broker's word for it. */
-static void check_watches(struct hps_kafka_partitions *of)
-{
-    if (hps_clock_us() < of->check_us) {
-        return;
-    }
-    of->check_us = hps_clock_us() + CHECK_US;
-    for (struct hps_kafka_partition *partition = of->first, *following; partition != NULL;
-         partition = following) {
-        following = partition->following;
-        char text[HPS_KAFKA_TEXT_BYTES];
-        struct hps_kafka_listed listed =
-            hps_kafka_watched_listed(hps_kafka_watched(partition->watch));
-        if (listed.asked_us > 0 && partition->number >= listed.n_partitions) {
-            snprintf(text, sizeof(text), "%s [%" PRId32 "] does not exist any more",
-                     rd_kafka_topic_name(partition->topic), partition->number);
-            partition_stop(of, partition, HPS_CONSUMER_GONE, HPS_NOT_FOUND, -1, text);
-        }
-    }
-}
-
 void hps_kafka_partitions_begin(struct hps_kafka_partitions *of)
 {
     held_release(of);
     of->n_events = 0;
-    check_watches(of);
 }
 
 /* ---- gaps ------------------------------------------------------------------------------------ */
 
-/* Query the first and the end offset; -1: not known. */
-static struct hps_consumer_offsets bounds(struct hps_kafka_partitions *of,
-                                          const struct hps_kafka_partition *partition)
-{
-    struct hps_consumer_offsets bounds = {.topic = rd_kafka_topic_name(partition->topic),
-                                          .partition = partition->number,
-                                          .time_unix_ms = -1,
-                                          .low = -1,
-                                          .high = -1};
-    hps_ignore(/* then they are not known */
-               hps_kafka_offsets(of->rk, of->watches, &bounds, 1, BOUNDS_MS, NULL));
-    return bounds;
-}
-
 /* librdkafka has stopped at `offset`, which the log does not have. The error may be of the offset
- * before a seek. Only its offset shows that; then the partition is assigned again. */
+ * before a seek. Only its offset shows that; then the partition is assigned again, once. */
 static void gap_found(struct hps_kafka_partitions *of, struct hps_kafka_partition *partition,
                       int64_t offset)
 {
     HPS_ASSERT(partition->search.watch == NULL);
-    char text[HPS_KAFKA_TEXT_BYTES];
-    const char *topic = rd_kafka_topic_name(partition->topic);
-    struct hps_consumer_offsets log = bounds(of, partition);
-    bool known = log.low >= 0 && log.high >= 0;
-    bool exists =
-        known ? partition->next >= log.low && partition->next <= log.high : !partition->reassigned;
-    if (offset != partition->next && exists) {
+    if (offset != partition->next && !partition->reassigned) {
         partition->reassigned = true;
         partition_leave(of, partition);
         if (partition_start(of, partition, NULL) == HPS_OK) {
             return;
         }
     }
-    if (known) {
-        snprintf(text, sizeof(text),
-                 "%s [%" PRId32 "]: offset %" PRId64 " does not exist, only %" PRId64
-                 " to %" PRId64,
-                 topic, partition->number, partition->next, log.low, log.high);
-    } else {
-        snprintf(text, sizeof(text), "%s [%" PRId32 "]: offset %" PRId64 " does not exist", topic,
-                 partition->number, partition->next);
-    }
-    partition_stop(of, partition, HPS_CONSUMER_GAP, HPS_RANGE, known ? log.high : -1, text);
+    partition_stop(of, partition, HPS_CONSUMER_GAP, HPS_RANGE, "the offset does not exist");
 }
 
 static bool is_gap(rd_kafka_resp_err_t code)
@@ -332,7 +263,7 @@ static void search_end(struct hps_kafka_partitions *of, struct hps_kafka_partiti
     struct hps_error err = {0};
     partition_leave(of, partition);
     if (partition_start(of, partition, &err) != HPS_OK) {
-        partition_stop(of, partition, HPS_CONSUMER_FAILED, HPS_DATA_LOSS, -1, err.text);
+        partition_stop(of, partition, HPS_CONSUMER_FAILED, HPS_DATA_LOSS, err.text);
     }
 }
 
@@ -359,6 +290,8 @@ static void search_begin(struct hps_kafka_partitions *of, struct hps_kafka_parti
 {
     const char *topic = rd_kafka_topic_name(partition->topic);
     struct hps_kafka_search *search = &partition->search;
+    struct hps_watch *watch = NULL;
+    struct hps_leader_response leader = {.high = -1};
     partition_leave(of, partition);
     held_drop(of, partition, of->held.from);
     partition->next = message->offset > partition->next ? message->offset : partition->next;
@@ -370,7 +303,10 @@ static void search_begin(struct hps_kafka_partitions *of, struct hps_kafka_parti
         of->watches, topic, partition->number, &search->watch));
     snprintf(search->text, sizeof(search->text), "%s [%" PRId32 "]: %s", topic, partition->number,
              rd_kafka_message_errstr(message));
-    search->out = bounds(of, partition).high;
+    if (hps_kafka_watch(of->watches, topic, partition->number, &watch, NULL) == HPS_OK) {
+        hps_kafka_leader_response(watch, &leader);
+    }
+    search->out = leader.high;
     if (search->watch != NULL && search->out > search->in) {
         search_continue(of, partition);
     } else {
@@ -435,11 +371,10 @@ void hps_kafka_partition_failed(struct hps_kafka_partitions *of,
     } else if (is_unreadable(message->err)) {
         search_begin(of, partition, message);
     } else if (status == HPS_NOT_FOUND) {
-        partition_stop(of, partition, HPS_CONSUMER_GONE, status, -1,
-                       rd_kafka_message_errstr(message));
+        partition_stop(of, partition, HPS_CONSUMER_GONE, status, rd_kafka_message_errstr(message));
     } else if (status == HPS_PERMISSION || status == HPS_DATA_LOSS || status == HPS_UNIMPLEMENTED ||
                status == HPS_INVALID) {
-        partition_stop(of, partition, HPS_CONSUMER_FAILED, status, -1,
+        partition_stop(of, partition, HPS_CONSUMER_FAILED, status,
                        rd_kafka_message_errstr(message));
     } else { /* librdkafka retries */
         HPS_LOG(DEBUG, "kafka", "fetch failed: librdkafka retries",
@@ -475,8 +410,7 @@ void hps_kafka_partitions_close(struct hps_kafka_partitions *of)
 
 static void partition_sane(const struct hps_kafka_partition *partition)
 {
-    HPS_ASSERT(partition->topic != NULL && partition->watch != NULL);
-    HPS_ASSERT(partition->next >= 0);
+    HPS_ASSERT(partition->topic != NULL && partition->next >= 0);
     if (partition->search.watch != NULL) {
         const struct hps_kafka_search *search = &partition->search;
         HPS_ASSERT(search->from <= search->in && search->in < search->at);

@@ -27,7 +27,6 @@ struct hps_kafka_partition {
     struct hps_kafka_partition *following;
     rd_kafka_topic_t *topic; /* a reference */
     int32_t number;
-    struct hps_watch *watch;
     uint32_t tag;
     int64_t next;    /* offset to deliver; lower ones are never delivered */
     bool reassigned; /* after an error that may be of an earlier offset */
@@ -52,7 +51,6 @@ struct hps_kafka_partitions {
     uint32_t n_events;
     uint32_t events_max; /* three of each partition, and two of the log */
     struct hps_kafka_held held;
-    uint64_t check_us; /* when to check whether the partitions exist */
 };
 
 /* Close it in any case, before the watches and the handle. */
@@ -69,8 +67,8 @@ hps_status hps_kafka_partitions_assign(struct hps_kafka_partitions *partitions,
 void hps_kafka_partitions_unassign(struct hps_kafka_partitions *partitions, const char *topic,
                                    int32_t number);
 
-/* To be called when a poll begins: free the messages that the last poll delivered, forget its
- * events, and stop partitions that do not exist. */
+/* To be called when a poll begins: free the messages that the last poll delivered, and forget its
+ * events. */
 void hps_kafka_partitions_begin(struct hps_kafka_partitions *partitions);
 /* NULL: the partition is not read. */
 struct hps_kafka_partition *hps_kafka_partition_find(struct hps_kafka_partitions *partitions,

@@ -525,11 +525,20 @@ static void drop_reading(struct fake_consumer *c, uint32_t i)
     c->readings[i] = c->readings[--c->n_readings];
 }
 
-/* Is the partition to be read? Else it is told why, and stopped. */
+static bool is_hidden(const struct topic *topic)
+{
+    return topic->set[HPS_FAKE_DELETED] || topic->set[HPS_FAKE_HIDDEN];
+}
+
+/* Is the partition to be read? Else it is told why, and stopped. A topic that is deleted or hidden
+ * is silent, as Kafka's often is: only the list shows it. Once it is created again, it is gone. */
 static bool readable(struct fake_consumer *c, uint32_t i)
 {
     struct reading *reading = &c->readings[i];
     struct topic *topic = reading->topic;
+    if (topic != NULL && is_hidden(topic) && find_topic(c->log, reading->topic_name) == NULL) {
+        return true;
+    }
     if (topic == NULL || topic->set[HPS_FAKE_DELETED] || topic->set[HPS_FAKE_HIDDEN] ||
         reading->partition >= topic->n_partitions) {
         add_event(c, HPS_CONSUMER_GONE, reading, NULL, HPS_NOT_FOUND, "the topic is not there");
@@ -552,6 +561,9 @@ static bool readable(struct fake_consumer *c, uint32_t i)
 static void take_from(struct fake_consumer *c, struct reading *reading, uint32_t records_max,
                       uint64_t bytes_max, uint64_t *bytes)
 {
+    if (is_hidden(reading->topic)) {
+        return;
+    }
     struct partition *partition = &reading->topic->partitions[reading->partition];
     int64_t end = end_of(reading->topic, reading->partition);
     while (reading->next < end && c->n_records < records_max) {

@@ -33,7 +33,6 @@ static const unsigned EVENTS[UPDATE_EVENTS] = {
     [UPDATE_ON_OFFSETS] = TO(STARTING),
     [UPDATE_ON_RECORD] = TO(CHECKING),
     [UPDATE_ON_CAUGHT_UP] = READING,
-    [UPDATE_ON_NO_OFFSET] = READING,
     [UPDATE_ON_REFUSED] = READING,
     [UPDATE_ON_LINEAGE] = TO(RUNNING),
     [UPDATE_ON_RESPONSE] = ANY_PHASE,
@@ -383,7 +382,6 @@ static struct update_step on_abandoned(const struct update_facts *facts,
 
 static struct update_step decide(const struct update_facts *facts, const struct update_event *event)
 {
-    bool other;
     switch (event->kind) {
     case UPDATE_ON_LISTED:
         return on_listed(facts);
@@ -393,9 +391,6 @@ static struct update_step decide(const struct update_facts *facts, const struct 
         return on_record(facts, event);
     case UPDATE_ON_CAUGHT_UP:
         return facts->phase == UPDATE_CHECKING ? without_last(facts) : stay(facts);
-    case UPDATE_ON_NO_OFFSET:
-        other = event->high >= 0 && event->offset > event->high;
-        return stop(facts, other ? UPDATE_REPLACED : UPDATE_GAP, UPDATE_BECAUSE_NO_OFFSET);
     case UPDATE_ON_REFUSED:
         return stop(facts, UPDATE_FAILED, UPDATE_BECAUSE_REFUSED);
     case UPDATE_ON_LINEAGE:

@@ -113,7 +113,6 @@ enum update_reason {
     UPDATE_BECAUSE_RETENTION,    /* GAP: records after the position were deleted */
     UPDATE_BECAUSE_TOMBSTONES,   /* GAP: deletes may have been compacted away */
     UPDATE_BECAUSE_OLD_FILES,    /* GAP: the files are older than the retention of the topic */
-    UPDATE_BECAUSE_NO_OFFSET,    /* GAP or REPLACED: the log does not have the offset */
     UPDATE_BECAUSE_CLUSTER,      /* REPLACED: the position is of another cluster */
     UPDATE_BECAUSE_PAST_END,     /* REPLACED: the position is past the end of the log */
     UPDATE_BECAUSE_LAST_MISSING, /* REPLACED: the last applied record is not in the log, and neither
@@ -173,7 +172,6 @@ enum update_event_kind {
     UPDATE_ON_OFFSETS,   /* status, low, high; time_ms, at_time: of the start time */
     UPDATE_ON_RECORD,    /* offset, matches: the first record in the phase CHECKING */
     UPDATE_ON_CAUGHT_UP, /* all records were delivered */
-    UPDATE_ON_NO_OFFSET, /* offset, high: the log does not have the offset to read from */
     UPDATE_ON_REFUSED,   /* the consumer cannot read the partition */
     UPDATE_ON_LINEAGE,   /* a record is skipped because the version is frozen */
     UPDATE_ON_RESPONSE,  /* high: the leader responded */
@@ -182,7 +180,8 @@ enum update_event_kind {
     UPDATE_ON_WITNESS,   /* offset, low, matches, settled, time_ms: the witness was recalled */
     UPDATE_ON_ENDS,      /* high, time_ms, sure_ms: records were read up to an end */
     UPDATE_ON_ABANDONED, /* the batch was dropped: its records are read again */
-    UPDATE_ON_LOST,      /* the log or the consumer was lost, or the log does not have the topic */
+    UPDATE_ON_LOST,      /* the log or the consumer was lost, or the log does not have the topic, or
+                            the offset to read from */
     UPDATE_ON_PAUSE,
     UPDATE_ON_RESUME,
     UPDATE_ON_MOVE,   /* offset: a seek */

@@ -92,7 +92,6 @@ static void write_reason(const struct stepping *at, char *out, size_t size)
              "the files are older than the retention of the topic (retention.ms %" PRId64
              "): updates before offset %" PRId64 " were removed",
              partition->listed->kept_ms, at->event->low);
-        TEXT(NO_OFFSET, "offset %" PRId64 " does not exist: %s", at->event->offset, at->text);
         TEXT(CLUSTER, "the position is of cluster %.60s, the log is of cluster %.60s",
              applied->cluster, at->stream->cluster);
         TEXT(PAST_END,

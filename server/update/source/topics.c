@@ -69,14 +69,19 @@ static bool take_topic(struct hps_update_stream *stream, const struct hps_consum
     return true;
 }
 
-/* A broker that has just started may list its topics late. */
+/* Stop to read partitions that the list lacks. A broker that has just started may list its topics
+ * late. */
 static void note_missing(struct hps_update_stream *stream, uint64_t asked_us)
 {
+    const struct update_event lost = {.kind = UPDATE_ON_LOST};
     UPDATE_EACH (stream, partition) {
         struct update_listed *listed = partition->listed;
         bool begins = listed->missing_us == 0 || !update_is_connected(stream);
         listed->missing_us = listed->present ? 0 : begins ? asked_us : listed->missing_us;
         listed->gone = !listed->present && asked_us - listed->missing_us >= GONE_US;
+        if (!listed->present && update_phase_reads(partition->phase)) {
+            (void)update_step(stream, partition, &lost, NULL);
+        }
     }
 }
 

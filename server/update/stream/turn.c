@@ -244,12 +244,8 @@ static void take_event(struct hps_update_stream *stream, const struct hps_consum
     case HPS_CONSUMER_CAUGHT_UP:
         take_caught_up(stream, partition, event->offset);
         break;
-    case HPS_CONSUMER_GAP:
-        (void)update_step(stream, partition,
-                          &(struct update_event){.kind = UPDATE_ON_NO_OFFSET,
-                                                 .offset = event->offset,
-                                                 .high = event->high},
-                          event->text);
+    case HPS_CONSUMER_GAP: /* the offsets of the log show which records are lost */
+        (void)update_step(stream, partition, &(struct update_event){.kind = UPDATE_ON_LOST}, NULL);
         break;
     case HPS_CONSUMER_GONE: /* if it is only hidden, the log refuses its offsets next */
         update_start_over(stream, partition->topic);

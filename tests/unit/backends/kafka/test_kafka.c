@@ -226,7 +226,7 @@ static void test_poll_when_fetches_fail_for_a_while_then_nothing_is_told_or_lost
 
 /* ---- gaps and refusals ----------------------------------------------------------------------- */
 
-static void test_poll_when_old_records_were_dropped_then_a_gap_with_the_bounds(void **state)
+static void test_poll_when_old_records_were_dropped_then_a_gap(void **state)
 {
     struct log_client *rig = *state;
     struct seen seen = {0};
@@ -246,8 +246,6 @@ static void test_poll_when_old_records_were_dropped_then_a_gap_with_the_bounds(v
     look_for(rig, &seen, HPS_CONSUMER_GAP);
     assert_int_equal(seen.next, 10);
     assert_int_equal(seen.last[HPS_CONSUMER_GAP].offset, 10);
-    assert_int_equal(seen.last[HPS_CONSUMER_GAP].high, 100);
-    assert_non_null(strstr(seen.text[HPS_CONSUMER_GAP], "offset 10"));
     /* What an operator may choose. */
     seen.next = part.low;
     assign(rig, 0, part.low);
@@ -265,7 +263,6 @@ static void test_poll_when_in_the_midst_the_offset_is_no_more_then_a_gap_after_t
     hps_mock_kafka_fail(rig->mock, HPS_MOCK_FETCH, HPS_MOCK_OFFSET_OUT_OF_RANGE, 1);
     look_for(rig, &seen, HPS_CONSUMER_GAP);
     assert_int_equal(seen.last[HPS_CONSUMER_GAP].offset, 30);
-    assert_int_equal(seen.last[HPS_CONSUMER_GAP].high, 30);
     /* Stopped, whatever comes. */
     append(rig, 0, 30, 10);
     for (int i = 0; i < 10; i++) {
@@ -491,7 +488,7 @@ int main(void)
         cmocka_unit_test(test_consumer_when_there_is_no_cluster_then_calls_end_and_it_is_told),
         TEST(test_poll_when_the_leader_moves_then_reading_goes_on),
         TEST(test_poll_when_fetches_fail_for_a_while_then_nothing_is_told_or_lost),
-        TEST(test_poll_when_old_records_were_dropped_then_a_gap_with_the_bounds),
+        TEST(test_poll_when_old_records_were_dropped_then_a_gap),
         TEST(test_poll_when_in_the_midst_the_offset_is_no_more_then_a_gap_after_the_records),
         TEST(test_poll_when_a_gap_was_not_told_yet_and_the_partition_moves_then_it_never_is),
         TEST(test_poll_when_the_topic_is_denied_then_the_partition_fails_alone),

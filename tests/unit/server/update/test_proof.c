@@ -473,7 +473,7 @@ static const struct row RECREATED[] = {
     CASE("found by a restart", OUTGROWN, START(3), IS(GAP, "another record")),
     CASE("found by a refresh", OUTGROWN, REFRESH(1), IS(GAP, "another record")),
     CASE("its end is before the witness", OUTGROWN, RECREATE, PUT(1, 30), WAIT(31),
-         IS(GAP, "does not exist")),
+         IS(GAP, "past the end")),
     CASE("it has another id", TOPIC(DELETED, true), LOG(IDS, true), PARTITIONS(1), OUTGROWN,
          WAIT(31), IS(GAP, "topic's id")),
     CASE("no record was read, as the start is the end", BEGIN_AT(LATEST), PUTS(1, 4, 10), START(6),

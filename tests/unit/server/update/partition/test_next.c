@@ -147,9 +147,6 @@ static const struct row TABLE[] = {
     T(CHECKING, COMPACTED, EV(CAUGHT_UP), RUNNING, NOTHING, 0, 0)
     T(RUNNING, NONE, EV(CAUGHT_UP), RUNNING, NOTHING, 0, 0)
     /* the consumer */
-    T(RUNNING, NONE, EV(NO_OFFSET, .offset = 20, .low = 22, .high = 30), GAP, NO_OFFSET, STOP, 0)
-    T(RUNNING, NONE, EV(NO_OFFSET, .offset = 20, .low = 0, .high = 5), REPLACED, NO_OFFSET, STOP, 0)
-    T(RUNNING, NONE, EV(NO_OFFSET, .offset = 20, .low = -1, .high = -1), GAP, NO_OFFSET, STOP, 0)
     T(CHECKING, NONE, EV(REFUSED), FAILED, REFUSED, STOP, 0)
     T(RUNNING, NONE, EV(LOST), STARTING, NOTHING, OVER, 0)
     T(CHECKING, NONE, EV(LOST), STARTING, NOTHING, OVER, 0)
@@ -399,9 +396,7 @@ static void poll(struct model *m)
         return;
     }
     if (m->assigned < log->low || m->assigned > log->high) {
-        step(m,
-             &(struct update_event){
-                 .kind = E(NO_OFFSET), .offset = m->assigned, .low = log->low, .high = log->high});
+        step(m, &(struct update_event){.kind = E(LOST)});
         return;
     }
     for (uint64_t n = pick(m, 6); n > 0 && m->assigned >= 0 && m->assigned < log->high; n--) {
