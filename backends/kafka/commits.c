@@ -3,8 +3,8 @@
  * A handle that only commits, because librdkafka starts no partition of a handle while a commit is
  * in flight. The threads of consumers send the commits and take the results:
  *
- *     consumers ─▶ pending: the last position of each partition ─▶ in flight ─▶ coordinator
- *     consumers ◀─ the result, when it changes ◀────────────────────┘
+ *     consumers ─▶ positions: the last one of each partition ─▶ commit in flight ─▶ coordinator
+ *     consumers ◀─ the result, when it changes ◀────────────────────────┘
  */
 #include "backends/kafka/commits.h"
 
@@ -30,13 +30,13 @@ struct hps_kafka_commits {
     /* Under the lock: */
     rd_kafka_t *rk; /* NULL: nothing was committed yet */
     rd_kafka_queue_t *responses;
-    rd_kafka_queue_t *messages;               /* librdkafka's errors of the group */
-    rd_kafka_topic_partition_list_t *pending; /* NULL: none */
-    rd_kafka_topic_partition_list_t *sent;    /* the commit in flight; NULL: none */
-    rd_kafka_resp_err_t refusal;              /* of the group, since the last success */
-    uint64_t due_us;                          /* when the next commit may be sent */
-    uint64_t failing_us;                      /* since when; 0: not */
-    uint64_t again_us;                        /* how long to wait after the next failure */
+    rd_kafka_queue_t *messages;                 /* librdkafka's errors of the group */
+    rd_kafka_topic_partition_list_t *positions; /* that are not committed yet */
+    bool in_flight;              /* a commit of them, as they were when it was sent */
+    rd_kafka_resp_err_t refusal; /* of the group, since the last success */
+    uint64_t due_us;             /* when the next commit may be sent */
+    uint64_t failing_us;         /* since when; 0: not */
+    uint64_t again_us;           /* how long to wait after the next failure */
     hps_status status;
     char text[HPS_KAFKA_TEXT_BYTES];
 };
@@ -55,10 +55,19 @@ static void take_refusals(struct hps_kafka_commits *of)
     }
 }
 
-/* The first error of the response. Removes positions that were committed from `positions`, and
- * positions of deleted topics, which can never be committed. Takes the event. */
-static rd_kafka_resp_err_t response_of(rd_kafka_event_t *event,
-                                       rd_kafka_topic_partition_list_t *positions)
+/* Remove the position of a partition, unless there is a newer one. */
+static void remove_position(struct hps_kafka_commits *of, const rd_kafka_topic_partition_t *done)
+{
+    const rd_kafka_topic_partition_t *place =
+        rd_kafka_topic_partition_list_find(of->positions, done->topic, done->partition);
+    if (place != NULL && place->offset == done->offset) {
+        rd_kafka_topic_partition_list_del(of->positions, done->topic, done->partition);
+    }
+}
+
+/* The first error of the response. Removes positions that were committed, and positions of deleted
+ * topics, which can never be committed. Takes the event. */
+static rd_kafka_resp_err_t response_of(struct hps_kafka_commits *of, rd_kafka_event_t *event)
 {
     rd_kafka_resp_err_t code = rd_kafka_event_error(event);
     const rd_kafka_topic_partition_list_t *list = rd_kafka_event_topic_partition_list(event);
@@ -73,7 +82,7 @@ static rd_kafka_resp_err_t response_of(rd_kafka_event_t *event,
         const rd_kafka_topic_partition_t *place = &list->elems[i];
         if (place->err == RD_KAFKA_RESP_ERR_NO_ERROR ||
             hps_kafka_status(place->err) == HPS_NOT_FOUND) {
-            rd_kafka_topic_partition_list_del(positions, place->topic, place->partition);
+            remove_position(of, place);
         } else if (code == RD_KAFKA_RESP_ERR_NO_ERROR) {
             code = place->err;
         }
@@ -82,23 +91,7 @@ static rd_kafka_resp_err_t response_of(rd_kafka_event_t *event,
     return code;
 }
 
-static void pending_set(struct hps_kafka_commits *of, const char *topic, int32_t partition,
-                        int64_t offset, bool newer)
-{
-    HPS_ASSERT(partition >= 0 && offset >= 0);
-    if (of->pending == NULL) {
-        of->pending = rd_kafka_topic_partition_list_new(8);
-    }
-    rd_kafka_topic_partition_t *place =
-        rd_kafka_topic_partition_list_find(of->pending, topic, partition);
-    if (place == NULL) {
-        rd_kafka_topic_partition_list_add(of->pending, topic, partition)->offset = offset;
-    } else if (newer) {
-        place->offset = offset;
-    }
-}
-
-/* The commit in flight has ended. The positions that are left in `sent` were not committed. */
+/* The commit in flight has ended. */
 static void take_result(struct hps_kafka_commits *of, hps_status status, const char *why)
 {
     uint64_t now_us = hps_clock_us();
@@ -109,16 +102,11 @@ static void take_result(struct hps_kafka_commits *of, hps_status status, const c
         of->failing_us = 0;
         of->again_us = AGAIN_US;
     } else {
-        for (int i = 0; i < of->sent->cnt; i++) {
-            const rd_kafka_topic_partition_t *place = &of->sent->elems[i];
-            pending_set(of, place->topic, place->partition, place->offset, false);
-        }
         of->failing_us = of->failing_us == 0 ? now_us : of->failing_us;
         of->due_us = now_us + of->again_us;
         of->again_us = 4 * of->again_us < AGAIN_MAX_US ? 4 * of->again_us : AGAIN_MAX_US;
     }
-    rd_kafka_topic_partition_list_destroy(of->sent);
-    of->sent = NULL;
+    of->in_flight = false;
     status = status == HPS_DEADLINE ? HPS_UNAVAILABLE : status;
     if (status != of->status && (!may_pass || now_us >= of->failing_us + TELL_US)) {
         of->status = status;
@@ -149,18 +137,17 @@ static hps_status handle_open(struct hps_kafka_commits *of, struct hps_error *er
     return status;
 }
 
-/* Send the pending positions. The admin calls are not used: librdkafka aborts the process if the
+/* Send the positions. The admin calls are not used: librdkafka aborts the process if the
  * response to a request arrives after its timeout, as after an outage. */
-static void send_pending(struct hps_kafka_commits *of)
+static void send_positions(struct hps_kafka_commits *of)
 {
     struct hps_error err = {0};
-    HPS_ASSERT(of->sent == NULL && of->pending != NULL);
-    of->sent = of->pending;
-    of->pending = NULL;
+    HPS_ASSERT(!of->in_flight);
+    of->in_flight = true;
     hps_status status = handle_open(of, &err);
     if (status == HPS_OK) {
         rd_kafka_resp_err_t code =
-            rd_kafka_commit_queue(of->rk, of->sent, of->responses, NULL, NULL);
+            rd_kafka_commit_queue(of->rk, of->positions, of->responses, NULL, NULL);
         status = code == RD_KAFKA_RESP_ERR_NO_ERROR ? HPS_OK : hps_kafka_fail(&err, code, "commit");
     }
     if (status != HPS_OK) {
@@ -172,18 +159,18 @@ static void send_pending(struct hps_kafka_commits *of)
 static void serve(struct hps_kafka_commits *of)
 {
     rd_kafka_event_t *event = NULL;
-    if (of->sent != NULL) {
+    if (of->in_flight) {
         take_refusals(of);
         event = rd_kafka_queue_poll(of->responses, 0);
     }
     if (event != NULL) {
-        rd_kafka_resp_err_t code = response_of(event, of->sent);
+        rd_kafka_resp_err_t code = response_of(of, event);
         bool refused = code != RD_KAFKA_RESP_ERR_NO_ERROR && of->refusal != 0;
         code = refused ? of->refusal : code;
         take_result(of, hps_kafka_status(code), rd_kafka_err2str(code));
     }
-    if (of->sent == NULL && of->pending != NULL && hps_clock_us() >= of->due_us) {
-        send_pending(of);
+    if (!of->in_flight && of->positions->cnt > 0 && hps_clock_us() >= of->due_us) {
+        send_positions(of);
     }
 }
 
@@ -199,6 +186,7 @@ hps_status hps_kafka_commits_new(const rd_kafka_conf_t *shared, const char *grou
     of->shared = shared;
     of->group = group;
     of->again_us = AGAIN_US;
+    of->positions = rd_kafka_topic_partition_list_new(8);
     hps_lock_init(&of->lock, HPS_LOCK_KAFKA_COMMITS);
     *out_commits = of;
     return HPS_OK;
@@ -209,12 +197,7 @@ void hps_kafka_commits_free(struct hps_kafka_commits *of)
     if (of == NULL) {
         return;
     }
-    if (of->pending != NULL) {
-        rd_kafka_topic_partition_list_destroy(of->pending);
-    }
-    if (of->sent != NULL) {
-        rd_kafka_topic_partition_list_destroy(of->sent);
-    }
+    rd_kafka_topic_partition_list_destroy(of->positions);
     if (of->rk != NULL) {
         rd_kafka_queue_destroy(of->messages);
         rd_kafka_queue_destroy(of->responses);
@@ -231,7 +214,14 @@ void hps_kafka_commits_add(struct hps_kafka_commits *of,
 {
     hps_lock_acquire(&of->lock);
     for (uint32_t i = 0; i < n_positions; i++) {
-        pending_set(of, positions[i].topic, positions[i].partition, positions[i].offset, true);
+        const struct hps_consumer_position *at = &positions[i];
+        HPS_ASSERT(at->partition >= 0 && at->offset >= 0);
+        rd_kafka_topic_partition_t *place =
+            rd_kafka_topic_partition_list_find(of->positions, at->topic, at->partition);
+        if (place == NULL) {
+            place = rd_kafka_topic_partition_list_add(of->positions, at->topic, at->partition);
+        }
+        place->offset = at->offset;
     }
     hps_lock_release(&of->lock);
 }
