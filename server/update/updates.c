@@ -33,19 +33,19 @@ static void wake(struct hps_update_stream *stream)
     hps_lock_release(&stream->board->lock);
 }
 
-/* End the waits and the commands of a stream. No more are added, since it stops. */
-/* Commands to all versions of a model continue with the others. */
+/* End the waits and the commands of a stream. No more are added, since it stops. Commands to all
+ * versions of a model continue with the other versions. */
 static void end(struct hps_update_stream *stream)
 {
-    struct update_call *call;
+    struct hps_update_work *work;
     update_waits_end(stream);
-    while ((call = update_call_take(stream)) != NULL) {
-        if (call->command->version != 0) {
-            hps_ignore(hps_error_set(&call->error, HPS_UNAVAILABLE,
+    while ((work = update_call_take(stream)) != NULL) {
+        if (work->command.version != 0) {
+            hps_ignore(hps_error_set(&work->error, HPS_UNAVAILABLE,
                                      "version %" PRId64 " of model \"%s\" takes no more updates",
                                      stream->number, stream->model));
         }
-        call->done(call);
+        work->advance(work);
     }
     update_life_set(stream, UPDATE_ENDED);
 }
@@ -105,7 +105,7 @@ hps_status update_open(struct hps_updater *updater, struct hps_update_stream *st
     hps_status status = update_stream_open(stream, err);
     if (status == HPS_OK) {
         hps_updater_each(updater, update_add_others, &others);
-        status = update_store_others(&others, err);
+        status = others.status;
     }
     return status;
 }
@@ -223,15 +223,10 @@ void hps_updater_reconfigure(struct hps_updater *updater, bool nan_allowed, uint
 
 /* ---- where updates of files start ------------------------------------------------------------ */
 
-struct seed {
-    char key[HPS_POSITION_KEY_BYTES_MAX];
-    uint8_t value[HPS_POSITION_VALUE_BYTES_MAX];
-};
-
 /* Make the records of the manifest's start positions. Returns their number. */
 static uint32_t seed_positions(const struct hps_version *version,
-                               const struct hps_manifest *manifest, struct seed *seeds,
-                               struct hps_record *records)
+                               const struct hps_manifest *manifest,
+                               struct hps_position_memory *memory, struct hps_record *records)
 {
     uint32_t n = 0;
     for (size_t i = 0; i < manifest->n_positions; i++) {
@@ -250,9 +245,7 @@ static uint32_t seed_positions(const struct hps_version *version,
             continue;
         }
         memcpy(position.cluster, from->cluster, strlen(from->cluster) + 1);
-        size_t key_size = hps_position_key(from->topic, from->partition, seeds[n].key);
-        size_t value_size = hps_position_encode(&position, seeds[n].value);
-        records[n] = (struct hps_record){seeds[n].key, key_size, seeds[n].value, value_size};
+        records[n] = hps_position_record(from->topic, from->partition, &position, &memory[n]);
         n++;
     }
     return n;
@@ -262,23 +255,21 @@ hps_status hps_updater_seed(struct hps_version *version, const struct hps_manife
                             uint64_t oldest_file_ms, uint64_t n_switches, struct hps_error *err)
 {
     int64_t start_ms = (int64_t)oldest_file_ms;
-    uint8_t frozen[HPS_POSITION_FROZEN_BYTES];
-    struct seed *seeds = hps_calloc(manifest->n_positions, sizeof(*seeds));
+    struct hps_position_memory *memory = hps_calloc(manifest->n_positions + 1, sizeof(*memory));
     struct hps_record *records = hps_calloc(manifest->n_positions + 2, sizeof(*records));
     hps_status status = HPS_NO_MEMORY;
-    if (seeds != NULL && records != NULL) {
-        uint32_t n = seed_positions(version, manifest, seeds, records);
+    if (memory != NULL && records != NULL) {
+        uint32_t n = seed_positions(version, manifest, memory, records);
+        records[n] = hps_position_frozen_record(false, n_switches, &memory[n]);
+        n++;
         records[n++] = (struct hps_record){HPS_POSITION_START, strlen(HPS_POSITION_START),
                                            &start_ms, sizeof(start_ms)};
-        hps_position_frozen_encode(false, n_switches, frozen);
-        records[n++] = (struct hps_record){HPS_POSITION_FROZEN, strlen(HPS_POSITION_FROZEN), frozen,
-                                           sizeof(frozen)};
         const struct hps_update_batch batch = {.positions = records, .n_positions = n};
         status = hps_update_apply(version, &batch, err);
     } else {
         status = hps_error_set(err, status, "no memory for the positions of a version");
     }
-    hps_free(seeds);
+    hps_free(memory);
     hps_free(records);
     /* If the lowest tier does not take updates, the version is served without them. */
     return status == HPS_PRECONDITION ? HPS_OK : status;
@@ -392,8 +383,7 @@ static bool give(struct hps_update_work *work)
     if (stream != NULL) {
         work->n_streams++;
         work->before_id = stream->id;
-        work->call = (struct update_call){.command = &work->command, .done = work->call.done};
-        given = update_call_add(stream, &work->call);
+        given = update_call_add(stream, work);
         if (!given) {
             hps_ignore(hps_error_set(&work->error, HPS_EXHAUSTED,
                                      "command rejected: too many commands wait for version %" PRId64
@@ -432,15 +422,6 @@ static void advance(struct hps_update_work *work)
     work->done(work);
 }
 
-static void on_called(struct update_call *call)
-{
-    struct hps_update_work *work = HPS_CONTAINER_OF(call, struct hps_update_work, call);
-    work->n_partitions += call->n;
-    work->n += call->n_changed;
-    work->error = call->error;
-    advance(work);
-}
-
 void hps_updater_command(struct hps_updater *updater, struct hps_update_work *work)
 {
     HPS_ASSERT(work->command.model != NULL && work->command.topic != NULL && work->done != NULL);
@@ -451,7 +432,7 @@ void hps_updater_command(struct hps_updater *updater, struct hps_update_work *wo
     }
     work->updater = updater;
     work->before_id = UINT64_MAX;
-    work->call.done = on_called;
+    work->advance = advance;
     advance(work);
 }
 

@@ -164,24 +164,6 @@ void hps_updater_waits_close(struct hps_updater *updater);
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-/* A command on its way through the streams that it is for. Embed it, zeroed. The caller sets the
- * first two members. */
-struct hps_update_work {
-    struct hps_update_command command; /* its texts are borrowed */
-    /* The command has ended: `n` and `error` have the result. Takes `work`. Thread `update`, or the
-     * caller of hps_updater_command, without locks. */
-    void (*done)(struct hps_update_work *work);
-    uint32_t n; /* partitions that it changed */
-    /* NOT_FOUND: no such model, version or partition; PRECONDITION: there is no gap to accept;
-     * EXHAUSTED: too many commands wait; UNAVAILABLE: the log does not answer, the version is
-     * removed, or a half-applied batch must be completed before a SEEK or ACCEPT_GAP */
-    struct hps_error error;
-    struct hps_updater *updater; /* this and the rest belong to the updater */
-    uint64_t before_id;
-    uint32_t n_streams, n_partitions;
-    struct update_call call;
-};
-
 /* Carry out a command: on one version after the other, until one fails. Waits for nothing but
  * locks; `done` may be called before this returns. A command cannot be withdrawn. Any thread that
  * may wait for a lock. */

@@ -100,8 +100,8 @@ static void seek(struct daemon *daemon, int64_t offset)
                                              .partition = (int32_t)any(N_PARTITIONS),
                                              .to = HPS_UPDATE_SEEK_OFFSET,
                                              .value = offset};
-    struct update_call call = {.command = &asked};
-    update_run_command(daemon->stream, &call);
+    struct hps_update_work work = {.command = asked};
+    update_run_command(daemon->stream, &work);
 }
 
 static bool is_apart(const struct daemon *daemon)
@@ -311,9 +311,9 @@ static void settle(uint64_t seed)
                                                      .topic = "",
                                                      .partition = (int32_t)p,
                                                      .to = HPS_UPDATE_SEEK_EARLIEST};
-            struct update_call call = {.command = &asked};
+            struct hps_update_work work = {.command = asked};
             turn(daemon);
-            update_run_command(daemon->stream, &call);
+            update_run_command(daemon->stream, &work);
         }
     }
     for (unsigned n = 0; !is_settled(&world.daemons[0]) || !is_settled(&world.daemons[1]); n++) {

@@ -52,13 +52,13 @@ static void check_key(const uint8_t *data, size_t size)
 
 static void check_frozen(const uint8_t *data, size_t size)
 {
-    uint8_t value[HPS_POSITION_FROZEN_BYTES];
+    struct hps_position_memory memory;
     bool frozen;
     uint64_t n_switches;
 
     if (hps_position_frozen_decode(data, size, &frozen, &n_switches)) {
-        hps_position_frozen_encode(frozen, n_switches, value);
-        HPS_ASSERT(memcmp(value + 1, data + 1, sizeof(value) - 1) == 0);
+        (void)hps_position_frozen_record(frozen, n_switches, &memory);
+        HPS_ASSERT(memcmp(memory.value + 1, data + 1, HPS_POSITION_FROZEN_BYTES - 1) == 0);
     }
 }
 

@@ -173,16 +173,15 @@ static inline hps_status command_on(struct rig *rig, const char *topic, int32_t 
                                     enum hps_update_command_kind kind, enum hps_update_seek to,
                                     int64_t value)
 {
-    const struct hps_update_command command = {.kind = kind,
+    struct hps_update_work work = {.command = {.kind = kind,
                                                .model = "m",
                                                .topic = topic,
                                                .partition = partition,
                                                .to = to,
-                                               .value = value};
-    struct update_call call = {.command = &command};
-    update_run_command(rig->stream, &call);
+                                               .value = value}};
+    update_run_command(rig->stream, &work);
     update_stream_show(rig->stream);
-    return call.error.status;
+    return work.error.status;
 }
 
 static inline hps_status command(struct rig *rig, enum hps_update_command_kind kind)

@@ -6,6 +6,7 @@
 #ifndef HPS_SERVER_UPDATE_PARTITION_PARTITION_H
 #define HPS_SERVER_UPDATE_PARTITION_PARTITION_H
 
+#include "base/arena.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/worker.h"
@@ -107,6 +108,7 @@ struct update_partition {
     enum update_phase phase;
     enum update_reason why; /* of the phase */
     bool other;             /* another version reads it; no list of this version had it */
+    bool other_due;         /* the store must note this */
     bool paused;            /* by the operator; it is stored if `applied` has the same value */
     bool unassign_due;      /* it was stopped, and the consumer still reads it */
     bool stop_logged;       /* its stop was logged at level error, and it has not run since */
@@ -114,9 +116,8 @@ struct update_partition {
     char note[200];         /* a warning about its rows, for operators, while it runs */
 
     enum update_basis basis;
-    struct hps_position *applied;               /* published, also in the store */
-    struct hps_position *read;                  /* `applied` after the current batch */
-    const struct hps_consumer_record *unhashed; /* read.last, until the poll ends; NULL: hashed */
+    struct hps_position *applied; /* published, also in the store */
+    struct hps_position *read;    /* `applied` after the current batch */
     struct update_pending pending;
     int64_t skipped_end; /* skipped records are before this offset; 0: not known */
 
@@ -176,7 +177,7 @@ struct update_freeze {
 struct update_board {
     struct hps_lock lock;
     struct hps_cond changed;
-    struct update_call *calls;     /* commands that wait, oldest first */
+    struct hps_update_work *calls; /* commands that wait, oldest first */
     struct hps_consumer *wakeable; /* the stream's consumer; NULL: it is closed */
     uint64_t check_due_us;         /* thread `update`: when waiters check the view next */
 };
@@ -205,10 +206,11 @@ struct hps_update_stream {
     char cluster[HPS_CLUSTER_BYTES_MAX]; /* of the log; "": not known */
     struct update_partition *partitions; /* by tag */
     uint32_t n_partitions, capacity;
-    bool frozen;           /* records that name no version are skipped */
-    bool shares;           /* a tier is shared with other daemons */
-    bool sole_copy;        /* this tier has the only copy of the rows */
-    uint64_t begin_due_us; /* when the offsets of STARTING partitions are requested */
+    bool frozen;               /* records that name no version are skipped */
+    bool shares;               /* a tier is shared with other daemons */
+    bool sole_copy;            /* this tier has the only copy of the rows */
+    struct hps_arena *scratch; /* memory until the end of the turn */
+    uint64_t begin_due_us;     /* when the offsets of STARTING partitions are requested */
     struct update_freeze freeze;
     struct update_link *link;
     struct update_topics *topics;

@@ -152,11 +152,25 @@ hps_status hps_position_decode(const void *value, size_t size, struct hps_positi
     return HPS_OK;
 }
 
-void hps_position_frozen_encode(bool frozen, uint64_t n_switches,
-                                uint8_t out_value[HPS_POSITION_FROZEN_BYTES])
+struct hps_record hps_position_record(const char *topic, int32_t partition,
+                                      const struct hps_position *position,
+                                      struct hps_position_memory *to)
 {
-    out_value[0] = frozen ? 1 : 0;
-    memcpy(out_value + 1, &n_switches, sizeof(n_switches));
+    size_t key_size = hps_position_key(topic, partition, to->key);
+    if (position == NULL) {
+        to->key[key_size++] = HPS_POSITION_OTHER;
+    }
+    size_t value_size = position != NULL ? hps_position_encode(position, to->value) : 0;
+    return (struct hps_record){to->key, key_size, to->value, value_size};
+}
+
+struct hps_record hps_position_frozen_record(bool frozen, uint64_t n_switches,
+                                             struct hps_position_memory *to)
+{
+    to->value[0] = frozen ? 1 : 0;
+    memcpy(to->value + 1, &n_switches, sizeof(n_switches));
+    return (struct hps_record){HPS_POSITION_FROZEN, strlen(HPS_POSITION_FROZEN), to->value,
+                               HPS_POSITION_FROZEN_BYTES};
 }
 
 bool hps_position_frozen_decode(const void *value, size_t size, bool *out_frozen,

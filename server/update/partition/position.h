@@ -46,7 +46,7 @@
 #ifndef HPS_SERVER_UPDATE_PARTITION_POSITION_H
 #define HPS_SERVER_UPDATE_PARTITION_POSITION_H
 
-#include "backends/store.h"
+#include "backends/store_durable.h"
 #include "base/rows/update_record.h"
 
 enum {
@@ -97,15 +97,25 @@ struct hps_position {
 /* No record was skipped; records were skipped that cannot be applied any more. */
 enum { HPS_POSITION_WHOLE = -1, HPS_POSITION_LOST = -2 };
 
+/* Memory for the key and the value of a record of the store. */
+struct hps_position_memory {
+    char key[HPS_POSITION_KEY_BYTES_MAX];
+    uint8_t value[HPS_POSITION_VALUE_BYTES_MAX];
+};
+
+/* Make the record of a position; NULL: the one of HPS_POSITION_OTHER. It is in `to`. */
+struct hps_record hps_position_record(const char *topic, int32_t partition,
+                                      const struct hps_position *position,
+                                      struct hps_position_memory *to);
+/* Make the record HPS_POSITION_FROZEN. Its value is in `to`. */
+struct hps_record hps_position_frozen_record(bool frozen, uint64_t n_switches,
+                                             struct hps_position_memory *to);
 /* Write the key or the value of a position. Return the number of bytes. */
 size_t hps_position_key(const char *topic, int32_t partition,
                         char out_key[HPS_POSITION_KEY_BYTES_MAX]);
 size_t hps_position_encode(const struct hps_position *position,
                            uint8_t out_value[HPS_POSITION_VALUE_BYTES_MAX]);
-/* Write, or read, the value of HPS_POSITION_FROZEN. False: `size` is wrong, and no output is set.
- */
-void hps_position_frozen_encode(bool frozen, uint64_t n_switches,
-                                uint8_t out_value[HPS_POSITION_FROZEN_BYTES]);
+/* Read the value of HPS_POSITION_FROZEN. False: `size` is wrong, and no output is set. */
 bool hps_position_frozen_decode(const void *value, size_t size, bool *out_frozen,
                                 uint64_t *out_n_switches);
 /* False: it is not the key of a partition, and no output is set. */

@@ -9,7 +9,6 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/heap.h"
 #include "server/observe/metrics.h"
 #include "server/update/sink/sink.h"
 
@@ -176,7 +175,7 @@ uint32_t update_n_unstored(const struct hps_update_stream *stream)
 {
     uint32_t n = stream->freeze.unstored ? 1 : 0;
     UPDATE_EACH (stream, partition) {
-        n += update_unstored(partition) ? 1 : 0;
+        n += update_unstored(partition) || partition->other_due ? 1 : 0;
     }
     return n;
 }
@@ -212,22 +211,16 @@ static int64_t storable_ms(const struct hps_update_stream *stream)
     return all ? stream->topics->listed_ms : 0;
 }
 
-/* Memory for the key and the value of a stored record. */
-struct stored {
-    char key[HPS_POSITION_KEY_BYTES_MAX];
-    uint8_t value[HPS_POSITION_VALUE_BYTES_MAX];
-};
-
-/* Makes the records to store: positions, and whether the version is frozen. stored, out_records:
- * [update_n_unstored]. Returns their number. */
-static uint32_t make_positions(struct hps_update_stream *stream, struct stored *stored,
+/* Makes the records to store: positions, partitions that only other versions read, and whether the
+ * version is frozen. memory, out_records: [update_n_unstored]. Returns their number. */
+static uint32_t make_positions(struct hps_update_stream *stream, struct hps_position_memory *memory,
                                struct hps_record *out_records)
 {
     uint32_t n = 0;
     int64_t most_ms = storable_ms(stream);
     UPDATE_EACH (stream, partition) {
+        const char *topic = partition->topic;
         if (update_unstored(partition)) {
-            struct stored *to = &stored[n];
             partition->read->paused = partition->paused;
             struct hps_position position = *partition->read;
             int64_t as_of_ms = position.as_of_ms < most_ms ? position.as_of_ms : most_ms;
@@ -236,15 +229,15 @@ static uint32_t make_positions(struct hps_update_stream *stream, struct stored *
                 position.base_ms > position.as_of_ms ? position.base_ms : position.as_of_ms;
             position.as_of_ms = hps_clock_wall_of(as_of_ms);
             position.base_ms = hps_clock_wall_of(base_ms);
-            size_t key_size = hps_position_key(partition->topic, partition->number, to->key);
-            size_t value_size = hps_position_encode(&position, to->value);
-            out_records[n++] = (struct hps_record){to->key, key_size, to->value, value_size};
+            out_records[n] = hps_position_record(topic, partition->number, &position, &memory[n]);
+            n++;
+        } else if (partition->other_due) {
+            out_records[n] = hps_position_record(topic, partition->number, NULL, &memory[n]);
+            n++;
         }
     }
     if (stream->freeze.unstored) {
-        hps_position_frozen_encode(stream->frozen, stream->freeze.by, stored[n].value);
-        out_records[n] = (struct hps_record){HPS_POSITION_FROZEN, strlen(HPS_POSITION_FROZEN),
-                                             stored[n].value, HPS_POSITION_FROZEN_BYTES};
+        out_records[n] = hps_position_frozen_record(stream->frozen, stream->freeze.by, &memory[n]);
         n++;
     }
     return n;
@@ -284,7 +277,6 @@ static void note_skipped(struct update_partition *partition)
 /* The batch is applied: the position that was read is published, and not pending any more. */
 static void publish_partition(struct hps_update_stream *stream, struct update_partition *partition)
 {
-    HPS_ASSERT(partition->unhashed == NULL);
     stream->share->positions_due = stream->share->positions_due || partition->pending.moved;
     note_skipped(partition);
     partition->pending.dirty = false;
@@ -304,6 +296,7 @@ static void publish(struct hps_update_stream *stream, uint64_t n_keys)
         if (update_unstored(partition)) {
             publish_partition(stream, partition);
         }
+        partition->other_due = false;
     }
     update_share_note_bypass(stream);
     stream->freeze.unstored = false;
@@ -334,20 +327,19 @@ hps_status update_stream_apply(struct hps_update_stream *stream, struct hps_erro
     const struct hps_update_part *parts =
         hps_update_decoder_parts(stream->batch->decoder, &n_parts);
     uint32_t n = update_n_unstored(stream);
-    struct stored *stored = hps_calloc(n, sizeof(*stored));
-    struct hps_record *records = hps_calloc(n, sizeof(*records));
-    struct hps_log_span *spans = hps_calloc(n, sizeof(*spans));
-    uint32_t *part_spans = hps_calloc(n_parts, sizeof(*part_spans));
-    hps_status status = HPS_OK;
-    if (stored == NULL || records == NULL || spans == NULL || part_spans == NULL) {
-        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a batch of updates");
-        goto out;
+    struct hps_arena *scratch = stream->scratch;
+    struct hps_position_memory *memory = hps_arena_calloc(scratch, n, sizeof(*memory));
+    struct hps_record *records = hps_arena_calloc(scratch, n, sizeof(*records));
+    struct hps_log_span *spans = hps_arena_calloc(scratch, n, sizeof(*spans));
+    uint32_t *part_spans = hps_arena_calloc(scratch, n_parts, sizeof(*part_spans));
+    if (memory == NULL || records == NULL || spans == NULL || part_spans == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a batch of updates");
     }
     /* The decoder has rejected rows with NaN, if they are not allowed. */
     const struct hps_update_batch batch = {.parts = parts,
                                            .n_parts = n_parts,
                                            .positions = records,
-                                           .n_positions = make_positions(stream, stored, records),
+                                           .n_positions = make_positions(stream, memory, records),
                                            .spans = spans,
                                            .n_spans = update_spans(stream, spans),
                                            .part_spans = part_spans,
@@ -356,16 +348,11 @@ hps_status update_stream_apply(struct hps_update_stream *stream, struct hps_erro
     HPS_ASSERT(batch.n_positions == n && batch.n_spans <= n);
     update_span_parts(stream, parts, n_parts, part_spans);
     hps_update_keys_check(stream->batch->keys);
-    status = hps_update_apply(stream->version, &batch, err);
+    hps_status status = hps_update_apply(stream->version, &batch, err);
     if (status == HPS_OK) {
         charge(stream, hps_update_decoder_keys(stream->batch->decoder));
         publish(stream, hps_update_decoder_keys(stream->batch->decoder));
     }
-out:
-    hps_free(stored);
-    hps_free(records);
-    hps_free(spans);
-    hps_free(part_spans);
     return status;
 }
 
@@ -428,7 +415,8 @@ void update_commit_due(struct hps_update_stream *stream)
         return;
     }
     stream->pace->commit_due_us = now_us + 1000 * (2 * sync_ms + COMMIT_MS_MIN);
-    struct hps_consumer_position *positions = hps_calloc(stream->n_partitions, sizeof(*positions));
+    struct hps_consumer_position *positions =
+        hps_arena_calloc(stream->scratch, stream->n_partitions, sizeof(*positions));
     if (positions == NULL) {
         return;
     }
@@ -443,5 +431,4 @@ void update_commit_due(struct hps_update_stream *stream)
     if (n > 0) {
         update_ops(stream)->commit(stream->consumer, positions, n);
     }
-    hps_free(positions);
 }

@@ -15,7 +15,6 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/heap.h"
 #include "server/update/sink/sink.h"
 
 enum {
@@ -245,7 +244,7 @@ static void check(struct hps_update_stream *stream)
     uint32_t capacity = stream->n_partitions + 1;
     HPS_ASSERT(share->phase != UPDATE_SHARE_BYPASSED && share->consumer == NULL);
     uint32_t n = 0;
-    struct hps_log_position *behind = hps_calloc(capacity, sizeof(*behind));
+    struct hps_log_position *behind = hps_arena_calloc(stream->scratch, capacity, sizeof(*behind));
     hps_status status =
         behind == NULL ? HPS_NO_MEMORY
                        : log_ops(stream)->behind(share->space, &no_limit, behind, capacity, &n);
@@ -268,7 +267,6 @@ static void check(struct hps_update_stream *stream)
     } else {
         check_later(stream);
     }
-    hps_free(behind);
 }
 
 /* ---- one poll of a replay -------------------------------------------------------------------- */
@@ -358,8 +356,9 @@ static hps_status replay_batch(struct hps_update_stream *stream, struct hps_log_
     struct hps_update_decoder *decoder = stream->share->decoder;
     uint32_t n_parts;
     const struct hps_update_part *parts = hps_update_decoder_parts(decoder, &n_parts);
-    struct hps_log_span *spans = hps_calloc(stream->n_partitions, sizeof(*spans));
-    uint32_t *part_spans = hps_calloc(n_parts, sizeof(*part_spans));
+    struct hps_log_span *spans =
+        hps_arena_calloc(stream->scratch, stream->n_partitions, sizeof(*spans));
+    uint32_t *part_spans = hps_arena_calloc(stream->scratch, n_parts, sizeof(*part_spans));
     hps_status status = HPS_OK;
     if (spans == NULL || part_spans == NULL) {
         status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a batch of updates");
@@ -377,8 +376,6 @@ static hps_status replay_batch(struct hps_update_stream *stream, struct hps_log_
         }
     }
     hps_update_decoder_clear(decoder);
-    hps_free(spans);
-    hps_free(part_spans);
     return status;
 }
 

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/heap.h"
 #include "server/update/sink/sink.h"
 
 /* ---- positions of a version ------------------------------------------------------------------ */
@@ -155,7 +154,8 @@ static void adopt(struct hps_update_stream *stream, struct update_partition *par
 bool update_adopt(struct hps_update_stream *stream, const int64_t *starts)
 {
     HPS_ASSERT(stream->sole_copy && stream->share->space != NULL);
-    struct hps_log_position *at = hps_calloc(stream->n_partitions, sizeof(*at));
+    struct hps_log_position *at =
+        hps_arena_calloc(stream->scratch, stream->n_partitions, sizeof(*at));
     uint32_t n = 0;
     for (uint32_t i = 0; i < stream->n_partitions && at != NULL; i++) {
         const struct update_partition *partition = &stream->partitions[i];
@@ -178,7 +178,6 @@ bool update_adopt(struct hps_update_stream *stream, const int64_t *starts)
             adopt(stream, &stream->partitions[i], &at[n++]);
         }
     }
-    hps_free(at);
     return status == HPS_OK;
 }
 
@@ -190,7 +189,8 @@ static bool is_new(const struct update_partition *partition)
 void update_ask_shared(struct hps_update_stream *stream)
 {
     bool asks = stream->shares && !stream->sole_copy;
-    struct hps_log_position *at = asks ? hps_calloc(stream->n_partitions, sizeof(*at)) : NULL;
+    struct hps_log_position *at =
+        asks ? hps_arena_calloc(stream->scratch, stream->n_partitions, sizeof(*at)) : NULL;
     uint32_t n = 0;
     UPDATE_EACH (stream, partition) {
         partition->shared_at = 0;
@@ -206,5 +206,4 @@ void update_ask_shared(struct hps_update_stream *stream)
             partition->shared_at = at[n++].offset;
         }
     }
-    hps_free(at);
 }

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/heap.h"
 #include "server/update/stream/stream.h"
 
 enum {
@@ -101,18 +100,18 @@ static bool stays(const struct hps_update_command *command, const struct hps_con
 /* Checks the move of a partition, or carries it out. */
 static hps_status move_one(struct hps_update_stream *stream, struct update_partition *partition,
                            const struct hps_consumer_offsets *has, bool carries_out,
-                           struct update_call *call)
+                           struct hps_update_work *work)
 {
     struct update_event event;
     int64_t offset = 0;
-    hps_status status = move_event(call->command, has, &event, &call->error);
+    hps_status status = move_event(&work->command, has, &event, &work->error);
     if (status == HPS_OK) {
         const struct update_facts facts = update_facts_of(stream, partition);
         offset = update_next(&facts, &event).offset;
-        status = check_move(stream, partition, offset, &call->error);
+        status = check_move(stream, partition, offset, &work->error);
     }
     if (status != HPS_OK) {
-        return hps_error_prefix(&call->error, status, "partition %" PRId32 " of topic '%s'",
+        return hps_error_prefix(&work->error, status, "partition %" PRId32 " of topic '%s'",
                                 partition->number, partition->topic);
     }
     if (!carries_out) {
@@ -126,36 +125,36 @@ static hps_status move_one(struct hps_update_stream *stream, struct update_parti
     }
     partition->high = has->high;
     (void)update_step(stream, partition, &event, NULL);
-    call->n_changed++;
+    work->n_changed++;
     return HPS_OK;
 }
 
 /* Moves all partitions, or none: first each move is checked. */
-static hps_status move_all(struct hps_update_stream *stream, struct update_call *call)
+static hps_status move_all(struct hps_update_stream *stream, struct hps_update_work *work)
 {
-    const struct hps_update_command *command = call->command;
+    const struct hps_update_command *command = &work->command;
     bool seeks = command->kind == HPS_UPDATE_SEEK;
     bool missing = false;
-    struct hps_consumer_offsets *offsets = NULL;
     int64_t time_ms = seeks && command->to == HPS_UPDATE_SEEK_TIME ? command->value : -1;
-    hps_status status = update_ask_offsets(stream, moves, command, time_ms, &offsets, &call->error);
+    const struct hps_consumer_offsets *offsets =
+        update_ask_offsets(stream, moves, command, time_ms, &work->error);
+    hps_status status = offsets != NULL ? HPS_OK : work->error.status;
     for (int carries_out = 0; carries_out < 2 && status == HPS_OK; carries_out++) {
         for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
             const struct hps_consumer_offsets *has = &offsets[i];
             if (has->topic != NULL && stays(command, has)) {
                 missing = true;
             } else if (has->topic != NULL) {
-                status = move_one(stream, &stream->partitions[i], has, carries_out == 1, call);
+                status = move_one(stream, &stream->partitions[i], has, carries_out == 1, work);
             }
         }
     }
     bool named = seeks || command->topic[0] != '\0';
-    if (status == HPS_OK && named && missing && call->n_changed == 0) {
-        status = hps_error_set(&call->error, HPS_NOT_FOUND, "no such partition exists in the log");
-    } else if (status == HPS_OK && seeks && stream->frozen && call->n_changed > 0) {
+    if (status == HPS_OK && named && missing && work->n_changed == 0) {
+        status = hps_error_set(&work->error, HPS_NOT_FOUND, "no such partition exists in the log");
+    } else if (status == HPS_OK && seeks && stream->frozen && work->n_changed > 0) {
         thaw(stream);
     }
-    hps_free(offsets);
     return status;
 }
 
@@ -176,25 +175,25 @@ static hps_status drop_or_complete(struct hps_update_stream *stream, struct hps_
     return HPS_OK;
 }
 
-static hps_status move(struct hps_update_stream *stream, struct update_call *call)
+static hps_status move(struct hps_update_stream *stream, struct hps_update_work *work)
 {
     if (!stream->link->answers) {
-        return update_unreachable(stream, &call->error);
+        return update_unreachable(stream, &work->error);
     }
-    hps_status status = drop_or_complete(stream, &call->error);
+    hps_status status = drop_or_complete(stream, &work->error);
     if (status != HPS_OK) {
         return status;
     }
     update_unassign_stopped(stream);
     bool frozen = stream->frozen;
-    status = move_all(stream, call);
-    if (status != HPS_OK || call->n_changed == 0) {
+    status = move_all(stream, work);
+    if (status != HPS_OK || work->n_changed == 0) {
         return status;
     }
-    status = update_stream_apply(stream, &call->error);
+    status = update_stream_apply(stream, &work->error);
     if (status != HPS_OK && hps_update_half_applied(stream->version)) {
-        update_hold(stream, status, &call->error);
-        return hps_error_prefix(&call->error, status,
+        update_hold(stream, status, &work->error);
+        return hps_error_prefix(&work->error, status,
                                 "done, but not stored everywhere yet; hpsd retries that");
     }
     if (status != HPS_OK) {
@@ -206,85 +205,88 @@ static hps_status move(struct hps_update_stream *stream, struct update_call *cal
 
 /* ---- pause and resume ------------------------------------------------------------------------ */
 
-static void pause_or_resume(struct hps_update_stream *stream, struct update_call *call)
+static void pause_or_resume(struct hps_update_stream *stream, struct hps_update_work *work)
 {
-    bool pauses = call->command->kind == HPS_UPDATE_PAUSE;
+    bool pauses = work->command.kind == HPS_UPDATE_PAUSE;
     const struct update_event event = {.kind = pauses ? UPDATE_ON_PAUSE : UPDATE_ON_RESUME};
     UPDATE_EACH (stream, partition) {
         bool stopped = partition->phase == UPDATE_BLOCKED || partition->phase == UPDATE_FAILED;
         bool changes = pauses ? !partition->paused && !update_phase_has_gap(partition->phase)
                               : partition->paused || stopped;
-        if (changes && is_named(call->command, partition)) {
+        if (changes && is_named(&work->command, partition)) {
             (void)update_step(stream, partition, &event, NULL);
             partition->paused = pauses;
-            call->n_changed++;
+            work->n_changed++;
         }
     }
 }
 
 /* Stores the change, or leaves it to be stored with the held batch. */
-static hps_status store_pause(struct hps_update_stream *stream, struct update_call *call)
+static hps_status store_pause(struct hps_update_stream *stream, struct hps_update_work *work)
 {
-    if (stream->batch->held || call->n_changed == 0) {
+    if (stream->batch->held || work->n_changed == 0) {
         return HPS_OK;
     }
-    hps_status status = update_stream_apply(stream, &call->error);
+    hps_status status = update_stream_apply(stream, &work->error);
     return status == HPS_OK
                ? HPS_OK
-               : hps_error_prefix(&call->error, status,
+               : hps_error_prefix(&work->error, status,
                                   "done, but not stored, so that a restart forgets it");
 }
 
-bool update_call_add(struct hps_update_stream *stream, struct update_call *call)
+bool update_call_add(struct hps_update_stream *stream, struct hps_update_work *work)
 {
     unsigned n = 0;
     hps_lock_acquire(&stream->board->lock);
-    struct update_call **at = &stream->board->calls;
+    struct hps_update_work **at = &stream->board->calls;
     while (*at != NULL) {
         at = &(*at)->next;
         n++;
     }
     bool added = n < CALLS_MAX;
     if (added) {
-        call->next = NULL;
-        *at = call;
+        work->next = NULL;
+        *at = work;
         update_wake(stream);
     }
     hps_lock_release(&stream->board->lock);
     return added;
 }
 
-struct update_call *update_call_take(struct hps_update_stream *stream)
+struct hps_update_work *update_call_take(struct hps_update_stream *stream)
 {
     hps_lock_acquire(&stream->board->lock);
-    struct update_call *call = stream->board->calls;
-    stream->board->calls = call != NULL ? call->next : NULL;
+    struct hps_update_work *work = stream->board->calls;
+    stream->board->calls = work != NULL ? work->next : NULL;
     hps_lock_release(&stream->board->lock);
-    return call;
+    return work;
 }
 
-void update_run_command(struct hps_update_stream *stream, struct update_call *call)
+void update_run_command(struct hps_update_stream *stream, struct hps_update_work *work)
 {
-    const struct hps_update_command *command = call->command;
+    const struct hps_update_command *command = &work->command;
     bool pauses = command->kind == HPS_UPDATE_PAUSE;
+    uint32_t n_named = 0;
     hps_status status;
     if (pauses && !update_is_listed(stream) && stream->consumer != NULL) {
         update_take_topics(stream, 0); /* only known partitions can be paused */
     }
-    call->n = 0;
+    work->n_changed = 0;
     UPDATE_EACH (stream, partition) {
-        call->n += is_named(command, partition) ? 1 : 0;
+        n_named += is_named(command, partition) ? 1 : 0;
     }
+    work->n_partitions += n_named;
     if (pauses || command->kind == HPS_UPDATE_RESUME) {
-        pause_or_resume(stream, call);
-        status = store_pause(stream, call);
-        if (pauses && !update_is_listed(stream) && call->n == 0) {
-            status = update_unreachable(stream, &call->error);
+        pause_or_resume(stream, work);
+        status = store_pause(stream, work);
+        if (pauses && !update_is_listed(stream) && n_named == 0) {
+            status = update_unreachable(stream, &work->error);
         }
     } else {
-        status = move(stream, call);
+        status = move(stream, work);
     }
-    call->error.status = status;
+    work->n += work->n_changed;
+    work->error.status = status;
 }
 
 /* ---- refresh --------------------------------------------------------------------------------- */

@@ -33,16 +33,29 @@ struct hps_update_command {
     int64_t value; /* an offset, or Unix ms */
 };
 
-/* A command for one stream, in the queue of the stream until its thread has carried it out. */
-struct update_call {
-    const struct hps_update_command *command;
-    uint32_t n; /* partitions that the command names */
-    uint32_t n_changed;
+struct hps_updater;
+
+/* A command on its way through the streams that it is for. It is in the queue of one stream at a
+ * time, until the stream's thread has carried it out. Embed it, zeroed. The caller sets the first
+ * two members. */
+struct hps_update_work {
+    struct hps_update_command command; /* its texts are borrowed */
+    /* The command has ended: `n` and `error` have the result. Takes `work`. Thread `update`, or the
+     * caller of hps_updater_command, without locks. */
+    void (*done)(struct hps_update_work *work);
+    uint32_t n; /* partitions that it changed */
+    /* NOT_FOUND: no such model, version or partition; PRECONDITION: there is no gap to accept;
+     * EXHAUSTED: too many commands wait; UNAVAILABLE: the log does not answer, the version is
+     * removed, or a half-applied batch must be completed before a SEEK or ACCEPT_GAP */
     struct hps_error error;
-    /* It is carried out, or the stream has ended. Takes the call. Thread `update`, without locks.
-     */
-    void (*done)(struct update_call *call);
-    struct update_call *next;
+    struct hps_updater *updater; /* this and the rest belong to the updater */
+    uint64_t before_id;
+    uint32_t n_streams, n_partitions;
+    uint32_t n_changed; /* by the last stream */
+    /* The last stream has carried it out, or has ended. Takes `work`. Thread `update`, without
+     * locks. */
+    void (*advance)(struct hps_update_work *work);
+    struct hps_update_work *next; /* in the queue */
 };
 
 #endif

@@ -8,6 +8,8 @@
 #include "server/observe/metrics.h"
 #include "server/update/stream/stream.h"
 
+enum { SCRATCH_BYTES_FIRST = 16 * 1024, SCRATCH_BYTES_MAX = 1 << 30 };
+
 /* The structs that a stream owns, by its members. */
 #define FOR_PARTS(DO) \
     DO(board);        \
@@ -41,6 +43,7 @@ static void free_all(struct hps_update_stream *stream)
 #undef FREE
     hps_free(stream->model);
     hps_free(stream->lineage);
+    hps_arena_free(stream->scratch);
     hps_free(stream);
 }
 
@@ -57,7 +60,9 @@ struct hps_update_stream *update_stream_new(struct update_common *common,
     stream->freeze.by = n_switches;
     stream->model = hps_strdup(version->model);
     stream->lineage = hps_strdup(version->lineage != NULL ? version->lineage : "");
-    if (!make_parts(stream) || stream->model == NULL || stream->lineage == NULL) {
+    stream->scratch = hps_arena_new(SCRATCH_BYTES_FIRST, SCRATCH_BYTES_MAX);
+    if (!make_parts(stream) || stream->scratch == NULL || stream->model == NULL ||
+        stream->lineage == NULL) {
         free_all(stream);
         return NULL;
     }

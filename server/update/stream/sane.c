@@ -25,7 +25,6 @@ static void positions_sane(const struct hps_update_stream *stream,
                            const struct update_partition *partition)
 {
     const struct update_pending *pending = &partition->pending;
-    HPS_ASSERT(partition->unhashed == NULL);
     HPS_ASSERT(pending->dirty || (!pending->moved && !pending->skipped));
     if (update_is_published(partition)) {
         HPS_ASSERT(partition->applied->next >= 0);

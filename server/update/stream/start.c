@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/heap.h"
 #include "server/update/stream/stream.h"
 
 #define MISSING_AGAIN_US UINT64_C(500000) /* from one request for offsets to the next */
@@ -16,7 +15,7 @@
 
 struct reading {
     struct hps_error *err;
-    struct update_others others; /* also has the stream */
+    struct hps_update_stream *stream;
 };
 
 /* If a stored time is after now, the wall clock was set back since. The age of as-of is unknown, so
@@ -32,7 +31,7 @@ static void distrust_future(struct hps_position *position)
 static hps_status read_partition(const struct reading *reading, const char *topic, int32_t number,
                                  const void *value, size_t value_size)
 {
-    struct hps_update_stream *stream = reading->others.stream;
+    struct hps_update_stream *stream = reading->stream;
     struct hps_update_route route;
     struct hps_position position;
     hps_status status = hps_position_decode(value, value_size, &position);
@@ -73,29 +72,30 @@ static hps_status read_partition(const struct reading *reading, const char *topi
     return HPS_OK;
 }
 
-/* Adds a partition that another version of the model reads. Returns whether it is new here. */
-static bool add_other(struct update_others *others, const char *topic, int32_t number)
+/* Adds a partition that another version of the model reads, unless it is known. due: it must be
+ * stored. */
+static hps_status add_other(struct hps_update_stream *stream, const char *topic, int32_t number,
+                            bool due)
 {
-    struct hps_update_stream *stream = others->stream;
     struct hps_update_route route;
     if (update_find_partition(stream, topic, number) != NULL ||
         !hps_update_route(stream->version, topic, &route)) {
-        return false;
+        return HPS_OK;
     }
     struct update_partition *partition = update_add_partition(stream, topic, number, &route);
     if (partition == NULL) {
-        others->status = HPS_NO_MEMORY;
-        return false;
+        return HPS_NO_MEMORY;
     }
     partition->other = true;
-    return true;
+    partition->other_due = due;
+    return HPS_OK;
 }
 
 static hps_status read_record(void *ctx, const void *key, size_t key_size, const void *value,
                               size_t value_size)
 {
     struct reading *reading = ctx;
-    struct hps_update_stream *stream = reading->others.stream;
+    struct hps_update_stream *stream = reading->stream;
     char topic[HPS_UPDATE_TOPIC_BYTES_MAX];
     int32_t number;
     if (hps_position_key_parse(key, key_size, topic, &number)) {
@@ -103,8 +103,7 @@ static hps_status read_record(void *ctx, const void *key, size_t key_size, const
     }
     if (key_size > 0 && ((const char *)key)[key_size - 1] == HPS_POSITION_OTHER &&
         hps_position_key_parse(key, key_size - 1, topic, &number)) {
-        (void)add_other(&reading->others, topic, number);
-        return reading->others.status;
+        return add_other(stream, topic, number, false);
     }
     if (key_size == strlen(HPS_POSITION_FROZEN) &&
         memcmp(key, HPS_POSITION_FROZEN, key_size) == 0 &&
@@ -120,7 +119,7 @@ static hps_status read_record(void *ctx, const void *key, size_t key_size, const
 
 hps_status update_read_positions(struct hps_update_stream *stream, struct hps_error *err)
 {
-    struct reading reading = {.err = err, .others = {.stream = stream}};
+    struct reading reading = {.err = err, .stream = stream};
     stream->topics->fresh = true;
     /* The version may have been loaded by an hpsd without updates. */
     stream->freeze.unstored = true;
@@ -134,53 +133,27 @@ hps_status update_read_positions(struct hps_update_stream *stream, struct hps_er
 void update_add_others(void *ctx, const struct hps_stream_view *view)
 {
     struct update_others *others = ctx;
-    const struct hps_update_stream *stream = others->stream;
+    struct hps_update_stream *stream = others->stream;
     bool other = strcmp(view->model, stream->model) == 0 && view->version != stream->number;
-    for (uint32_t i = 0; other && i < view->n_partitions; i++) {
+    for (uint32_t i = 0; other && i < view->n_partitions && others->status == HPS_OK; i++) {
         const struct hps_partition_view *theirs = &view->partitions[i];
-        if (theirs->state != HPS_PARTITION_GONE &&
-            add_other(others, theirs->topic, theirs->partition)) {
-            others->n_new++;
+        if (theirs->state != HPS_PARTITION_GONE) {
+            others->status = add_other(stream, theirs->topic, theirs->partition, true);
         }
     }
-}
-
-hps_status update_store_others(const struct update_others *others, struct hps_error *err)
-{
-    const struct hps_update_stream *stream = others->stream;
-    uint32_t n = others->n_new;
-    if (n == 0 && others->status == HPS_OK) {
-        return HPS_OK;
-    }
-    char(*keys)[HPS_POSITION_KEY_BYTES_MAX] = hps_calloc(n, sizeof(*keys));
-    struct hps_record *records = hps_calloc(n, sizeof(*records));
-    hps_status status = others->status;
-    if (status != HPS_OK || keys == NULL || records == NULL) {
-        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for partitions");
-    } else {
-        for (uint32_t i = 0; i < n; i++) {
-            const struct update_partition *of = &stream->partitions[stream->n_partitions - n + i];
-            size_t size = hps_position_key(of->topic, of->number, keys[i]);
-            keys[i][size] = HPS_POSITION_OTHER;
-            records[i] = (struct hps_record){keys[i], size + 1, "", 0};
-        }
-        const struct hps_update_batch batch = {.positions = records, .n_positions = n};
-        status = hps_update_apply(stream->version, &batch, err);
-    }
-    hps_free(keys);
-    hps_free(records);
-    return status == HPS_PRECONDITION ? HPS_OK : status; /* the version takes no updates */
 }
 
 /* ---- offsets --------------------------------------------------------------------------------- */
 
-hps_status update_ask_offsets(struct hps_update_stream *stream, update_wants_fn wants,
-                              const void *ctx, int64_t time_ms,
-                              struct hps_consumer_offsets **out_offsets, struct hps_error *err)
+struct hps_consumer_offsets *update_ask_offsets(struct hps_update_stream *stream,
+                                                update_wants_fn wants, const void *ctx,
+                                                int64_t time_ms, struct hps_error *err)
 {
-    struct hps_consumer_offsets *offsets = hps_calloc(stream->n_partitions, sizeof(*offsets));
+    struct hps_consumer_offsets *offsets =
+        hps_arena_calloc(stream->scratch, stream->n_partitions, sizeof(*offsets));
     if (offsets == NULL) {
-        return hps_error_set(err, HPS_NO_MEMORY, "no memory for the offsets of partitions");
+        hps_ignore(hps_error_set(err, HPS_NO_MEMORY, "no memory for the offsets of partitions"));
+        return NULL;
     }
     UPDATE_EACH (stream, partition) {
         if (wants(ctx, partition)) {
@@ -190,12 +163,7 @@ hps_status update_ask_offsets(struct hps_update_stream *stream, update_wants_fn 
     }
     hps_status status = update_ops(stream)->offsets(stream->consumer, offsets, stream->n_partitions,
                                                     UPDATE_LOG_TIMEOUT_MS, err);
-    if (status != HPS_OK) {
-        hps_free(offsets);
-        return status;
-    }
-    *out_offsets = offsets;
-    return HPS_OK;
+    return status == HPS_OK ? offsets : NULL;
 }
 
 /* ---- starts ---------------------------------------------------------------------------------- */
@@ -353,7 +321,7 @@ static bool adopt(struct hps_update_stream *stream, const struct hps_consumer_of
     if (!stream->sole_copy) {
         return true;
     }
-    int64_t *starts = hps_calloc(stream->n_partitions, sizeof(*starts));
+    int64_t *starts = hps_arena_calloc(stream->scratch, stream->n_partitions, sizeof(*starts));
     for (uint32_t i = 0; i < stream->n_partitions && starts != NULL; i++) {
         const struct update_partition *partition = &stream->partitions[i];
         const struct hps_consumer_offsets *has = &offsets[i];
@@ -364,9 +332,7 @@ static bool adopt(struct hps_update_stream *stream, const struct hps_consumer_of
             starts[i] = update_next(&facts, &event).offset;
         }
     }
-    bool adopted = starts != NULL && update_adopt(stream, starts);
-    hps_free(starts);
-    return adopted;
+    return starts != NULL && update_adopt(stream, starts);
 }
 
 void update_unassign_stopped(struct hps_update_stream *stream)
@@ -396,7 +362,6 @@ static void start_all(struct hps_update_stream *stream, const struct hps_consume
 
 void update_start_partitions(struct hps_update_stream *stream)
 {
-    struct hps_consumer_offsets *offsets = NULL;
     struct hps_error err = {0};
     bool any = false;
     update_unassign_stopped(stream);
@@ -409,12 +374,13 @@ void update_start_partitions(struct hps_update_stream *stream)
     stream->begin_due_us = 0;
     update_ask_shared(stream);
     int64_t time_ms = update_start_time_ms(stream->source, stream->topics->start_ms);
-    if (update_ask_offsets(stream, is_starting, NULL, time_ms, &offsets, &err) == HPS_OK) {
+    const struct hps_consumer_offsets *offsets =
+        update_ask_offsets(stream, is_starting, NULL, time_ms, &err);
+    if (offsets != NULL) {
         start_all(stream, offsets);
     } else {
         UPDATE_LOG(stream, WARN, "updates stalled: no memory to start partitions; retried",
                    HPS_STR("error", err.text));
         stream->begin_due_us = update_backoff_until(stream);
     }
-    hps_free(offsets);
 }

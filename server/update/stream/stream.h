@@ -66,32 +66,24 @@ hps_status update_read_positions(struct hps_update_stream *stream, struct hps_er
  * starts without them would claim to be fresh. */
 struct update_others {
     struct hps_update_stream *stream;
-    uint32_t n_new;    /* partitions that were added */
     hps_status status; /* NO_MEMORY */
 };
-/* Adds the partitions of a view; ctx: struct update_others, zero except for the stream. The thread
+/* Adds the partitions of a view; ctx: struct update_others, zero except for the stream. They are
+ * stored with the first batch, so that a restart without the other versions knows them. The thread
  * that adds the version. */
 void update_add_others(void *ctx, const struct hps_stream_view *view);
-/* Stores the added partitions, so that a restart without the other versions knows them. Fails with
- * NO_MEMORY, or with an error of the store. The thread that adds the version. */
-hps_status update_store_others(const struct update_others *others, struct hps_error *err)
-    HPS_MUST_CHECK;
 /* Asks for the offsets of STARTING partitions, and starts the partitions. No effect before topics
  * were listed, and while the log does not answer. */
 void update_start_partitions(struct hps_update_stream *stream);
 /* Unassigns stopped partitions. The records of the last poll become invalid. */
 void update_unassign_stopped(struct hps_update_stream *stream);
 typedef bool (*update_wants_fn)(const void *ctx, const struct update_partition *partition);
-/* Asks for the offsets of the partitions for which wants(ctx, ...) is true.
- *
- * time_ms      for hps_consumer_offsets.at_time; -1: none
- * out_offsets  [n_partitions] by tag; the topic of the other partitions is NULL. hps_free it
- * error        NO_MEMORY
- */
-hps_status update_ask_offsets(struct hps_update_stream *stream, update_wants_fn wants,
-                              const void *ctx, int64_t time_ms,
-                              struct hps_consumer_offsets **out_offsets, struct hps_error *err)
-    HPS_MUST_CHECK;
+/* Asks for the offsets of the partitions for which wants(ctx, ...) is true. Returns them, until the
+ * end of the turn: [n_partitions] by tag; the topic of the other partitions is NULL. NULL:
+ * NO_MEMORY. time_ms: for hps_consumer_offsets.at_time; -1: none. */
+struct hps_consumer_offsets *update_ask_offsets(struct hps_update_stream *stream,
+                                                update_wants_fn wants, const void *ctx,
+                                                int64_t time_ms, struct hps_error *err);
 /* The time (Unix ms) by which a partition without a position starts, if the files of the version
  * are of files_ms; -1: by no time. Any thread. */
 int64_t update_start_time_ms(const struct hps_config_update_source *source, int64_t files_ms);
@@ -99,11 +91,11 @@ int64_t update_start_time_ms(const struct hps_config_update_source *source, int6
 /* ---- command.c ------------------------------------------------------------------------------- */
 
 /* Adds a call to the queue of the stream. False: too many calls wait. Any thread. */
-bool update_call_add(struct hps_update_stream *stream, struct update_call *call) HPS_MUST_CHECK;
+bool update_call_add(struct hps_update_stream *stream, struct hps_update_work *work) HPS_MUST_CHECK;
 /* Takes the oldest call out of the queue. NULL: no call waits. */
-struct update_call *update_call_take(struct hps_update_stream *stream);
-/* Carries out a command; sets n, n_changed and error of `call`. */
-void update_run_command(struct hps_update_stream *stream, struct update_call *call);
+struct hps_update_work *update_call_take(struct hps_update_stream *stream);
+/* Carries out a command; sets n_changed and error, and adds to n and n_partitions. */
+void update_run_command(struct hps_update_stream *stream, struct hps_update_work *work);
 /* One step of a refresh, if it was requested. Returns how long this turn may wait for records: 0 if
  * the refresh has ended, since its callers wait for the end of the turn; else at most poll_ms. */
 uint32_t update_refresh_turn(struct hps_update_stream *stream, uint32_t poll_ms);

@@ -65,14 +65,13 @@ static bool is_skipped(const struct hps_update_outcome *outcome)
 
 /* Hashes the last record of a partition while it is borrowed from the poll. The hashes of earlier
  * records are not needed. */
-static void hash_last(struct update_partition *partition)
+static void hash_last(struct update_partition *partition, const struct hps_consumer_record *record)
 {
-    const struct hps_consumer_record *record = partition->unhashed;
-    if (record != NULL && partition->read->last.offset == record->offset) { /* not reset since */
-        partition->read->last.hash = hps_update_record_hash(record->key, record->key_size,
-                                                            record->value, record->value_size);
+    struct hps_witness *last = &partition->read->last;
+    if (last->known && last->offset == record->offset && last->hash == 0) {
+        last->hash = hps_update_record_hash(record->key, record->key_size, record->value,
+                                            record->value_size);
     }
-    partition->unhashed = NULL;
 }
 
 static void advance(struct update_partition *partition, const struct hps_consumer_record *record,
@@ -87,9 +86,8 @@ static void advance(struct update_partition *partition, const struct hps_consume
     partition->pending.dirty = true;
     read->last = (struct hps_witness){
         .known = true, .offset = record->offset, .time_ms = record->time_unix_ms};
-    partition->unhashed = record;
     if (!read->witness.known) {
-        hash_last(partition);
+        hash_last(partition, record);
         read->witness = read->last;
         partition->identity->since_ms = hps_clock_forward_ms();
     }
@@ -343,9 +341,7 @@ static bool gather_once(struct hps_update_stream *stream, uint32_t poll_ms)
     for (uint32_t i = 0; i < poll.n_records; i++) {
         struct update_partition *partition = &stream->partitions[poll.records[i].tag];
         partition->proof->read_ms = now_ms;
-        if (partition->unhashed == &poll.records[i]) {
-            hash_last(partition);
-        }
+        hash_last(partition, &poll.records[i]);
         partition->pending.dirty = partition->pending.dirty || !taken; /* read again */
     }
     for (uint32_t i = 0; i < poll.n_events; i++) {
@@ -374,13 +370,13 @@ static void gather(struct hps_update_stream *stream, uint32_t poll_ms)
 /* Only known partitions can be paused: commands wait for the first list, but not for long. */
 static void take_calls(struct hps_update_stream *stream)
 {
-    struct update_call *call;
+    struct hps_update_work *work;
     bool waits =
         stream->consumer != NULL && !update_is_listed(stream) && !stream->link->outage_logged;
-    while (!waits && !update_stops(stream) && (call = update_call_take(stream)) != NULL) {
-        update_run_command(stream, call);
+    while (!waits && !update_stops(stream) && (work = update_call_take(stream)) != NULL) {
+        update_run_command(stream, work);
         update_stream_show(stream);
-        call->done(call);
+        work->advance(work);
     }
 }
 
@@ -444,6 +440,7 @@ static void read_log(struct hps_update_stream *stream, uint64_t now_us, uint32_t
 void update_stream_turn(struct hps_update_stream *stream, uint32_t poll_ms)
 {
     uint64_t now_us = hps_clock_us();
+    hps_arena_reset(stream->scratch);
     if (now_us < stream->pace->retry_due_us) {
         wait_until(stream, stream->pace->retry_due_us, poll_ms);
         now_us = hps_clock_us();
