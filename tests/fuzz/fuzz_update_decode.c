@@ -11,8 +11,8 @@
 #include "base/assert.h"
 #include "base/hash.h"
 #include "base/heap.h"
-#include "server/update/sink/decode.h"
 #include "tests/fuzz/script.h"
+#include "tests/lib/decode_bytes.h"
 
 enum { RECORDS_MAX = 16, N_TABLES = 5 };
 
@@ -114,8 +114,7 @@ static void add_record(struct hps_update_decoder *decoder, const struct hps_vers
     }
     uint64_t n_keys = hps_update_decoder_keys(decoder);
     uint64_t bytes = hps_update_decoder_bytes(decoder);
-    hps_status status =
-        hps_update_decoder_add(decoder, &route, &record, (what & 16) == 0, &outcome, &err);
+    hps_status status = decode_bytes(decoder, &route, &record, (what & 16) == 0, &outcome, &err);
     HPS_ASSERT(status == HPS_OK || status == HPS_NO_MEMORY);
     if (status != HPS_OK || outcome.bad != NULL || outcome.for_other) {
         HPS_ASSERT(hps_update_decoder_keys(decoder) == n_keys);
@@ -141,9 +140,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint8_t mode = script_u8(&script);
     const atomic_bool nan_allowed = (mode & 1) != 0;
     struct hps_version *version = version_new((mode & 2) != 0);
-    const struct hps_update_decoder_options options = {
-        .version = version, .key_bytes = (mode & 4) != 0 ? 4 : 8, .nan_allowed = &nan_allowed};
-    struct hps_update_decoder *decoder = hps_update_decoder_new(&options);
+    struct hps_update_decoder *decoder =
+        hps_update_decoder_new(version, (mode & 4) != 0 ? 4 : 8, &nan_allowed);
 
     HPS_ASSERT(decoder != NULL);
     uint64_t digest = decode(decoder, version, nan_allowed, script);

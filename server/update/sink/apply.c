@@ -45,33 +45,6 @@ void update_retry_later(struct hps_update_stream *stream)
     stream->pace->retry_due_us = update_backoff_until(stream);
 }
 
-/* ---- records --------------------------------------------------------------------------------- */
-
-struct hps_update_bytes update_bytes(const struct hps_update_stream *stream,
-                                     const struct hps_consumer_ops *ops,
-                                     const struct hps_consumer_record *record)
-{
-    struct hps_update_bytes bytes = {.key = record->key,
-                                     .key_size = record->key_size,
-                                     .value = record->value,
-                                     .value_size = record->value_size};
-    if (ops->header(record, HPS_UPDATE_HEADER_VERSION, &bytes.version_header,
-                    &bytes.version_header_size) &&
-        bytes.version_header == NULL) {
-        bytes.version_header = ""; /* an empty header is too short; it does not count as absent */
-    }
-    if (stream->version->row_versions) { /* the decoder rejects a record without it */
-        (void)ops->header(record, HPS_UPDATE_HEADER_ROW_VERSION, &bytes.row_version_header,
-                          &bytes.row_version_header_size);
-    }
-    if (ops->header(record, HPS_UPDATE_HEADER_DTYPE, &bytes.dtype_header,
-                    &bytes.dtype_header_size) &&
-        bytes.dtype_header == NULL) {
-        bytes.dtype_header = ""; /* an empty header names no type */
-    }
-    return bytes;
-}
-
 void update_note_event_time(struct hps_update_stream *stream, int64_t event_time_ms)
 {
     if (event_time_ms > stream->counts->event_time_ms &&

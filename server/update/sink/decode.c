@@ -29,13 +29,17 @@ enum {
 };
 
 struct hps_update_decoder {
-    struct hps_update_decoder_options options;
+    const struct hps_version *version;
+    const atomic_bool *nan_allowed;
+    uint32_t key_bytes;
     struct hps_buf parts; /* struct hps_update_part, without pointers: the other buffers move */
     struct hps_buf keys, rows;
     struct hps_buf versions; /* a row version for each key, if the version compares them */
-    struct hps_buf unconverted;
+    struct hps_buf pairs;    /* the keys and rows of one record, aligned */
     struct hps_arena *arena;
     /* Of the current add; err and outcome are NULL between two. */
+    const struct hps_consumer_ops *ops;
+    const struct hps_consumer_record *from;
     uint64_t row_version;
     uint32_t source;
     struct hps_error *err;
@@ -76,7 +80,7 @@ static void cut(struct hps_update_decoder *decoder, const struct mark *mark)
     HPS_ASSERT(mark->keys <= decoder->keys.size && mark->rows <= decoder->rows.size);
     HPS_ASSERT(mark->parts <= decoder->parts.size);
     decoder->keys.size = mark->keys;
-    decoder->versions.size = decoder->options.version->row_versions ? mark->keys : 0;
+    decoder->versions.size = decoder->version->row_versions ? mark->keys : 0;
     decoder->rows.size = mark->rows;
     decoder->parts.size = mark->parts;
     if (mark->parts > 0) {
@@ -97,7 +101,7 @@ static hps_status no_memory(struct hps_update_decoder *decoder)
 static bool add_versions(struct hps_update_decoder *decoder, uint32_t n)
 {
     bool added = true;
-    for (uint32_t i = 0; i < n && added && decoder->options.version->row_versions; i++) {
+    for (uint32_t i = 0; i < n && added && decoder->version->row_versions; i++) {
         added =
             hps_buf_append(&decoder->versions, &decoder->row_version, sizeof(uint64_t)) == HPS_OK;
     }
@@ -108,8 +112,8 @@ static bool add_versions(struct hps_update_decoder *decoder, uint32_t n)
 static hps_status room(struct hps_update_decoder *decoder, uint32_t table_id, bool deletes,
                        uint32_t n, hps_key **out_keys, uint8_t **out_rows)
 {
-    uint32_t row_bytes = deletes ? 0 : decoder->options.version->tables[table_id].row_bytes;
-    HPS_ASSERT(n > 0 && table_id < decoder->options.version->n_tables);
+    uint32_t row_bytes = deletes ? 0 : decoder->version->tables[table_id].row_bytes;
+    HPS_ASSERT(n > 0 && table_id < decoder->version->n_tables);
     HPS_ASSERT(decoder->outcome != NULL && decoder->err != NULL);
     struct hps_update_part *last = last_part(decoder);
     if (!add_versions(decoder, n) ||
@@ -152,7 +156,7 @@ static hps_status check_finite(struct hps_update_decoder *decoder, const struct 
                                uint32_t n)
 {
     uint32_t at = 0;
-    size_t bad = hps_may_be_not_finite(dtype, atomic_load(decoder->options.nan_allowed))
+    size_t bad = hps_may_be_not_finite(dtype, atomic_load(decoder->nan_allowed))
                      ? n
                      : hps_first_not_finite(dtype, rows, table->dim, n, &at);
     return bad == n ? HPS_OK : bad_value(decoder, table, keys[bad], at, "NaN or Inf");
@@ -166,7 +170,7 @@ static hps_status convert_rows(struct hps_update_decoder *decoder, const struct 
     HPS_ASSERT(table->dtype != HPS_DTYPE_FP32);
     hps_row_convert_fn convert = hps_row_converter(table->dtype, HPS_DTYPE_FP32, false);
     size_t from_bytes = (size_t)hps_dtype_row_bytes(HPS_DTYPE_FP32, table->dim);
-    bool any = hps_may_be_not_finite(table->dtype, atomic_load(decoder->options.nan_allowed));
+    bool any = hps_may_be_not_finite(table->dtype, atomic_load(decoder->nan_allowed));
     hps_status status = check_finite(decoder, table, HPS_DTYPE_FP32, keys, from, n);
     for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
         uint32_t at;
@@ -200,33 +204,45 @@ static hps_status add_deletes(struct hps_update_decoder *decoder, uint32_t table
 
 /* ---- the forms ------------------------------------------------------------------------------- */
 
-/* HCTR and KEYED: rows of the table that the topic names. */
-static hps_status add_plain(struct hps_update_decoder *decoder, uint32_t table_id,
-                            const struct hps_update_record *record)
+/* Rows of type `dtype`: the type of the table, or FP32. */
+static hps_status add_rows(struct hps_update_decoder *decoder, uint32_t table_id,
+                           enum hps_dtype dtype, const void *from_keys, const uint8_t *from,
+                           uint32_t n)
 {
-    const struct hps_table *table = &decoder->options.version->tables[table_id];
+    const struct hps_table *table = &decoder->version->tables[table_id];
     hps_key *keys;
     uint8_t *rows;
-    if (record->n == 0) {
-        return HPS_OK; /* a record without rows, which carries only times */
+    if (n == 0) {
+        return HPS_OK;
     }
-    if (hps_update_record_deletes(record)) {
-        return add_deletes(decoder, table_id, &record->key, 1);
-    }
-    hps_status status = room(decoder, table_id, false, record->n, &keys, &rows);
+    hps_status status = room(decoder, table_id, false, n, &keys, &rows);
     if (status != HPS_OK) {
         return status;
     }
-    if (record->dtype == table->dtype) {
-        hps_update_record_copy(record, keys, rows);
-        return check_finite(decoder, table, table->dtype, keys, rows, record->n);
+    memcpy(keys, from_keys, n * sizeof(hps_key));
+    if (dtype != table->dtype) {
+        return convert_rows(decoder, table, keys, from, n, rows);
     }
-    HPS_ASSERT(record->dtype == HPS_DTYPE_FP32);
-    if (hps_buf_reserve(&decoder->unconverted, (size_t)record->n * record->row_bytes) != HPS_OK) {
+    memcpy(rows, from, (size_t)n * table->row_bytes);
+    return check_finite(decoder, table, dtype, keys, rows, n);
+}
+
+/* HCTR and KEYED: rows of the table that the topic names. A record without rows carries only
+ * times. */
+static hps_status add_plain(struct hps_update_decoder *decoder, uint32_t table_id,
+                            const struct hps_update_record *record)
+{
+    size_t keys_size = record->n * sizeof(hps_key);
+    if (hps_update_record_deletes(record)) {
+        return add_deletes(decoder, table_id, &record->key, 1);
+    }
+    if (hps_buf_reserve(&decoder->pairs, keys_size + (size_t)record->n * record->row_bytes) !=
+        HPS_OK) {
         return no_memory(decoder);
     }
-    hps_update_record_copy(record, keys, decoder->unconverted.data);
-    return convert_rows(decoder, table, keys, decoder->unconverted.data, record->n, rows);
+    uint8_t *rows = decoder->pairs.data + keys_size;
+    hps_update_record_copy(record, (hps_key *)(void *)decoder->pairs.data, rows);
+    return add_rows(decoder, table_id, record->dtype, decoder->pairs.data, rows, record->n);
 }
 
 /* The table that an entry of a packed record is for. */
@@ -234,7 +250,7 @@ static hps_status packed_table(struct hps_update_decoder *decoder,
                                const struct hps_update_route *route, const char *name,
                                uint32_t *out_table_id)
 {
-    const struct hps_version *version = decoder->options.version;
+    const struct hps_version *version = decoder->version;
     if (name[0] == '\0' && route->whole_model) {
         return BAD(decoder, HPS_UPDATE_BAD_TABLE,
                    "table: missing, on the topic of the whole model");
@@ -253,7 +269,7 @@ static hps_status packed_table(struct hps_update_decoder *decoder,
 static hps_status check_packed(struct hps_update_decoder *decoder, uint32_t table_id,
                                const Hps__V1__TableUpdate *update, enum hps_dtype dtype)
 {
-    const struct hps_table *table = &decoder->options.version->tables[table_id];
+    const struct hps_table *table = &decoder->version->tables[table_id];
     if (dtype != HPS_DTYPE_FP32 && dtype != table->dtype) {
         return BAD(decoder, HPS_UPDATE_BAD_DTYPE,
                    "table '%s': rows of data_type %d (%s), expected fp32%s%s", table->name,
@@ -281,28 +297,6 @@ static hps_status check_packed(struct hps_update_decoder *decoder, uint32_t tabl
     return HPS_OK;
 }
 
-static hps_status add_packed_rows(struct hps_update_decoder *decoder, uint32_t table_id,
-                                  const Hps__V1__TableUpdate *update, enum hps_dtype dtype)
-{
-    const struct hps_table *table = &decoder->options.version->tables[table_id];
-    uint32_t n = (uint32_t)(update->keys.len / sizeof(hps_key));
-    hps_key *keys;
-    uint8_t *rows;
-    if (n == 0) {
-        return HPS_OK;
-    }
-    hps_status status = room(decoder, table_id, false, n, &keys, &rows);
-    if (status != HPS_OK) {
-        return status;
-    }
-    memcpy(keys, update->keys.data, update->keys.len);
-    if (dtype != table->dtype) {
-        return convert_rows(decoder, table, keys, update->rows.data, n, rows);
-    }
-    memcpy(rows, update->rows.data, update->rows.len);
-    return check_finite(decoder, table, dtype, keys, rows, n);
-}
-
 static hps_status add_table(struct hps_update_decoder *decoder,
                             const struct hps_update_route *route,
                             const Hps__V1__TableUpdate *update)
@@ -315,7 +309,8 @@ static hps_status add_table(struct hps_update_decoder *decoder,
         status = check_packed(decoder, table_id, update, dtype);
     }
     if (status == HPS_OK) {
-        status = add_packed_rows(decoder, table_id, update, dtype);
+        status = add_rows(decoder, table_id, dtype, update->keys.data, update->rows.data,
+                          (uint32_t)(update->keys.len / sizeof(hps_key)));
     }
     return status == HPS_OK ? add_deletes(decoder, table_id, update->deletes.data,
                                           (uint32_t)(update->deletes.len / sizeof(hps_key)))
@@ -327,7 +322,7 @@ static hps_status add_table(struct hps_update_decoder *decoder,
 static bool is_for_other(const struct hps_update_decoder *decoder, bool follows)
 {
     int64_t named = decoder->outcome->version;
-    return named != 0 ? named != decoder->options.version->number : !follows;
+    return named != 0 ? named != decoder->version->number : !follows;
 }
 
 static hps_status add_packed(struct hps_update_decoder *decoder,
@@ -360,67 +355,78 @@ static hps_status add_packed(struct hps_update_decoder *decoder,
     return status;
 }
 
-static hps_status read_header(struct hps_update_decoder *decoder,
-                              const struct hps_update_bytes *from)
+/* A header of the current record. False: it is missing. */
+static bool header(const struct hps_update_decoder *decoder, const char *name,
+                   const void **out_value, size_t *out_size)
 {
+    return decoder->ops->header(decoder->from, name, out_value, out_size);
+}
+
+static hps_status read_header(struct hps_update_decoder *decoder)
+{
+    const void *value = NULL;
+    size_t size = 0;
     uint64_t version = 0;
-    if (from->version_header == NULL) {
+    if (!header(decoder, HPS_UPDATE_HEADER_VERSION, &value, &size)) {
         return HPS_OK;
     }
-    if (!hps_update_header_decode(from->version_header, from->version_header_size, &version) ||
-        version == 0 || version > INT64_MAX) {
+    if (!hps_update_header_decode(value, size, &version) || version == 0 || version > INT64_MAX) {
         return BAD(decoder, HPS_UPDATE_BAD_HEADER,
                    "header " HPS_UPDATE_HEADER_VERSION ": %zu bytes, expected an int64 above 0",
-                   from->version_header_size);
+                   size);
     }
     decoder->outcome->version = (int64_t)version;
     return HPS_OK;
 }
 
-static hps_status read_row_version(struct hps_update_decoder *decoder,
-                                   const struct hps_update_bytes *from)
+static hps_status read_row_version(struct hps_update_decoder *decoder)
 {
-    if (decoder->options.version->row_versions &&
-        !hps_update_header_decode(from->row_version_header, from->row_version_header_size,
-                                  &decoder->row_version)) {
+    const void *value = NULL;
+    size_t size = 0;
+    if (!decoder->version->row_versions) {
+        return HPS_OK;
+    }
+    bool has = header(decoder, HPS_UPDATE_HEADER_ROW_VERSION, &value, &size);
+    if (!hps_update_header_decode(value, size, &decoder->row_version)) {
         return BAD(decoder, HPS_UPDATE_BAD_HEADER,
                    "header " HPS_UPDATE_HEADER_ROW_VERSION
                    ": %s, and the model compares row versions",
-                   from->row_version_header == NULL ? "missing" : "not of 8 bytes");
+                   has ? "not of 8 bytes" : "missing");
     }
     return HPS_OK;
 }
 
 /* The width of a row determines its type. A header distinguishes types of the same width. */
 static hps_status check_dtype(struct hps_update_decoder *decoder,
-                              const struct hps_update_bytes *from,
                               const struct hps_update_record *record)
 {
-    const char *name = from->dtype_header;
+    const void *name = NULL;
+    size_t size = 0;
     const char *expected = hps_dtype_name(record->dtype);
-    if (name == NULL || hps_update_record_deletes(record) ||
-        (from->dtype_header_size == strlen(expected) &&
-         memcmp(name, expected, strlen(expected)) == 0)) {
+    if (hps_update_record_deletes(record) ||
+        !header(decoder, HPS_UPDATE_HEADER_DTYPE, &name, &size) ||
+        (size == strlen(expected) && memcmp(name, expected, size) == 0)) {
         return HPS_OK;
     }
     return BAD(decoder, HPS_UPDATE_BAD_DTYPE,
                "header " HPS_UPDATE_HEADER_DTYPE ": '%.*s', but a row of %" PRIu32
                " bytes is %s in this table",
-               (int)(from->dtype_header_size < 32 ? from->dtype_header_size : 32), name,
-               record->row_bytes, expected);
+               (int)(size < 32 ? size : 32), size > 0 ? (const char *)name : "", record->row_bytes,
+               expected);
 }
 
 static hps_status add(struct hps_update_decoder *decoder, const struct hps_update_route *route,
-                      const struct hps_update_bytes *from, bool follows)
+                      bool follows)
 {
-    const struct hps_version *version = decoder->options.version;
+    const struct hps_consumer_record *from = decoder->from;
+    const struct hps_version *version = decoder->version;
     bool known = route->table_id != HPS_UPDATE_TABLE_NONE;
     const struct hps_table *table = known ? &version->tables[route->table_id] : NULL;
-    const struct hps_update_shape shape = {.key_bytes = decoder->options.key_bytes,
+    const struct hps_update_shape shape = {.key_bytes = decoder->key_bytes,
                                            .dim = known ? table->dim : 0,
                                            .dtype = known ? table->dtype : 0};
     struct hps_update_record record = {0};
-    hps_status status = read_header(decoder, from);
+    hps_status status = read_header(decoder);
     if (status != HPS_OK) {
         return status;
     }
@@ -428,7 +434,7 @@ static hps_status add(struct hps_update_decoder *decoder, const struct hps_updat
         decoder->outcome->for_other = true; /* its rows have the shape of another version */
         return HPS_OK;
     }
-    status = read_row_version(decoder, from);
+    status = read_row_version(decoder);
     if (status != HPS_OK) {
         return status;
     }
@@ -448,7 +454,7 @@ static hps_status add(struct hps_update_decoder *decoder, const struct hps_updat
                    "a %s record on a topic without a table of the model",
                    hps_update_form_text(record.form));
     }
-    status = decoder->outcome->for_other ? HPS_OK : check_dtype(decoder, from, &record);
+    status = decoder->outcome->for_other ? HPS_OK : check_dtype(decoder, &record);
     return status != HPS_OK || decoder->outcome->for_other
                ? status
                : add_plain(decoder, route->table_id, &record);
@@ -456,7 +462,8 @@ static hps_status add(struct hps_update_decoder *decoder, const struct hps_updat
 
 hps_status hps_update_decoder_add(struct hps_update_decoder *decoder,
                                   const struct hps_update_route *route,
-                                  const struct hps_update_bytes *record, bool follows,
+                                  const struct hps_consumer_ops *ops,
+                                  const struct hps_consumer_record *record, bool follows,
                                   struct hps_update_outcome *out_outcome, struct hps_error *err)
 {
     struct hps_update_outcome outcome = {0};
@@ -464,14 +471,16 @@ hps_status hps_update_decoder_add(struct hps_update_decoder *decoder,
     HPS_ASSERT(decoder->outcome == NULL && decoder->err == NULL);
     decoder->err = err;
     decoder->outcome = &outcome;
+    decoder->ops = ops;
+    decoder->from = record;
     decoder->source = route->source;
-    hps_status status = add(decoder, route, record, follows);
+    hps_status status = add(decoder, route, follows);
     decoder->outcome = NULL;
     decoder->err = NULL;
     if (status != HPS_OK) {
         cut(decoder, &before);
         outcome.n_keys = 0;
-    } else if (decoder->options.key_bytes == 4 && outcome.n_keys > 0) { /* of every form */
+    } else if (decoder->key_bytes == 4 && outcome.n_keys > 0) { /* of every form */
         HPS_ASSERT(outcome.n_keys == (decoder->keys.size - before.keys) / sizeof(hps_key));
         hps_keys_narrow((hps_key *)(void *)(decoder->keys.data + before.keys), outcome.n_keys);
     }
@@ -484,20 +493,23 @@ hps_status hps_update_decoder_add(struct hps_update_decoder *decoder,
 
 /* ---- the batch ------------------------------------------------------------------------------- */
 
-struct hps_update_decoder *hps_update_decoder_new(const struct hps_update_decoder_options *options)
+struct hps_update_decoder *hps_update_decoder_new(const struct hps_version *version,
+                                                  uint32_t key_bytes,
+                                                  const atomic_bool *nan_allowed)
 {
     struct hps_update_decoder *decoder = hps_calloc(1, sizeof(*decoder));
     if (decoder == NULL) {
         return NULL;
     }
-    decoder->options = *options;
-    HPS_ASSERT(options->version != NULL && options->nan_allowed != NULL);
-    HPS_ASSERT(options->key_bytes == 8 || options->key_bytes == 4);
+    HPS_ASSERT(version != NULL && nan_allowed != NULL && (key_bytes == 8 || key_bytes == 4));
+    decoder->version = version;
+    decoder->key_bytes = key_bytes;
+    decoder->nan_allowed = nan_allowed;
     hps_buf_init(&decoder->parts, SIZE_MAX / 2);
     hps_buf_init(&decoder->keys, SIZE_MAX / 2);
     hps_buf_init(&decoder->rows, SIZE_MAX / 2);
     hps_buf_init(&decoder->versions, SIZE_MAX / 2);
-    hps_buf_init(&decoder->unconverted, SIZE_MAX / 2);
+    hps_buf_init(&decoder->pairs, SIZE_MAX / 2);
     decoder->arena = hps_arena_new(UNPACK_BYTES_FIRST, UNPACK_BYTES_MAX);
     if (decoder->arena == NULL) {
         hps_update_decoder_free(decoder);
@@ -515,7 +527,7 @@ void hps_update_decoder_free(struct hps_update_decoder *decoder)
     hps_buf_fini(&decoder->keys);
     hps_buf_fini(&decoder->rows);
     hps_buf_fini(&decoder->versions);
-    hps_buf_fini(&decoder->unconverted);
+    hps_buf_fini(&decoder->pairs);
     hps_arena_free(decoder->arena);
     hps_free(decoder);
 }
@@ -544,7 +556,7 @@ const struct hps_update_part *hps_update_decoder_parts(struct hps_update_decoder
         rows_size = align_rows(rows_size);
         part->keys = keys + n_keys;
         part->rows = part->row_bytes == 0 ? NULL : decoder->rows.data + rows_size;
-        part->row_versions = decoder->options.version->row_versions ? versions + n_keys : NULL;
+        part->row_versions = decoder->version->row_versions ? versions + n_keys : NULL;
         n_keys += part->n;
         rows_size += (size_t)part->n * part->row_bytes;
     }

@@ -9,6 +9,7 @@
 
 #include <stdatomic.h>
 
+#include "backends/update_log.h"
 #include "base/rows/update_record.h"
 #include "server/update/partition/route.h"
 
@@ -22,12 +23,6 @@
 #define HPS_UPDATE_BAD_HEADER  "header"  /* hps-version is invalid; hps-row-version is missing */
 #define HPS_UPDATE_BAD_VERSION "version" /* the record is for a version that is not loaded */
 
-/* A record of the log, borrowed. NULL: Kafka's null, or the header is missing. */
-struct hps_update_bytes {
-    const void *key, *value, *version_header, *row_version_header, *dtype_header;
-    size_t key_size, value_size, version_header_size, row_version_header_size, dtype_header_size;
-};
-
 /* The result of decoding a record. */
 struct hps_update_outcome {
     const char *bad;           /* why it was rejected, static; NULL: it was not */
@@ -40,25 +35,23 @@ struct hps_update_outcome {
 
 struct hps_update_decoder;
 
-struct hps_update_decoder_options {
-    const struct hps_version *version; /* borrowed */
-    uint32_t key_bytes;                /* of HCTR pairs: 8; or 4, and all keys are narrowed */
-    const atomic_bool *nan_allowed;    /* borrowed */
-};
-
-/* Returns NULL if there is no memory. */
-struct hps_update_decoder *hps_update_decoder_new(const struct hps_update_decoder_options *options);
+/* Returns NULL if there is no memory. version, nan_allowed: borrowed. key_bytes: of HCTR pairs: 8;
+ * or 4, and all keys are narrowed. */
+struct hps_update_decoder *hps_update_decoder_new(const struct hps_version *version,
+                                                  uint32_t key_bytes,
+                                                  const atomic_bool *nan_allowed);
 void hps_update_decoder_free(struct hps_update_decoder *decoder); /* may be NULL */
 
-/* Decode a record and add it to the batch. follows: this version takes records that name no
- * version.
+/* Decode a record and add it to the batch. ops: of the consumer that has it. follows: this version
+ * takes records that name no version.
  *
  * out_outcome  set on OK: also for a rejected record; `err` then explains the reason
  * error        NO_MEMORY: nothing was added, and the record may be added later
  */
 hps_status hps_update_decoder_add(struct hps_update_decoder *decoder,
                                   const struct hps_update_route *route,
-                                  const struct hps_update_bytes *record, bool follows,
+                                  const struct hps_consumer_ops *ops,
+                                  const struct hps_consumer_record *record, bool follows,
                                   struct hps_update_outcome *out_outcome, struct hps_error *err)
     HPS_MUST_CHECK;
 

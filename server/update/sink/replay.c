@@ -185,10 +185,8 @@ static hps_status open_replay(struct hps_update_stream *stream, struct hps_error
     char name[176];
     snprintf(name, sizeof(name), "%s-%" PRId64 "-again", stream->model, stream->number);
     const struct hps_consumer_options wanted = {.name = name}; /* without topics to list */
-    const struct hps_update_decoder_options of = {.version = stream->version,
-                                                  .key_bytes = stream->view->key_bytes,
-                                                  .nan_allowed = &stream->common->nan_allowed};
-    share->decoder = hps_update_decoder_new(&of);
+    share->decoder = hps_update_decoder_new(stream->version, stream->view->key_bytes,
+                                            &stream->common->nan_allowed);
     if (share->decoder == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for updates");
     }
@@ -287,9 +285,8 @@ static bool replay_record(struct hps_update_stream *stream,
         partition->replay->passed = true;
         return true;
     }
-    const struct hps_update_bytes bytes = update_bytes(stream, share->consumer->ops, record);
-    if (hps_update_decoder_add(share->decoder, &partition->route, &bytes, true, &outcome, &err) !=
-        HPS_OK) {
+    if (hps_update_decoder_add(share->decoder, &partition->route, share->consumer->ops, record,
+                               true, &outcome, &err) != HPS_OK) {
         return false;
     }
     partition->replay->next = record->offset + 1;

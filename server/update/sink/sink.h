@@ -123,10 +123,6 @@ void update_retry_later(struct hps_update_stream *stream);
 /* The number of records that must be stored: positions of partitions, and whether the version is
  * frozen. */
 uint32_t update_n_unstored(const struct hps_update_stream *stream);
-/* A record for the decoder, with its headers. Borrows from `record`. */
-struct hps_update_bytes update_bytes(const struct hps_update_stream *stream,
-                                     const struct hps_consumer_ops *ops,
-                                     const struct hps_consumer_record *record);
 
 /* ---- share.c --------------------------------------------------------------------------------- */
 

@@ -115,9 +115,6 @@ static struct hps_metric *metric(const struct hps_update_stream *stream, enum hp
 
 hps_status update_stream_open(struct hps_update_stream *stream, struct hps_error *err)
 {
-    const struct hps_update_decoder_options options = {.version = stream->version,
-                                                       .key_bytes = stream->view->key_bytes,
-                                                       .nan_allowed = &stream->common->nan_allowed};
     hps_buf_init(&stream->batch->times, SIZE_MAX / 2);
     *stream->metrics =
         (struct update_metrics){.records = metric(stream, HPS_M_UPDATE_RECORDS),
@@ -137,7 +134,8 @@ hps_status update_stream_open(struct hps_update_stream *stream, struct hps_error
         stream->metrics->replayed = metric(stream, HPS_M_UPDATE_SHARED_REPLAYED);
         stream->metrics->resets = metric(stream, HPS_M_UPDATE_SHARED_RESETS);
     }
-    stream->batch->decoder = hps_update_decoder_new(&options);
+    stream->batch->decoder = hps_update_decoder_new(stream->version, stream->view->key_bytes,
+                                                    &stream->common->nan_allowed);
     stream->batch->keys =
         hps_update_keys_new(stream->version, metric(stream, HPS_M_UPDATE_MISENCODED_KEYS));
     if (stream->batch->decoder == NULL || stream->batch->keys == NULL) {

@@ -154,9 +154,9 @@ static bool take_record(struct hps_update_stream *stream, const struct hps_consu
     if (partition->phase == UPDATE_CHECKING && !check_first(stream, partition, record)) {
         return true;
     }
-    const struct hps_update_bytes bytes = update_bytes(stream, update_ops(stream), record);
-    hps_status status = hps_update_decoder_add(stream->batch->decoder, &partition->route, &bytes,
-                                               !stream->frozen, &outcome, &err);
+    hps_status status =
+        hps_update_decoder_add(stream->batch->decoder, &partition->route, update_ops(stream),
+                               record, !stream->frozen, &outcome, &err);
     if (status != HPS_OK) {
         snprintf(stream->batch->held_text, sizeof(stream->batch->held_text), "%.199s", err.text);
         return false;

@@ -12,6 +12,7 @@
 
 #include "hps/v1/update.pb-c.h"
 #include "server/update/sink/decode.h"
+#include "tests/lib/decode_bytes.h"
 #include "tests/lib/update_fixture.h"
 
 static const hps_key ONE = 1;
@@ -29,9 +30,7 @@ static int setup(void **state)
     struct rig *rig = hps_calloc(1, sizeof(*rig));
     fixture_stores(&rig->fx);
     fixture_version(&rig->fx, 7, "run");
-    const struct hps_update_decoder_options options = {
-        .version = rig->fx.version, .key_bytes = 8, .nan_allowed = &rig->nan_allowed};
-    rig->decoder = hps_update_decoder_new(&options);
+    rig->decoder = hps_update_decoder_new(rig->fx.version, 8, &rig->nan_allowed);
     assert_non_null(rig->decoder);
     *state = rig;
     return 0;
@@ -53,8 +52,7 @@ static struct hps_update_outcome add(struct rig *rig, const char *topic,
     struct hps_update_route route;
     struct hps_update_outcome outcome;
     assert_true(hps_update_route(rig->fx.version, topic, &route));
-    assert_int_equal(
-        hps_update_decoder_add(rig->decoder, &route, record, true, &outcome, &rig->err), HPS_OK);
+    assert_int_equal(decode_bytes(rig->decoder, &route, record, true, &outcome, &rig->err), HPS_OK);
     return outcome;
 }
 
@@ -106,11 +104,9 @@ static void test_forms_when_mixed_then_applied_in_order(void **state)
 static void test_keys_when_the_version_has_32_bit_keys_then_low_bits_are_stored(void **state)
 {
     struct rig *rig = *state;
-    const struct hps_update_decoder_options narrow = {
-        .version = rig->fx.version, .key_bytes = 4, .nan_allowed = &rig->nan_allowed};
     const hps_key keys[3] = {(hps_key)-5, (UINT64_C(7) << 32) + 6, 6 + (UINT64_C(1) << 63)};
     hps_update_decoder_free(rig->decoder);
-    rig->decoder = hps_update_decoder_new(&narrow);
+    rig->decoder = hps_update_decoder_new(rig->fx.version, 4, &rig->nan_allowed);
     for (unsigned i = 0; i < 3; i++) {
         struct hps_update_bytes one = keyed(&keys[i], i == 2 ? NULL : ROW);
         assert_int_equal(add(rig, "hps_et.m.items", &one).n_keys, 1);
@@ -234,13 +230,13 @@ static void test_record_when_it_names_no_version_then_added_only_if_followed(voi
     struct hps_update_outcome outcome;
     struct hps_update_bytes record = keyed(&ONE, ROW);
     assert_true(hps_update_route(rig->fx.version, "hps_et.m.items", &route));
-    assert_int_equal(
-        hps_update_decoder_add(rig->decoder, &route, &record, false, &outcome, &rig->err), HPS_OK);
+    assert_int_equal(decode_bytes(rig->decoder, &route, &record, false, &outcome, &rig->err),
+                     HPS_OK);
     assert_true(outcome.for_other);
     record.version_header = &number;
     record.version_header_size = sizeof(number);
-    assert_int_equal(
-        hps_update_decoder_add(rig->decoder, &route, &record, false, &outcome, &rig->err), HPS_OK);
+    assert_int_equal(decode_bytes(rig->decoder, &route, &record, false, &outcome, &rig->err),
+                     HPS_OK);
     assert_false(outcome.for_other);
     assert_int_equal(outcome.n_keys, 1);
 }

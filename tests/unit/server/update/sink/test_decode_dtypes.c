@@ -16,7 +16,7 @@
 
 #include "base/heap.h"
 #include "hps/v1/update.pb-c.h"
-#include "server/update/sink/decode.h"
+#include "tests/lib/decode_bytes.h"
 
 enum { DIM = 3, N_TABLES = HPS_DTYPE_STORED_END - 1 };
 
@@ -57,9 +57,7 @@ static int setup(void **state)
                                .dtype = dtype,
                                .row_bytes = (uint32_t)hps_dtype_row_bytes(dtype, DIM)};
     }
-    const struct hps_update_decoder_options options = {
-        .version = rig->version, .key_bytes = 8, .nan_allowed = &rig->nan_allowed};
-    rig->decoder = hps_update_decoder_new(&options);
+    rig->decoder = hps_update_decoder_new(rig->version, 8, &rig->nan_allowed);
     assert_non_null(rig->decoder);
     *state = rig;
     return 0;
@@ -80,9 +78,8 @@ static const char *add(struct rig *rig, uint32_t table, const struct hps_update_
     struct hps_update_route route;
     rig->err.text[0] = '\0';
     assert_true(hps_update_route(rig->version, topics[table], &route));
-    assert_int_equal(
-        hps_update_decoder_add(rig->decoder, &route, record, true, &rig->outcome, &rig->err),
-        HPS_OK);
+    assert_int_equal(decode_bytes(rig->decoder, &route, record, true, &rig->outcome, &rig->err),
+                     HPS_OK);
     return rig->outcome.bad;
 }
 
