@@ -143,11 +143,7 @@
       "1 while the active version skips records that do not name it.")                          \
     X(UPDATE_WAITS, GAUGE, "update_waits", "", "Calls that wait for updates or for a refresh.") \
     X(UPDATE_FRESHNESS, HISTOGRAM, "update_freshness_seconds", "model",                         \
-      "Time from an update, by its producer's clock, until every tier has it.")                 \
-    X(UPDATE_APPEND_FRESHNESS, HISTOGRAM, "update_append_freshness_seconds", "model",           \
-      "Time from the arrival of a record in the log until every tier has it.")                  \
-    X(UPDATE_CLOCK_AHEAD, COUNTER, "update_clock_ahead_total", "model",                         \
-      "Updates with a time in the future; their freshness counts as 0.")                        \
+      "Time from an update until every tier has it.")                                           \
     X(UPDATE_STALENESS, GAUGE, "update_staleness_seconds", "model",                             \
       "Age of the time up to which the active version has all updates.")                        \
     X(UPDATE_SOURCE_UP, GAUGE, "update_source_up", "model",                                     \

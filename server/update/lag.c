@@ -13,13 +13,6 @@
 #include "base/heap.h"
 #include "server/update/updater.h"
 
-/* The view of the active version, copied under its lock. */
-struct active {
-    int64_t as_of_ms;
-    struct hps_partition_view *partitions;
-    uint32_t n;
-};
-
 /* The version that may become the active one; its lock is held. */
 struct candidate {
     const struct hps_update_stream *stream;
@@ -111,7 +104,8 @@ static hps_status fail_lacking(const struct candidate *candidate,
                          theirs->partition, theirs->next, view->version);
 }
 
-static hps_status compare(const struct candidate *candidate, const struct active *active,
+/* active: the view of the active version. */
+static hps_status compare(const struct candidate *candidate, const struct hps_stream_view *active,
                           struct hps_error *err)
 {
     const struct hps_stream_view *view = candidate->view;
@@ -122,7 +116,7 @@ static hps_status compare(const struct candidate *candidate, const struct active
     if (active->as_of_ms > 0 && active->as_of_ms - view->as_of_ms > candidate->lag_max_ms) {
         return fail_behind(candidate, err);
     }
-    for (uint32_t i = 0; i < active->n; i++) {
+    for (uint32_t i = 0; i < active->n_partitions; i++) {
         const struct hps_partition_view *theirs = &active->partitions[i];
         const struct hps_partition_view *mine = find_partition(view, theirs, i);
         bool has = mine != NULL ? is_fresh(candidate, mine->as_of_ms) || has_all_of(mine, theirs)
@@ -139,15 +133,15 @@ static hps_status compare_streams(struct hps_update_stream *stream,
                                   struct hps_error *err)
 {
     hps_lock_acquire(&active_stream->board->lock);
-    const struct hps_stream_view *view = active_stream->view;
-    size_t size = view->n_partitions * sizeof(*view->partitions);
-    struct active active = {.as_of_ms = view->as_of_ms, .n = view->n_partitions};
-    active.partitions = hps_alloc(size);
-    if (active.partitions != NULL && size > 0) {
-        memcpy(active.partitions, view->partitions, size);
+    struct hps_stream_view active = *active_stream->view;
+    size_t size = active.n_partitions * sizeof(*active.partitions);
+    struct hps_partition_view *partitions = hps_alloc(size);
+    if (partitions != NULL && size > 0) {
+        memcpy(partitions, active.partitions, size);
     }
+    active.partitions = partitions;
     hps_lock_release(&active_stream->board->lock);
-    if (active.partitions == NULL) {
+    if (partitions == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory to compare positions");
     }
     hps_lock_acquire(&stream->board->lock);
@@ -157,7 +151,7 @@ static hps_status compare_streams(struct hps_update_stream *stream,
                                         .lag_max_ms = lag_max_ms};
     hps_status status = compare(&candidate, &active, err);
     hps_lock_release(&stream->board->lock);
-    hps_free(active.partitions);
+    hps_free(partitions);
     return status;
 }
 

@@ -72,7 +72,7 @@ static struct hps_update_stream *take(struct hps_updater *updater, bool all)
     struct hps_update_stream **at = &updater->streams;
     while (*at != NULL) {
         struct hps_update_stream *stream = *at;
-        if (all || update_has_ended(stream)) {
+        if (all || atomic_load(&stream->life) == UPDATE_ENDED) {
             *at = stream->next;
             stream->next = list;
             list = stream;

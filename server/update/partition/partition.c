@@ -25,24 +25,15 @@ struct update_partition *update_find_partition(struct hps_update_stream *stream,
     return NULL;
 }
 
-static void free_parts(struct update_partition *partition)
+/* False: no memory for all of them. */
+static bool make_parts(struct hps_arena *memory, struct update_partition *partition)
 {
-    hps_free(partition->applied);
-    hps_free(partition->read);
-    hps_free(partition->listed);
-    hps_free(partition->proof);
-    hps_free(partition->identity);
-    hps_free(partition->replay);
-}
-
-static bool make_parts(struct update_partition *partition)
-{
-    partition->applied = hps_calloc(1, sizeof(*partition->applied));
-    partition->read = hps_calloc(1, sizeof(*partition->read));
-    partition->listed = hps_calloc(1, sizeof(*partition->listed));
-    partition->proof = hps_calloc(1, sizeof(*partition->proof));
-    partition->identity = hps_calloc(1, sizeof(*partition->identity));
-    partition->replay = hps_calloc(1, sizeof(*partition->replay));
+    partition->applied = hps_arena_calloc(memory, 1, sizeof(*partition->applied));
+    partition->read = hps_arena_calloc(memory, 1, sizeof(*partition->read));
+    partition->listed = hps_arena_calloc(memory, 1, sizeof(*partition->listed));
+    partition->proof = hps_arena_calloc(memory, 1, sizeof(*partition->proof));
+    partition->identity = hps_arena_calloc(memory, 1, sizeof(*partition->identity));
+    partition->replay = hps_arena_calloc(memory, 1, sizeof(*partition->replay));
     return partition->applied != NULL && partition->read != NULL && partition->listed != NULL &&
            partition->proof != NULL && partition->identity != NULL && partition->replay != NULL;
 }
@@ -66,8 +57,7 @@ struct update_partition *update_add_partition(struct hps_update_stream *stream, 
                                            .high = -1,
                                            .to_commit = -1,
                                            .committed = -1};
-    if (!make_parts(partition)) {
-        free_parts(partition);
+    if (!make_parts(stream->memory, partition)) {
         return NULL;
     }
     partition->listed->delete_retention_ms = -1;
@@ -76,16 +66,6 @@ struct update_partition *update_add_partition(struct hps_update_stream *stream, 
     snprintf(partition->topic, sizeof(partition->topic), "%s", topic);
     stream->n_partitions++;
     return partition;
-}
-
-void update_free_partitions(struct hps_update_stream *stream)
-{
-    UPDATE_EACH (stream, partition) {
-        free_parts(partition);
-    }
-    hps_free(stream->partitions);
-    stream->partitions = NULL;
-    stream->n_partitions = 0;
 }
 
 /* ---- as operators see it --------------------------------------------------------------------- */

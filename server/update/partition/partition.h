@@ -154,12 +154,6 @@ static inline bool update_unstored(const struct update_partition *partition)
            (update_is_published(partition) && partition->paused != partition->applied->paused);
 }
 
-/* Whether only another version has read it and the log does not have it: it lacks no update. */
-static inline bool update_is_absent(const struct update_partition *partition)
-{
-    return partition->other && partition->phase == UPDATE_MISSING;
-}
-
 /* ---- a stream -------------------------------------------------------------------------------- */
 
 /* The life of the stream's thread. Any thread sets STOPS; only the thread itself sets ENDED. */
@@ -188,6 +182,7 @@ struct hps_update_stream {
     struct hps_update_stream *next; /* by the updater's lock: streams that are older */
     uint64_t id;                    /* later streams have greater ones; set when it is listed */
     struct hps_updater *updater;
+    struct hps_arena *memory; /* of what lives as long as the stream, also of its partitions */
     char *model, *lineage;
     int64_t number;
     atomic_bool active;
@@ -236,11 +231,6 @@ static inline bool update_stops(const struct hps_update_stream *stream)
 {
     return atomic_load(&stream->life) != UPDATE_LIVES;
 }
-/* Whether its thread has ended. Any thread. */
-static inline bool update_has_ended(const struct hps_update_stream *stream)
-{
-    return atomic_load(&stream->life) == UPDATE_ENDED;
-}
 
 /* Log an event of a stream, or of one of its partitions. The line has the fields model and version,
  * or also topic and partition, and then the fields after the message. Any thread. */
@@ -269,8 +259,6 @@ struct update_partition *update_find_partition(struct hps_update_stream *stream,
 /* Add a partition in the phase STARTING. NULL: no memory. Owner as above. */
 struct update_partition *update_add_partition(struct hps_update_stream *stream, const char *topic,
                                               int32_t number, const struct hps_update_route *route);
-/* Free all partitions. */
-void update_free_partitions(struct hps_update_stream *stream);
 /* Write a time as "2026-11-28T08:30:00Z". Any thread. */
 void update_time_text(int64_t unix_ms, char *out_text, size_t size);
 

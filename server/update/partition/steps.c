@@ -375,22 +375,12 @@ struct update_step update_step(struct hps_update_stream *stream, struct update_p
     return step;
 }
 
-void update_start_over(struct hps_update_stream *stream, const char *topic)
+void update_start_over(struct hps_update_stream *stream)
 {
     const struct update_event lost = {.kind = UPDATE_ON_LOST};
     UPDATE_EACH (stream, partition) {
-        if (update_phase_reads(partition->phase) &&
-            (topic == NULL || strcmp(topic, partition->topic) == 0)) {
+        if (update_phase_reads(partition->phase)) {
             (void)update_step(stream, partition, &lost, NULL);
         }
     }
-}
-
-void update_log_running(const struct hps_update_stream *stream, struct update_partition *partition)
-{
-    if (partition->stop_logged) {
-        UPDATE_LOG_PARTITION(stream, partition, INFO, "partition running again",
-                             HPS_I64("offset", partition->read->next));
-    }
-    partition->stop_logged = false;
 }

@@ -16,13 +16,10 @@ struct update_facts update_facts_of(const struct hps_update_stream *stream,
  * reason; may be NULL. Returns the step. */
 struct update_step update_step(struct hps_update_stream *stream, struct update_partition *partition,
                                const struct update_event *event, const char *text);
-/* The log or the consumer was lost, or the log does not have `topic`: start over the partitions
- * that the consumer reads. topic: NULL: of all topics. */
-void update_start_over(struct hps_update_stream *stream, const char *topic);
+/* The log or the consumer was lost: start over the partitions that the consumer reads. */
+void update_start_over(struct hps_update_stream *stream);
 /* Require a proof that the partition's topic is the one that was read. own: only its own witness
  * proves it. */
 void update_identity_due(struct update_partition *partition, bool own);
-/* The partition runs. Log this if its stop was logged. */
-void update_log_running(const struct hps_update_stream *stream, struct update_partition *partition);
 
 #endif

@@ -219,18 +219,12 @@ static uint32_t make_positions(struct hps_update_stream *stream, struct hps_posi
 /* Measure how old the updates of the batch are. */
 static void observe(struct hps_update_stream *stream)
 {
-    const struct update_time *times = (const struct update_time *)(void *)stream->batch->times.data;
-    const struct update_metrics *metrics = stream->metrics;
+    const int64_t *times = (const int64_t *)(const void *)stream->batch->times.data;
     size_t n = stream->batch->times.size / sizeof(*times);
     int64_t now_ms = (int64_t)hps_clock_wall_ms();
     for (size_t i = 0; i < n; i++) {
-        bool ahead = times[i].ms > now_ms;
-        uint64_t us = ahead ? 0 : (uint64_t)(now_ms - times[i].ms) * 1000;
-        hps_metric_observe_us(times[i].appended ? metrics->append_freshness : metrics->freshness,
-                              us);
-        if (ahead) {
-            hps_metric_add(metrics->clock_ahead, 1);
-        }
+        int64_t age_ms = now_ms > times[i] ? now_ms - times[i] : 0;
+        hps_metric_observe_us(stream->metrics->freshness, (uint64_t)age_ms * 1000);
     }
 }
 
@@ -294,34 +288,48 @@ static void publish(struct hps_update_stream *stream, uint64_t n_keys)
     hps_buf_clear(&batch->times);
 }
 
-hps_status update_stream_apply(struct hps_update_stream *stream, struct hps_error *err)
+hps_status update_make_batch(struct hps_update_stream *stream, struct hps_update_decoder *decoder,
+                             update_spans_fn make_spans, struct hps_update_batch *out_batch,
+                             struct hps_error *err)
 {
     uint32_t n_parts;
-    const struct hps_update_part *parts =
-        hps_update_decoder_parts(stream->batch->decoder, &n_parts);
-    uint32_t n = update_n_unstored(stream);
-    struct hps_arena *scratch = stream->scratch;
-    struct hps_position_memory *memory = hps_arena_calloc(scratch, n, sizeof(*memory));
-    struct hps_record *records = hps_arena_calloc(scratch, n, sizeof(*records));
-    struct hps_log_span *spans = hps_arena_calloc(scratch, n, sizeof(*spans));
-    uint32_t *part_spans = hps_arena_calloc(scratch, n_parts, sizeof(*part_spans));
-    if (memory == NULL || records == NULL || spans == NULL || part_spans == NULL) {
+    const struct hps_update_part *parts = hps_update_decoder_parts(decoder, &n_parts);
+    struct hps_log_span *spans =
+        hps_arena_calloc(stream->scratch, stream->n_partitions, sizeof(*spans));
+    uint32_t *part_spans = hps_arena_calloc(stream->scratch, n_parts, sizeof(*part_spans));
+    if (spans == NULL || part_spans == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for a batch of updates");
     }
     /* The decoder has rejected rows with NaN, if they are not allowed. */
-    const struct hps_update_batch batch = {.parts = parts,
+    *out_batch = (struct hps_update_batch){.parts = parts,
                                            .n_parts = n_parts,
-                                           .positions = records,
-                                           .n_positions = make_positions(stream, memory, records),
                                            .spans = spans,
-                                           .n_spans = update_spans(stream, spans),
+                                           .n_spans = make_spans(stream, spans),
                                            .part_spans = part_spans,
-                                           .apart = update_bypasses_shared(stream),
                                            .nan_allowed = true};
-    HPS_ASSERT(batch.n_positions == n && batch.n_spans <= n);
-    update_span_parts(stream, parts, n_parts, part_spans);
+    for (uint32_t i = 0; i < n_parts; i++) {
+        part_spans[i] = stream->partitions[parts[i].source].pending.span;
+    }
+    return HPS_OK;
+}
+
+hps_status update_stream_apply(struct hps_update_stream *stream, struct hps_error *err)
+{
+    struct hps_update_batch batch;
+    uint32_t n = update_n_unstored(stream);
+    struct hps_position_memory *memory = hps_arena_calloc(stream->scratch, n, sizeof(*memory));
+    struct hps_record *records = hps_arena_calloc(stream->scratch, n, sizeof(*records));
+    hps_status status =
+        update_make_batch(stream, stream->batch->decoder, update_spans, &batch, err);
+    if (status != HPS_OK || memory == NULL || records == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a batch of updates");
+    }
+    batch.positions = records;
+    batch.n_positions = make_positions(stream, memory, records);
+    batch.apart = update_bypasses_shared(stream);
+    HPS_ASSERT(batch.n_positions == n);
     hps_update_keys_check(stream->batch->keys);
-    hps_status status = hps_update_apply(stream->version, &batch, err);
+    status = hps_update_apply(stream->version, &batch, err);
     if (status == HPS_OK) {
         charge(stream, hps_update_decoder_keys(stream->batch->decoder));
         publish(stream, hps_update_decoder_keys(stream->batch->decoder));

@@ -206,7 +206,7 @@ static void begin_replay(struct hps_update_stream *stream, const struct hps_log_
     for (uint32_t i = 0; i < n; i++) {
         struct update_partition *partition = partition_by_id(stream, behind[i].partition);
         bool later = false;
-        const char *why = refusal(partition, update_is_listed(stream), &later);
+        const char *why = refusal(partition, stream->topics->listed, &later);
         if (later) {
             retry_later(stream);
             return;
@@ -351,26 +351,10 @@ static hps_status replay_batch(struct hps_update_stream *stream, struct hps_log_
                                struct hps_error *err)
 {
     struct hps_update_decoder *decoder = stream->share->decoder;
-    uint32_t n_parts;
-    const struct hps_update_part *parts = hps_update_decoder_parts(decoder, &n_parts);
-    struct hps_log_span *spans =
-        hps_arena_calloc(stream->scratch, stream->n_partitions, sizeof(*spans));
-    uint32_t *part_spans = hps_arena_calloc(stream->scratch, n_parts, sizeof(*part_spans));
-    hps_status status = HPS_OK;
-    if (spans == NULL || part_spans == NULL) {
-        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for a batch of updates");
-    } else {
-        /* The decoder has rejected rows with NaN, if they are not allowed. */
-        const struct hps_update_batch batch = {.parts = parts,
-                                               .n_parts = n_parts,
-                                               .spans = spans,
-                                               .n_spans = replay_spans(stream, spans),
-                                               .part_spans = part_spans,
-                                               .nan_allowed = true};
-        update_span_parts(stream, parts, n_parts, part_spans);
-        if (batch.n_spans > 0) {
-            status = hps_update_replay(stream->version, &batch, out_report, err);
-        }
+    struct hps_update_batch batch;
+    hps_status status = update_make_batch(stream, decoder, replay_spans, &batch, err);
+    if (status == HPS_OK && batch.n_spans > 0) {
+        status = hps_update_replay(stream->version, &batch, out_report, err);
     }
     hps_update_decoder_clear(decoder);
     return status;

@@ -87,14 +87,6 @@ bool update_bypasses_shared(const struct hps_update_stream *stream)
 
 /* ---- the records of a batch ------------------------------------------------------------------ */
 
-void update_span_parts(const struct hps_update_stream *stream, const struct hps_update_part *parts,
-                       uint32_t n_parts, uint32_t *out_part_spans)
-{
-    for (uint32_t i = 0; i < n_parts; i++) {
-        out_part_spans[i] = stream->partitions[parts[i].source].pending.span;
-    }
-}
-
 uint32_t update_spans(struct hps_update_stream *stream, struct hps_log_span *out_spans)
 {
     uint32_t n = 0;

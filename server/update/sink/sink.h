@@ -14,12 +14,6 @@
 #include "server/update/sink/keys.h"
 #include "server/update/source/source.h"
 
-/* The time of an update. */
-struct update_time {
-    int64_t ms;
-    bool appended; /* set by the log, not by the producer */
-};
-
 /* Copies of rejected records for the dead-letter topic. */
 struct update_dead_letters {
     bool sent;          /* some were, since the last flush */
@@ -38,7 +32,7 @@ enum { UPDATE_REASONS_MAX = 16 };
 struct update_batch {
     struct hps_update_decoder *decoder;
     struct hps_update_keys *keys;
-    struct hps_buf times; /* struct update_time */
+    struct hps_buf times; /* int64_t: of its updates, Unix ms, at most now */
     bool held;            /* it could not be applied: it is retried, and no record is read */
     char held_text[200];  /* why it is held */
     uint64_t n_records;
@@ -64,8 +58,7 @@ struct update_counts {
 };
 
 struct update_metrics {
-    struct hps_metric *records, *batches, *freshness, *append_freshness, *clock_ahead, *compacted,
-        *throttled, *letters_lost;
+    struct hps_metric *records, *batches, *freshness, *compacted, *throttled, *letters_lost;
     struct hps_metric *gaps, *failed, *replayed, *resets; /* of a shared tier */
 };
 
@@ -96,6 +89,13 @@ struct update_share {
  * (hps_update_half_applied). */
 hps_status update_stream_apply(struct hps_update_stream *stream, struct hps_error *err)
     HPS_MUST_CHECK;
+typedef uint32_t (*update_spans_fn)(struct hps_update_stream *stream,
+                                    struct hps_log_span *out_spans);
+/* Make a batch of the decoder's rows, without positions. Its memory lives until the end of the
+ * turn. NO_MEMORY. */
+hps_status update_make_batch(struct hps_update_stream *stream, struct hps_update_decoder *decoder,
+                             update_spans_fn make_spans, struct hps_update_batch *out_batch,
+                             struct hps_error *err) HPS_MUST_CHECK;
 /* Send the dead letters, then apply the batch if there is something to store. On failure: hold. */
 void update_apply_or_hold(struct hps_update_stream *stream);
 /* Keep the current batch, which failed with `status`, and retry it. */
@@ -132,12 +132,9 @@ hps_status update_set_shared_positions(struct hps_version *version, struct hps_e
     HPS_MUST_CHECK;
 /* Whether the version must bypass the shared tier once the current batch is applied. */
 bool update_bypasses_shared(const struct hps_update_stream *stream);
-/* Make the spans of log records that the current batch has. out_spans: [update_n_unstored]. Returns
+/* Make the spans of log records that the current batch has. out_spans: [n_partitions]. Returns
  * their number: 0 if no tier is shared. */
 uint32_t update_spans(struct hps_update_stream *stream, struct hps_log_span *out_spans);
-/* Set the span of each part, after the spans were made. out_part_spans: [n_parts] */
-void update_span_parts(const struct hps_update_stream *stream, const struct hps_update_part *parts,
-                       uint32_t n_parts, uint32_t *out_part_spans);
 /* Take over positions of a shared tier with the only copy of the rows, for partitions in the phase
  * STARTING. starts: [n_partitions] where each one starts without such a position; -1: leave it.
  * False: the tier did not answer, or there is no memory, which is logged. */

@@ -78,7 +78,7 @@ void update_link_down(struct hps_update_stream *stream, const char *text)
     if (now_us > stream->topics->listed_us) { /* earlier lists do not show that it answers */
         stream->topics->listed_us = now_us;
     }
-    update_start_over(stream, NULL);
+    update_start_over(stream);
     stream->begin_due_us = 0;
     snprintf(stream->link->text, sizeof(stream->link->text), "%.199s", text);
 }

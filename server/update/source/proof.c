@@ -109,6 +109,16 @@ static void prove(struct hps_update_stream *stream, struct update_partition *par
     }
 }
 
+/* The partition runs. Log this if its stop was logged. */
+static void log_running(const struct hps_update_stream *stream, struct update_partition *partition)
+{
+    if (partition->stop_logged) {
+        UPDATE_LOG_PARTITION(stream, partition, INFO, "partition running again",
+                             HPS_I64("offset", partition->read->next));
+    }
+    partition->stop_logged = false;
+}
+
 void update_prove(struct hps_update_stream *stream)
 {
     UPDATE_EACH (stream, partition) {
@@ -116,7 +126,7 @@ void update_prove(struct hps_update_stream *stream)
             update_is_published(partition)) {
             prove(stream, partition);
             if (partition->phase == UPDATE_RUNNING && update_is_same(partition)) {
-                update_log_running(stream, partition);
+                log_running(stream, partition);
             }
         }
     }

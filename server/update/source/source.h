@@ -39,12 +39,6 @@ static inline bool update_is_connected(const struct hps_update_stream *stream)
     return stream->link->answers && !stream->link->outage_logged;
 }
 
-/* Whether a list of topics has arrived. */
-static inline bool update_is_listed(const struct hps_update_stream *stream)
-{
-    return stream->topics->listed;
-}
-
 /* ---- link.c ---------------------------------------------------------------------------------- */
 
 /* Open the consumer, which the stream owns. False: the consumer cannot be opened now. The error is

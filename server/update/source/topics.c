@@ -21,7 +21,7 @@ static void take_partition(struct hps_update_stream *stream, struct update_parti
                            const struct hps_consumer_topic *topic)
 {
     struct update_listed *listed = partition->listed;
-    listed->initial = update_is_listed(stream) ? listed->initial : stream->topics->fresh;
+    listed->initial = stream->topics->listed ? listed->initial : stream->topics->fresh;
     if (topic->id_asked_unix_ms > listed->id_asked_ms) {
         snprintf(listed->topic_id, sizeof(listed->topic_id), "%s", topic->id);
         listed->id_asked_ms = topic->id_asked_unix_ms;
@@ -88,7 +88,7 @@ static void note_missing(struct hps_update_stream *stream, uint64_t asked_us)
 static void note_topics(struct hps_update_stream *stream)
 {
     bool any = stream->n_partitions > 0;
-    if (!any && !update_is_listed(stream)) {
+    if (!any && !stream->topics->listed) {
         UPDATE_LOG(stream, WARN,
                    "topic missing: no topic hps_et.<model> or hps_et.<model>.<table> exists, or "
                    "hpsd's Kafka user may not see it; create it, or grant Describe and Read");

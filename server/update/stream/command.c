@@ -268,7 +268,7 @@ void update_run_command(struct hps_update_stream *stream, struct hps_update_work
     bool pauses = command->kind == HPS_UPDATE_PAUSE;
     uint32_t n_named = 0;
     hps_status status;
-    if (pauses && !update_is_listed(stream) && stream->consumer != NULL) {
+    if (pauses && !stream->topics->listed && stream->consumer != NULL) {
         update_take_topics(stream, 0); /* only known partitions can be paused */
     }
     work->n_changed = 0;
@@ -279,7 +279,7 @@ void update_run_command(struct hps_update_stream *stream, struct hps_update_work
     if (pauses || command->kind == HPS_UPDATE_RESUME) {
         pause_or_resume(stream, work);
         status = store_pause(stream, work);
-        if (pauses && !update_is_listed(stream) && n_named == 0) {
+        if (pauses && !stream->topics->listed && n_named == 0) {
             status = update_unreachable(stream, &work->error);
         }
     } else {

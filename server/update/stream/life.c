@@ -3,48 +3,47 @@
  * Creates, opens, closes and frees a stream. On the thread that adds the version, then on the
  * stream's thread `update`.
  */
+#include <string.h>
+
 #include "base/assert.h"
 #include "base/heap.h"
 #include "server/observe/metrics.h"
 #include "server/update/stream/stream.h"
 
-enum { SCRATCH_BYTES_FIRST = 16 * 1024, SCRATCH_BYTES_MAX = 1 << 30 };
+enum { MEMORY_BYTES_FIRST = 64 * 1024, SCRATCH_BYTES_FIRST = 16 * 1024, BYTES_MAX = 1 << 30 };
 
-/* The structs that a stream owns, by its members. */
-#define FOR_PARTS(DO) \
-    DO(board);        \
-    DO(refresh);      \
-    DO(shown);        \
-    DO(view);         \
-    DO(link);         \
-    DO(topics);       \
-    DO(batch);        \
-    DO(pace);         \
-    DO(counts);       \
-    DO(metrics);      \
-    DO(share)
-
-/* False: no memory for all of them. */
+/* Makes the structs that the stream points to. False: no memory for all of them. */
 static bool make_parts(struct hps_update_stream *stream)
 {
     bool made = true;
-#define MAKE(part)                                       \
-    stream->part = hps_calloc(1, sizeof(*stream->part)); \
+#define MAKE(part)                                                             \
+    stream->part = hps_arena_calloc(stream->memory, 1, sizeof(*stream->part)); \
     made = made && stream->part != NULL
-    FOR_PARTS(MAKE);
+    MAKE(board);
+    MAKE(refresh);
+    MAKE(shown);
+    MAKE(view);
+    MAKE(link);
+    MAKE(topics);
+    MAKE(batch);
+    MAKE(pace);
+    MAKE(counts);
+    MAKE(metrics);
+    MAKE(share);
 #undef MAKE
     return made;
 }
 
 static void free_all(struct hps_update_stream *stream)
 {
-#define FREE(part) hps_free(stream->part)
-    FOR_PARTS(FREE);
-#undef FREE
-    hps_free(stream->model);
-    hps_free(stream->lineage);
+    hps_arena_free(stream->memory);
     hps_arena_free(stream->scratch);
     hps_free(stream);
+}
+
+static char *copy(struct hps_update_stream *stream, const char *text)
+{
+    return hps_arena_strndup(stream->memory, text, strlen(text));
 }
 
 struct hps_update_stream *update_stream_new(struct update_common *common,
@@ -58,11 +57,15 @@ struct hps_update_stream *update_stream_new(struct update_common *common,
     stream->source = &common->options.config->update_source;
     stream->number = version->number;
     stream->freeze.by = n_switches;
-    stream->model = hps_strdup(version->model);
-    stream->lineage = hps_strdup(version->lineage != NULL ? version->lineage : "");
-    stream->scratch = hps_arena_new(SCRATCH_BYTES_FIRST, SCRATCH_BYTES_MAX);
-    if (!make_parts(stream) || stream->scratch == NULL || stream->model == NULL ||
-        stream->lineage == NULL) {
+    stream->memory = hps_arena_new(MEMORY_BYTES_FIRST, BYTES_MAX);
+    stream->scratch = hps_arena_new(SCRATCH_BYTES_FIRST, BYTES_MAX);
+    if (stream->memory == NULL || stream->scratch == NULL || !make_parts(stream)) {
+        free_all(stream);
+        return NULL;
+    }
+    stream->model = copy(stream, version->model);
+    stream->lineage = copy(stream, version->lineage != NULL ? version->lineage : "");
+    if (stream->model == NULL || stream->lineage == NULL) {
         free_all(stream);
         return NULL;
     }
@@ -120,8 +123,6 @@ hps_status update_stream_open(struct hps_update_stream *stream, struct hps_error
         (struct update_metrics){.records = metric(stream, HPS_M_UPDATE_RECORDS),
                                 .batches = metric(stream, HPS_M_UPDATE_BATCHES),
                                 .freshness = metric(stream, HPS_M_UPDATE_FRESHNESS),
-                                .append_freshness = metric(stream, HPS_M_UPDATE_APPEND_FRESHNESS),
-                                .clock_ahead = metric(stream, HPS_M_UPDATE_CLOCK_AHEAD),
                                 .compacted = metric(stream, HPS_M_UPDATE_COMPACTED),
                                 .throttled = metric(stream, HPS_M_UPDATE_THROTTLED),
                                 .letters_lost = metric(stream, HPS_M_UPDATE_LETTERS_LOST)};
@@ -163,7 +164,9 @@ void update_stream_close(struct hps_update_stream *stream)
     stream->shown->partitions = NULL;
     stream->shown->capacity = 0;
     hps_lock_release(&stream->board->lock);
-    update_free_partitions(stream);
+    hps_free(stream->partitions);
+    stream->partitions = NULL;
+    stream->n_partitions = 0;
     hps_version_unpin(stream->version);
     stream->version = NULL;
 }

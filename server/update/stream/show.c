@@ -160,7 +160,8 @@ static int64_t show_partitions(struct hps_update_stream *stream, uint32_t *out_n
         shown->capacity = stream->capacity;
     }
     UPDATE_EACH (stream, partition) {
-        if (!update_is_absent(partition)) {
+        /* A partition that only another version has read, and that is missing, lacks no update. */
+        if (!partition->other || partition->phase != UPDATE_MISSING) {
             struct hps_partition_view *view = &shown->partitions[*out_n];
             show_partition(stream, partition, view);
             as_of_ms = *out_n == 0 || view->as_of_ms < as_of_ms ? view->as_of_ms : as_of_ms;
@@ -200,7 +201,7 @@ void update_stream_show(struct hps_update_stream *stream)
     hps_lock_acquire(&stream->board->lock);
     struct hps_stream_view *view = stream->view;
     view->as_of_ms = show_partitions(stream, &view->n_partitions);
-    view->listed = update_is_listed(stream);
+    view->listed = stream->topics->listed;
     view->frozen = stream->frozen;
     stream->shown->frozen_by = stream->freeze.by;
     view->connected = update_is_connected(stream);

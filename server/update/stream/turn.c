@@ -43,20 +43,6 @@ static void reject(struct hps_update_stream *stream, const struct update_partiti
     update_send_dead_letter(stream, record, reason);
 }
 
-static void note_time(struct hps_update_stream *stream, const struct hps_consumer_record *record,
-                      const struct hps_update_outcome *outcome)
-{
-    struct update_time time = {.ms = outcome->event_time_ms};
-    if (time.ms == 0 && record->time_of != HPS_RECORD_TIME_NONE) {
-        time.ms = record->time_unix_ms;
-        time.appended = record->time_of == HPS_RECORD_TIME_APPENDED;
-    }
-    if (time.ms > 0 && outcome->n_keys > 0) {
-        /* Without memory, only a metric lacks it. */
-        hps_ignore(hps_buf_append(&stream->batch->times, &time, sizeof(time)));
-    }
-}
-
 /* Whether the record is skipped because the version is frozen. */
 static bool is_skipped(const struct hps_update_outcome *outcome)
 {
@@ -74,7 +60,8 @@ static void hash_last(struct update_partition *partition, const struct hps_consu
     }
 }
 
-static void advance(struct update_partition *partition, const struct hps_consumer_record *record,
+static void advance(struct hps_update_stream *stream, struct update_partition *partition,
+                    const struct hps_consumer_record *record,
                     const struct hps_update_outcome *outcome)
 {
     HPS_ASSERT(partition->phase == UPDATE_RUNNING && update_is_published(partition));
@@ -97,8 +84,10 @@ static void advance(struct update_partition *partition, const struct hps_consume
         read->frozen = read->frozen == HPS_POSITION_WHOLE ? record->offset : read->frozen;
         read->before_start = false;
     }
-    if (outcome->n_keys > 0 && event_ms > read->event_time_ms) {
-        read->event_time_ms = event_ms;
+    if (outcome->n_keys > 0 && event_ms > 0) {
+        read->event_time_ms = event_ms > read->event_time_ms ? event_ms : read->event_time_ms;
+        /* Without memory, only a metric lacks it. */
+        hps_ignore(hps_buf_append(&stream->batch->times, &event_ms, sizeof(event_ms)));
     }
     partition->n_records++;
 }
@@ -178,8 +167,7 @@ static bool take_record(struct hps_update_stream *stream, const struct hps_consu
     if (outcome.form == HPS_UPDATE_KEYED && outcome.n_keys > 0) {
         hps_update_keys_note(stream->batch->keys, partition->route.table_id, record->key);
     }
-    note_time(stream, record, &outcome);
-    advance(partition, record, &outcome);
+    advance(stream, partition, record, &outcome);
     stream->batch->n_records++;
     return true;
 }
@@ -242,11 +230,9 @@ static void take_event(struct hps_update_stream *stream, const struct hps_consum
     case HPS_CONSUMER_CAUGHT_UP:
         take_caught_up(stream, partition, event->offset);
         break;
-    case HPS_CONSUMER_GAP: /* the offsets of the log show which records are lost */
+    case HPS_CONSUMER_GAP:
+    case HPS_CONSUMER_GONE: /* its offsets will show what is lost, or whether it is only hidden */
         (void)update_step(stream, partition, &(struct update_event){.kind = UPDATE_ON_LOST}, NULL);
-        break;
-    case HPS_CONSUMER_GONE: /* if it is only hidden, the log refuses its offsets next */
-        update_start_over(stream, partition->topic);
         break;
     case HPS_CONSUMER_BAD:
         take_bad(stream, partition, event);
@@ -317,7 +303,7 @@ static void renew_consumer(struct hps_update_stream *stream, const char *error)
     snprintf(stream->link->text, sizeof(stream->link->text), "%.199s", error);
     update_stream_abandon(stream, false);
     update_link_close(stream);
-    update_start_over(stream, NULL);
+    update_start_over(stream);
     update_retry_later(stream);
 }
 
@@ -372,7 +358,7 @@ static void take_calls(struct hps_update_stream *stream)
 {
     struct hps_update_work *work;
     bool waits =
-        stream->consumer != NULL && !update_is_listed(stream) && !stream->link->outage_logged;
+        stream->consumer != NULL && !stream->topics->listed && !stream->link->outage_logged;
     while (!waits && !update_stops(stream) && (work = update_call_take(stream)) != NULL) {
         update_run_command(stream, work);
         update_stream_show(stream);
@@ -403,7 +389,7 @@ static void wait_until(struct hps_update_stream *stream, uint64_t due_us, uint32
     uint64_t poll_us = hps_clock_us() + (uint64_t)poll_ms * 1000;
     uint64_t until_us = due_us < poll_us ? due_us : poll_us;
     hps_lock_acquire(&stream->board->lock);
-    while ((stream->board->calls == NULL || !update_is_listed(stream)) &&
+    while ((stream->board->calls == NULL || !stream->topics->listed) &&
            (refresh->asked_us <= refresh->done_us || refresh->begun_us > 0) &&
            !update_stops(stream) &&
            hps_cond_wait_until(&stream->board->changed, &stream->board->lock, until_us)) {
