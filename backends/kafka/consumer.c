@@ -88,37 +88,12 @@ static void link_responded(struct hps_kafka_consumer *c)
 
 /* ---- polling --------------------------------------------------------------------------------- */
 
-static enum hps_record_time time_of(rd_kafka_timestamp_type_t type)
-{
-    switch (type) {
-    case RD_KAFKA_TIMESTAMP_CREATE_TIME:
-        return HPS_RECORD_TIME_CREATED;
-    case RD_KAFKA_TIMESTAMP_LOG_APPEND_TIME:
-        return HPS_RECORD_TIME_APPENDED;
-    default:
-        return HPS_RECORD_TIME_NONE;
-    }
-}
-
 static void record_add(struct hps_kafka_consumer *c, uint32_t n,
                        struct hps_kafka_partition *partition, const rd_kafka_message_t *message)
 {
-    rd_kafka_timestamp_type_t type = RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
-    int64_t time_ms = rd_kafka_message_timestamp(message, &type);
     HPS_ASSERT(n < HPS_KAFKA_HELD_MAX && message->offset >= partition->next);
-    c->records[n] = (struct hps_consumer_record){
-        .tag = partition->tag,
-        .partition = partition->number,
-        .topic = rd_kafka_topic_name(message->rkt), /* lives as long as the message */
-        .offset = message->offset,
-        .time_unix_ms = type == RD_KAFKA_TIMESTAMP_NOT_AVAILABLE ? 0 : time_ms,
-        .time_of = time_of(type),
-        .key = message->key,
-        .key_size = message->key == NULL ? 0 : message->key_len,
-        .value = message->payload,
-        .value_size = message->payload == NULL ? 0 : message->len,
-        .handle = message,
-    };
+    c->records[n] = hps_kafka_record(message);
+    c->records[n].tag = partition->tag;
     partition->next = message->offset + 1;
 }
 
@@ -143,7 +118,8 @@ static uint32_t records_gather(struct hps_kafka_consumer *c, uint32_t records_ma
         }
         if (partition == NULL || partition->topic != message->rkt ||
             partition->number != message->partition) {
-            partition = hps_kafka_partition_find(c->partitions, message->rkt, message->partition);
+            partition = hps_kafka_partition_find(c->partitions, rd_kafka_topic_name(message->rkt),
+                                                 message->partition);
         }
         if (partition == NULL || partition->search.watch != NULL) {
             continue;

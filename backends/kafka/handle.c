@@ -21,11 +21,13 @@ enum {
     CLOSE_S = 5, /* for librdkafka to end its threads */
 };
 
-/* Operators may not change these: the contract of update logs depends on them. */
+/* Operators may not change these: the contract of update logs depends on them. NULL: of one handle,
+ * or another option. */
 static const struct hps_kafka_property FIXED[] = {
     {"enable.auto.commit", "false"},       {"enable.auto.offset.store", "false"},
     {"auto.offset.reset", "error"},        {"enable.partition.eof", "true"},
-    {"allow.auto.create.topics", "false"},
+    {"allow.auto.create.topics", "false"}, {"group.id", NULL},
+    {"bootstrap.servers", NULL},           {"metadata.broker.list", NULL},
 };
 
 /* The operator may override these. Properties that this librdkafka does not know are left out. */
@@ -86,6 +88,9 @@ hps_status hps_kafka_status(rd_kafka_resp_err_t code)
         return HPS_UNAUTHENTICATED;
     case RD_KAFKA_RESP_ERR_OFFSET_OUT_OF_RANGE:
     case RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET:
+#if RD_KAFKA_VERSION >= 0x020100ff
+    case RD_KAFKA_RESP_ERR__LOG_TRUNCATION:
+#endif
         return HPS_RANGE;
     case RD_KAFKA_RESP_ERR__BAD_MSG:
     case RD_KAFKA_RESP_ERR__BAD_COMPRESSION:
@@ -137,6 +142,27 @@ int hps_kafka_remaining_ms(uint64_t end_us)
     return left_ms > INT_MAX ? INT_MAX : (int)left_ms;
 }
 
+_Static_assert((int)RD_KAFKA_TIMESTAMP_CREATE_TIME == (int)HPS_RECORD_TIME_CREATED &&
+                   (int)RD_KAFKA_TIMESTAMP_LOG_APPEND_TIME == (int)HPS_RECORD_TIME_APPENDED,
+               "as in librdkafka");
+struct hps_consumer_record hps_kafka_record(const rd_kafka_message_t *message)
+{
+    rd_kafka_timestamp_type_t type = RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
+    int64_t time_ms = rd_kafka_message_timestamp(message, &type);
+    return (struct hps_consumer_record){
+        .partition = message->partition,
+        .topic = rd_kafka_topic_name(message->rkt),
+        .offset = message->offset,
+        .time_unix_ms = type == RD_KAFKA_TIMESTAMP_NOT_AVAILABLE ? 0 : time_ms,
+        .time_of = (enum hps_record_time)type,
+        .key = message->key,
+        .key_size = message->key == NULL ? 0 : message->key_len,
+        .value = message->payload,
+        .value_size = message->payload == NULL ? 0 : message->len,
+        .handle = message,
+    };
+}
+
 /* Any thread of librdkafka. Events report the same once. */
 static void on_log(const rd_kafka_t *rk, int level, const char *facility, const char *line)
 {
@@ -149,14 +175,8 @@ static void on_log(const rd_kafka_t *rk, int level, const char *facility, const 
 
 static bool is_fixed(const char *name)
 {
-    static const char *const NAMED[] = {"group.id", "bootstrap.servers", "metadata.broker.list"};
     for (size_t i = 0; i < COUNT(FIXED); i++) {
         if (strcmp(name, FIXED[i].name) == 0) {
-            return true;
-        }
-    }
-    for (size_t i = 0; i < COUNT(NAMED); i++) {
-        if (strcmp(name, NAMED[i]) == 0) {
             return true;
         }
     }
@@ -202,9 +222,9 @@ hps_status hps_kafka_conf_new(const struct hps_kafka_options *options, rd_kafka_
     for (size_t i = 0; i < COUNT(DEFAULTS); i++) {
         hps_ignore(set(conf, &DEFAULTS[i], NULL)); /* this librdkafka may lack it */
     }
-    hps_status status = set_all(conf, named, COUNT(named), err);
+    hps_status status = set_all(conf, FIXED, COUNT(FIXED), err);
     if (status == HPS_OK) {
-        status = set_all(conf, FIXED, COUNT(FIXED), err);
+        status = set_all(conf, named, COUNT(named), err);
     }
     if (status == HPS_OK && version < QUEUE_BACKOFF_VERSION) {
         status = set_all(conf, SLOW_QUEUE, COUNT(SLOW_QUEUE), err);

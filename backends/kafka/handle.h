@@ -34,6 +34,8 @@ bool hps_kafka_is_silence(rd_kafka_resp_err_t code);
 /* Set err to "what: why". */
 hps_status hps_kafka_fail(struct hps_error *err, rd_kafka_resp_err_t code, const char *what);
 void hps_kafka_text_set(char text[HPS_KAFKA_TEXT_BYTES], const char *from);
+/* The record of a message without an error, which it borrows from; its tag is 0. */
+struct hps_consumer_record hps_kafka_record(const rd_kafka_message_t *message);
 int hps_kafka_remaining_ms(uint64_t end_us); /* until then; at least 0 */
 
 /* Make the configuration that all handles share: hpsd's defaults and the operator's properties.

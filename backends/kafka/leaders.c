@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -54,7 +55,7 @@ static const struct hps_kafka_property OWN[] = {
 /* A partition to query at its leader, or a topic that is only listed. Under the lock, except `of`,
  * `in_handle`, `partition` and `now.topic`, which never change. */
 struct hps_kafka_watched {
-    struct hps_kafka_watched *next;
+    LIST_ENTRY(hps_kafka_watched) all;
     struct hps_kafka_leaders *of;
     rd_kafka_topic_t *in_handle; /* librdkafka lists the topics that have such an object */
     int32_t partition;
@@ -83,7 +84,7 @@ struct hps_kafka_leaders {
     struct hps_cond changed;
     /* Under the lock: */
     rd_kafka_t *rk; /* NULL: not started */
-    struct hps_kafka_watched *watched;
+    LIST_HEAD(, hps_kafka_watched) watched;
     struct leader *leaders;
     uint64_t list_us;    /* when the next list is due; UINT64_MAX: not now */
     uint64_t listed_us;  /* when the newest list was requested */
@@ -109,12 +110,7 @@ static void watched_release(struct hps_kafka_watched *watched)
     if (--watched->n_refs > 0) {
         return;
     }
-    struct hps_kafka_watched **at = &watched->of->watched;
-    while (*at != watched) {
-        HPS_ASSERT(*at != NULL);
-        at = &(*at)->next;
-    }
-    *at = watched->next;
+    LIST_REMOVE(watched, all);
     rd_kafka_topic_destroy(watched->in_handle);
     hps_free(watched);
 }
@@ -190,8 +186,9 @@ static int leader_query(struct leader *leader, bool failed)
     rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(16);
     uint64_t sent_us = hps_clock_us();
     int64_t sent_unix_ms = hps_clock_forward_ms();
-    for (struct hps_kafka_watched *watched = of->watched; watched != NULL;
-         watched = watched->next) {
+    struct hps_kafka_watched *watched;
+    LIST_FOREACH(watched, &of->watched, all)
+    {
         if (watched->leader == leader && (watched->retry_us != 0) == failed &&
             watched->retry_us <= sent_us) {
             rd_kafka_topic_partition_t *at =
@@ -211,7 +208,7 @@ static int leader_query(struct leader *leader, bool failed)
     bool news = false; /* for the router, and for callers that wait for a first response */
     for (int i = 0; i < n; i++) {
         const rd_kafka_topic_partition_t *result = &list->elems[i];
-        struct hps_kafka_watched *watched = result->opaque;
+        watched = result->opaque;
         news = news || watched->ended_us == 0;
         if (result->err == RD_KAFKA_RESP_ERR_NO_ERROR && result->offset >= 0) {
             watched->retry_us = 0;
@@ -232,15 +229,6 @@ static int leader_query(struct leader *leader, bool failed)
     return n;
 }
 
-static bool leads_any(const struct leader *leader)
-{
-    const struct hps_kafka_watched *watched = leader->of->watched;
-    while (watched != NULL && watched->leader != leader) {
-        watched = watched->next;
-    }
-    return watched != NULL;
-}
-
 static void *leader_run(void *arg)
 {
     struct leader *leader = arg;
@@ -248,17 +236,18 @@ static void *leader_run(void *arg)
     hps_thread_background();
     hps_lock_acquire(&of->lock);
     while (!of->stopping) {
-        if (!leads_any(leader)) {
-            hps_cond_wait(&of->changed, &of->lock);
-            continue;
-        }
-        uint64_t due_us = hps_clock_us() + QUERY_EVERY_US;
-        due_us += (uint64_t)QUERY_EACH_US * (uint64_t)leader_query(leader, false);
+        uint64_t begun_us = hps_clock_us();
+        int n = leader_query(leader, false);
         if (!of->stopping) {
-            leader_query(leader, true);
+            n += leader_query(leader, true);
         }
-        while (!of->stopping && hps_clock_us() < due_us) {
-            hps_cond_wait_until(&of->changed, &of->lock, due_us);
+        uint64_t every_us =
+            n > 0 ? QUERY_EVERY_US + (uint64_t)QUERY_EACH_US * (uint64_t)n : RETRY_US;
+        /* Without a partition to query: until a list has one for it. */
+        bool woken = false;
+        while (!of->stopping && !woken && hps_clock_us() < begun_us + every_us) {
+            hps_cond_wait_until(&of->changed, &of->lock, begun_us + every_us);
+            woken = n == 0;
         }
     }
     hps_lock_release(&of->lock);
@@ -376,8 +365,9 @@ static bool list_take(struct hps_kafka_leaders *of, const struct rd_kafka_metada
     bool proved = true;
     size_t n = (size_t)all->topic_cnt;
     qsort(all->topics, n, sizeof(all->topics[0]), by_name);
-    for (struct hps_kafka_watched *watched = of->watched; watched != NULL;
-         watched = watched->next) {
+    struct hps_kafka_watched *watched;
+    LIST_FOREACH(watched, &of->watched, all)
+    {
         const struct rd_kafka_metadata_topic key = {.topic = (char *)watched->now.topic};
         const struct rd_kafka_metadata_topic *listed =
             bsearch(&key, all->topics, n, sizeof(key), by_name);
@@ -416,10 +406,11 @@ static void list(struct hps_kafka_leaders *of)
         proved = list_take(of, all, sent_us, sent_unix_ms);
         rd_kafka_metadata_destroy(all);
     }
-    for (struct hps_kafka_watched *watched = of->watched;
-         watched != NULL && code != RD_KAFKA_RESP_ERR_NO_ERROR; watched = watched->next) {
-        watched->now.code = code;
-        if (watched->leader == NULL) {
+    struct hps_kafka_watched *watched;
+    LIST_FOREACH(watched, &of->watched, all)
+    {
+        watched->now.code = code != RD_KAFKA_RESP_ERR_NO_ERROR ? code : watched->now.code;
+        if (watched->leader == NULL && code != RD_KAFKA_RESP_ERR_NO_ERROR) {
             response_none(watched, sent_us, HPS_UNAVAILABLE, "no broker lists the partition");
         }
     }
@@ -433,7 +424,7 @@ static void *router_run(void *arg)
     hps_thread_background();
     hps_lock_acquire(&of->lock);
     while (!of->stopping) {
-        if (of->watched == NULL) {
+        if (LIST_EMPTY(&of->watched)) {
             of->list_us = UINT64_MAX; /* until one is added */
         }
         if (hps_clock_us() < of->list_us) {
@@ -521,9 +512,10 @@ hps_status hps_kafka_watched_add(struct hps_kafka_leaders *of, const char *topic
     }
     hps_lock_acquire(&of->lock);
     HPS_ASSERT(of->rk != NULL);
-    struct hps_kafka_watched *watched = of->watched;
+    struct hps_kafka_watched *watched;
     const struct hps_kafka_watched *other = NULL; /* of this topic */
-    for (; watched != NULL; watched = watched->next) {
+    LIST_FOREACH(watched, &of->watched, all)
+    {
         bool same = strcmp(watched->now.topic, topic) == 0;
         if (same && watched->partition == partition) {
             break;
@@ -540,7 +532,6 @@ hps_status hps_kafka_watched_add(struct hps_kafka_leaders *of, const char *topic
             goto done;
         }
         *watched = (struct hps_kafka_watched){
-            .next = of->watched,
             .of = of,
             .in_handle = in_handle,
             .partition = partition,
@@ -552,7 +543,7 @@ hps_status hps_kafka_watched_add(struct hps_kafka_leaders *of, const char *topic
                          .text = "the leader was not queried yet"},
         };
         watched->now.topic = rd_kafka_topic_name(in_handle);
-        of->watched = watched;
+        LIST_INSERT_HEAD(&of->watched, watched, all);
         list_by(of, 0);
     }
     watched->n_refs++;

@@ -6,7 +6,6 @@
  */
 #include "backends/kafka/offsets.h"
 
-#include "base/assert.h"
 #include "base/clock.h"
 #include "base/heap.h"
 
@@ -22,14 +21,6 @@ struct query {
     int32_t *brokers; /* [n_partitions] the leaders; NO_BROKER: none, or done */
     uint32_t n_partitions;
 };
-
-/* `wanted`: RD_KAFKA_OFFSET_BEGINNING or _END; 0: the partition's time, if it has one. */
-static bool is_queried(const struct query *of, uint32_t i, int32_t broker, int64_t wanted)
-{
-    const struct hps_consumer_offsets *partition = &of->partitions[i];
-    return of->brokers[i] == broker && partition->status == HPS_OK &&
-           (wanted != 0 || partition->time_unix_ms >= 0);
-}
 
 static void take_result(struct hps_consumer_offsets *partition, int64_t wanted,
                         const rd_kafka_topic_partition_t *result)
@@ -53,27 +44,27 @@ static void take_result(struct hps_consumer_offsets *partition, int64_t wanted,
     }
 }
 
-/* Query the broker for one offset of each of its partitions without an error so far. */
+/* Query the broker for one offset of each of its partitions without an error so far. `wanted`:
+ * RD_KAFKA_OFFSET_BEGINNING or _END; 0: the partition's time, if it has one. */
 static void query(const struct query *of, int32_t broker, int64_t wanted, uint64_t end_us)
 {
     rd_kafka_topic_partition_list_t *list =
         rd_kafka_topic_partition_list_new((int)of->n_partitions);
     for (uint32_t i = 0; i < of->n_partitions; i++) {
-        const struct hps_consumer_offsets *partition = &of->partitions[i];
-        if (is_queried(of, i, broker, wanted)) {
-            rd_kafka_topic_partition_list_add(list, partition->topic, partition->partition)
-                ->offset = wanted != 0 ? wanted : partition->time_unix_ms;
+        struct hps_consumer_offsets *partition = &of->partitions[i];
+        if (of->brokers[i] == broker && partition->status == HPS_OK &&
+            (wanted != 0 || partition->time_unix_ms >= 0)) {
+            rd_kafka_topic_partition_t *at =
+                rd_kafka_topic_partition_list_add(list, partition->topic, partition->partition);
+            at->offset = wanted != 0 ? wanted : partition->time_unix_ms;
+            at->opaque = partition;
         }
     }
     if (list->cnt > 0) {
         hps_kafka_offsets_query(of->rk, list, 0, list->cnt, end_us);
     }
-    int k = 0;
-    for (uint32_t i = 0; i < of->n_partitions; i++) {
-        if (is_queried(of, i, broker, wanted)) {
-            HPS_ASSERT(k < list->cnt);
-            take_result(&of->partitions[i], wanted, &list->elems[k++]);
-        }
+    for (int i = 0; i < list->cnt; i++) {
+        take_result(list->elems[i].opaque, wanted, &list->elems[i]);
     }
     rd_kafka_topic_partition_list_destroy(list);
 }

@@ -19,10 +19,11 @@
 /* ---- the list -------------------------------------------------------------------------------- */
 
 struct hps_kafka_partition *hps_kafka_partition_find(struct hps_kafka_partitions *of,
-                                                     const rd_kafka_topic_t *topic, int32_t number)
+                                                     const char *topic, int32_t number)
 {
     struct hps_kafka_partition *partition = of->first;
-    while (partition != NULL && (partition->topic != topic || partition->number != number)) {
+    while (partition != NULL && (partition->number != number ||
+                                 strcmp(rd_kafka_topic_name(partition->topic), topic) != 0)) {
         partition = partition->following;
     }
     return partition;
@@ -202,11 +203,7 @@ hps_status hps_kafka_partitions_assign(struct hps_kafka_partitions *of,
 void hps_kafka_partitions_unassign(struct hps_kafka_partitions *of, const char *topic,
                                    int32_t number)
 {
-    struct hps_kafka_partition *partition = of->first;
-    while (partition != NULL && (partition->number != number ||
-                                 strcmp(rd_kafka_topic_name(partition->topic), topic) != 0)) {
-        partition = partition->following;
-    }
+    struct hps_kafka_partition *partition = hps_kafka_partition_find(of, topic, number);
     if (partition != NULL) {
         held_release(of);
         held_drop(of, partition, 0);
@@ -236,16 +233,6 @@ static void gap_found(struct hps_kafka_partitions *of, struct hps_kafka_partitio
         }
     }
     partition_stop(of, partition, HPS_CONSUMER_GAP, HPS_RANGE, "the offset does not exist");
-}
-
-static bool is_gap(rd_kafka_resp_err_t code)
-{
-#if RD_KAFKA_VERSION >= 0x020100ff
-    if (code == RD_KAFKA_RESP_ERR__LOG_TRUNCATION) {
-        return true;
-    }
-#endif
-    return code == RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET;
 }
 
 /* ---- bad batches ----------------------------------------------------------------------------- */
@@ -366,7 +353,7 @@ void hps_kafka_partition_failed(struct hps_kafka_partitions *of,
     hps_status status = hps_kafka_status(message->err);
     if (end) {
         end_reached(of, partition, message->offset);
-    } else if (is_gap(message->err)) {
+    } else if (status == HPS_RANGE) {
         gap_found(of, partition, message->offset);
     } else if (is_unreadable(message->err)) {
         search_begin(of, partition, message);

@@ -72,7 +72,7 @@ void hps_kafka_partitions_unassign(struct hps_kafka_partitions *partitions, cons
 void hps_kafka_partitions_begin(struct hps_kafka_partitions *partitions);
 /* NULL: the partition is not read. */
 struct hps_kafka_partition *hps_kafka_partition_find(struct hps_kafka_partitions *partitions,
-                                                     const rd_kafka_topic_t *topic, int32_t number);
+                                                     const char *topic, int32_t number);
 /* Add an event of the partition, or of the log if it is NULL, to this poll. Copies the text. */
 struct hps_consumer_event *hps_kafka_event_add(struct hps_kafka_partitions *partitions,
                                                const struct hps_kafka_partition *partition,

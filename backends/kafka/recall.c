@@ -20,6 +20,7 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <sys/queue.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -71,14 +72,14 @@ struct hps_watch {
     const char *topic;
     int32_t partition;
     enum recall_state state;
-    struct hps_watch *next_waiting;
+    TAILQ_ENTRY(hps_watch) waiting;
     uint64_t due_us;  /* no request is sent before */
     uint32_t wait_ms; /* for the response to the next request */
     struct hps_recalled result;
 };
 
 struct request {
-    struct request *next;
+    LIST_ENTRY(request) all;
     struct hps_watch *watch; /* NULL: the result is not needed any more */
     struct reader *reader;
     rd_kafka_topic_t *topic;
@@ -95,8 +96,8 @@ struct hps_kafka_recalls {
     struct hps_cond changed;
     /* Under the lock: */
     struct reader readers[N_READERS];
-    struct hps_watch *waiting; /* in order */
-    struct request *requests;  /* only the thread adds and removes requests */
+    TAILQ_HEAD(, hps_watch) waiting;
+    LIST_HEAD(, request) requests; /* only the thread adds and removes requests */
     bool stopping;
     struct hps_worker worker;
 };
@@ -105,31 +106,22 @@ struct hps_kafka_recalls {
 
 static void waiting_add(struct hps_watch *watch, uint64_t due_us)
 {
-    HPS_ASSERT(watch->state != RESPONDED);
-    struct hps_watch **at = &watch->of->waiting;
-    while (*at != NULL) {
-        at = &(*at)->next_waiting;
-    }
-    watch->next_waiting = NULL;
+    HPS_ASSERT(watch->state == NONE || watch->state == REQUESTED);
     watch->state = WAITS;
     watch->due_us = due_us;
-    *at = watch;
+    TAILQ_INSERT_TAIL(&watch->of->waiting, watch, waiting);
 }
 
 /* Forget what the recall waits for, and its result. */
 static void drop(struct hps_watch *watch)
 {
-    struct hps_watch **at = &watch->of->waiting;
-    while (*at != NULL && *at != watch) {
-        at = &(*at)->next_waiting;
+    struct request *request;
+    if (watch->state == WAITS) {
+        TAILQ_REMOVE(&watch->of->waiting, watch, waiting);
     }
-    if (*at != NULL) {
-        *at = watch->next_waiting;
-    }
-    for (struct request *request = watch->of->requests; request != NULL; request = request->next) {
-        if (request->watch == watch) {
-            request->watch = NULL;
-        }
+    LIST_FOREACH(request, &watch->of->requests, all)
+    {
+        request->watch = request->watch == watch ? NULL : request->watch;
     }
     watch->state = NONE;
 }
@@ -138,8 +130,9 @@ static void drop(struct hps_watch *watch)
 static bool may_request(const struct hps_watch *watch, int32_t broker)
 {
     uint32_t n_same = 0;
-    for (const struct request *request = watch->of->requests; request != NULL;
-         request = request->next) {
+    const struct request *request;
+    LIST_FOREACH(request, &watch->of->requests, all)
+    {
         if (request->partition == watch->partition &&
             strcmp(rd_kafka_topic_name(request->topic), watch->topic) == 0) {
             return false;
@@ -201,10 +194,10 @@ static bool begin(struct hps_watch *watch, int32_t broker, uint64_t now_us)
         hps_free(request);
         return false;
     }
+    TAILQ_REMOVE(&of->waiting, watch, waiting);
     watch->state = REQUESTED;
     reader->n_requests++;
-    request->next = of->requests;
-    of->requests = request;
+    LIST_INSERT_HEAD(&of->requests, request, all);
     return true;
 }
 
@@ -214,32 +207,26 @@ static uint64_t begin_all(struct hps_kafka_recalls *of)
 {
     uint64_t now_us = hps_clock_us();
     uint64_t due_us = UINT64_MAX;
-    struct hps_watch **at = &of->waiting;
-    while (*at != NULL) {
-        struct hps_watch *watch = *at;
+    for (struct hps_watch *watch = TAILQ_FIRST(&of->waiting), *next; watch != NULL; watch = next) {
+        next = TAILQ_NEXT(watch, waiting);
         int32_t broker = hps_kafka_watched_listed(watch->watched).broker;
-        if (watch->due_us <= now_us && may_request(watch, broker)) {
-            if (begin(watch, broker, now_us)) {
-                *at = watch->next_waiting;
-                continue;
-            }
+        if (watch->due_us <= now_us && may_request(watch, broker) &&
+            !begin(watch, broker, now_us)) {
             watch->due_us = now_us + RETRY_US;
         }
-        if (watch->due_us > now_us && watch->due_us < due_us) {
+        if (watch->state == WAITS && watch->due_us > now_us && watch->due_us < due_us) {
             due_us = watch->due_us;
         }
-        at = &watch->next_waiting;
     }
     return due_us;
 }
 
 /* Remove the request. With the lock held, which is released while librdkafka's threads stop to
  * read. */
-static void end(struct hps_kafka_recalls *of, struct request **at)
+static void end(struct hps_kafka_recalls *of, struct request *request)
 {
-    struct request *request = *at;
     HPS_ASSERT(request->reader->n_requests > 0);
-    *at = request->next;
+    LIST_REMOVE(request, all);
     request->reader->n_requests--;
     hps_lock_release(&of->lock);
     rd_kafka_consume_stop(request->topic, request->partition);
@@ -251,16 +238,14 @@ static void end(struct hps_kafka_recalls *of, struct request **at)
 static void take_record(const struct request *request, const rd_kafka_message_t *message,
                         struct hps_recalled *out)
 {
-    rd_kafka_timestamp_type_t type = RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
-    int64_t time_ms = rd_kafka_message_timestamp(message, &type);
-    if (message->offset < request->offset) {
+    const struct hps_consumer_record record = hps_kafka_record(message);
+    if (record.offset < request->offset) {
         return; /* the offset is after the end, and librdkafka has begun at the first record */
     }
-    out->offset = message->offset;
-    out->time_unix_ms = type == RD_KAFKA_TIMESTAMP_NOT_AVAILABLE ? 0 : time_ms;
+    out->offset = record.offset;
+    out->time_unix_ms = record.time_unix_ms;
     out->hash =
-        hps_update_record_hash(message->key, message->key == NULL ? 0 : message->key_len,
-                               message->payload, message->payload == NULL ? 0 : message->len);
+        hps_update_record_hash(record.key, record.key_size, record.value, record.value_size);
 }
 
 /* False: the message is not the result; librdkafka retries. */
@@ -305,24 +290,24 @@ static bool is_reset(const struct request *request, const rd_kafka_message_t *me
 static void take(struct hps_kafka_recalls *of, const rd_kafka_message_t *message)
 {
     struct hps_recalled result;
-    struct request **at = &of->requests;
-    while (*at != NULL &&
-           ((*at)->topic != message->rkt || (*at)->partition != message->partition)) {
-        at = &(*at)->next;
+    struct request *request = LIST_FIRST(&of->requests);
+    while (request != NULL &&
+           (request->topic != message->rkt || request->partition != message->partition)) {
+        request = LIST_NEXT(request, all);
     }
-    if (*at == NULL || !result_of(*at, message, &result)) {
+    if (request == NULL || !result_of(request, message, &result)) {
         return;
     }
-    struct hps_watch *watch = (*at)->watch;
-    if (is_reset(*at, message)) {
-        (*at)->watch = NULL;
+    struct hps_watch *watch = request->watch;
+    if (is_reset(request, message)) {
+        request->watch = NULL;
         waiting_add(watch, hps_clock_us() + RESET_US);
     } else if (watch != NULL) {
         HPS_ASSERT(watch->state == REQUESTED);
         watch->result = result;
         watch->state = RESPONDED;
     }
-    end(of, at);
+    end(of, request);
 }
 
 /* Whether the request has to end without a result. With the lock held. */
@@ -334,15 +319,14 @@ static bool is_over(const struct hps_kafka_recalls *of, const struct request *re
 /* End the requests that may end without a result. With the lock held. */
 static void expire(struct hps_kafka_recalls *of)
 {
-    struct request **at = &of->requests;
-    while (*at != NULL) {
-        struct request *request = *at;
-        struct hps_watch *watch = request->watch;
-        int32_t broker;
+    for (struct request *request = LIST_FIRST(&of->requests), *next; request != NULL;
+         request = next) {
+        next = LIST_NEXT(request, all);
         if (!is_over(of, request)) {
-            at = &request->next;
             continue;
         }
+        struct hps_watch *watch = request->watch;
+        int32_t broker;
         if (watch != NULL) {
             request->watch = NULL;
             uint32_t more_ms = WAIT_MORE * watch->wait_ms;
@@ -350,7 +334,7 @@ static void expire(struct hps_kafka_recalls *of)
             watch->wait_ms = !leads ? WAIT_MS : more_ms < WAIT_MAX_MS ? more_ms : WAIT_MAX_MS;
             waiting_add(watch, hps_clock_us() + RETRY_US);
         }
-        end(of, at);
+        end(of, request);
     }
 }
 
@@ -384,7 +368,7 @@ static void *recalls_run(void *arg)
     hps_lock_acquire(&of->lock);
     while (!of->stopping) {
         uint64_t due_us = begin_all(of);
-        if (of->requests == NULL) {
+        if (LIST_EMPTY(&of->requests)) {
             hps_cond_wait_until(&of->changed, &of->lock, due_us);
             continue;
         }
@@ -407,6 +391,7 @@ hps_status hps_kafka_recalls_new(const rd_kafka_conf_t *shared,
         return HPS_NO_MEMORY;
     }
     of->shared = shared;
+    TAILQ_INIT(&of->waiting);
     hps_lock_init(&of->lock, HPS_LOCK_KAFKA_RECALL);
     hps_cond_init(&of->changed);
     *out_recalls = of;
@@ -419,7 +404,7 @@ void hps_kafka_recalls_free(struct hps_kafka_recalls *of)
         return;
     }
     hps_worker_stop(&of->worker, &of->lock, &of->changed, &of->stopping);
-    HPS_ASSERT(of->requests == NULL && of->waiting == NULL);
+    HPS_ASSERT(LIST_EMPTY(&of->requests) && TAILQ_EMPTY(&of->waiting));
     for (int i = 0; i < N_READERS; i++) {
         if (of->readers[i].queue != NULL) {
             rd_kafka_queue_destroy(of->readers[i].queue);

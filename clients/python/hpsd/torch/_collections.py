@@ -84,12 +84,28 @@ def _features(configs: Sequence[Any]) -> List[_Feature]:
 
 
 class _Collection(Layer):
-    def __init__(self, client: Client, tables: Sequence[Any], config: Any, options: Dict[str, Any], **arguments: Any) -> None:
+    """device: where the rows are put, as with .to(device)."""
+
+    def __init__(self, client: Client, tables: Sequence[Any], config: Any, device: Any, options: Dict[str, Any],
+                 **arguments: Any) -> None:
         configs = [_config(given, config) for given in tables]
         features = _features(configs)
         super().__init__(client, options, tables=[asdict(one) for one in configs], **arguments)
         self._configs, self._features = configs, features
+        # As they were given: models read fields of them that hpsd does not use.
+        self._given = [made if isinstance(given, dict) else given for given, made in zip(tables, configs)]
+        for given, made in zip(self._given, configs):
+            given.feature_names = made.feature_names  # as TorchRec does
         self._keyed_tensor, self._jagged_tensor = classes()
+        self.to(device)
+
+    @property
+    def device(self) -> torch.device:
+        return self._place.device
+
+    def embedding_names_by_table(self) -> List[List[str]]:
+        """The names of the features in the result, for each table."""
+        return [[of.output for of in self._features if of.table == config.name] for config in self._configs]
 
     def _layout(self, keyed: Any) -> List[int]:
         """For each feature the index of its first bag among the bags of all keys, and its number of bags."""
@@ -139,13 +155,20 @@ class EmbeddingBagCollection(_Collection):
 
     kind = "EmbeddingBagCollection"
 
-    def __init__(self, client: Client, tables: Sequence[Any], is_weighted: bool = False, **options: Any) -> None:
-        super().__init__(client, tables, EmbeddingBagConfig, options, is_weighted=is_weighted)
-        self.is_weighted = is_weighted
+    def __init__(self, client: Client, tables: Sequence[Any], is_weighted: bool = False, device: Any = None,
+                 **options: Any) -> None:
+        super().__init__(client, tables, EmbeddingBagConfig, device, options, is_weighted=is_weighted)
+        self._is_weighted = is_weighted
         # TorchRec divides a weighted sum by the number of its keys.
         mean = "mean_by_count" if is_weighted else "mean"
         self._poolings = {config.name: mean if config.pooling == "mean" else "sum" for config in self._configs}
         self._dims = [of.dim for of in self._features]
+
+    def is_weighted(self) -> bool:
+        return self._is_weighted
+
+    def embedding_bag_configs(self) -> List[Any]:
+        return self._given
 
     def lookup_rows(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str) -> torch.Tensor:
         queries, indices = self._queries(tensors, layout), tensors[3]
@@ -174,8 +197,8 @@ class EmbeddingBagCollection(_Collection):
         indices = self._inverse_indices(features)
         if indices is None and any(n_bags != layout[1] for n_bags in layout[1::2]):
             raise InvalidArgument(f"features: got batches of {layout[1::2]}, expected one size, or inverse_indices")
-        weights = features.weights_or_none() if self.is_weighted else None
-        if self.is_weighted and weights is None:
+        weights = features.weights_or_none() if self._is_weighted else None
+        if self._is_weighted and weights is None:
             raise InvalidArgument("weights: got a KeyedJaggedTensor without weights, expected weights, as is_weighted is set")
         matrix = self.rows(features.values(), features.lengths(), weights, indices, layout=layout)
         return self._keyed_tensor(keys=[of.output for of in self._features], length_per_key=list(self._dims),
@@ -195,16 +218,30 @@ class EmbeddingBagCollection(_Collection):
 
 class EmbeddingCollection(_Collection):
     """Replaces torchrec.EmbeddingCollection: from a KeyedJaggedTensor to {feature: JaggedTensor with a row for each key}.
-    As in TorchRec, all tables have the same embedding_dim, and inverse_indices are not used."""
+    As in TorchRec, all tables have the same embedding_dim, and inverse_indices are not used.
+
+    need_indices: the weights of the result are the keys.
+    """
 
     kind = "EmbeddingCollection"
 
-    def __init__(self, client: Client, tables: Sequence[Any], **options: Any) -> None:
-        super().__init__(client, tables, EmbeddingConfig, options)
-        self.embedding_dim = self._features[0].dim
-        if any(of.dim != self.embedding_dim for of in self._features):
+    def __init__(self, client: Client, tables: Sequence[Any], device: Any = None, need_indices: bool = False,
+                 **options: Any) -> None:
+        super().__init__(client, tables, EmbeddingConfig, device, options, need_indices=need_indices)
+        self._need_indices = need_indices
+        self._embedding_dim = self._features[0].dim
+        if any(of.dim != self._embedding_dim for of in self._features):
             raise InvalidArgument(f"embedding_dim: got {sorted({of.dim for of in self._features})}, expected one for all "
                                   "tables")
+
+    def need_indices(self) -> bool:
+        return self._need_indices
+
+    def embedding_dim(self) -> int:
+        return self._embedding_dim
+
+    def embedding_configs(self) -> List[Any]:
+        return self._given
 
     def lookup_rows(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str) -> torch.Tensor:
         pairs = [(table, spec[0]) for table, spec in self._queries(tensors, layout)]
@@ -215,13 +252,20 @@ class EmbeddingCollection(_Collection):
 
     def shape(self, tensors: Tensors, layout: Sequence[Any]) -> List[Any]:
         library: Any = torch.library
-        return [library.get_ctx().new_dynamic_size(), self.embedding_dim]  # the number of keys
+        return [library.get_ctx().new_dynamic_size(), self._embedding_dim]  # the number of keys
 
     def forward(self, features: Any) -> Dict[str, Any]:
         layout = self._layout(features)
-        lengths = features.lengths()
-        rows = self.rows(features.values(), lengths, layout=layout)
+        keys, lengths = features.values(), features.lengths()
+        rows = self.rows(keys, lengths, layout=layout)
         of_features = [lengths[first:first + n_bags] for first, n_bags in zip(layout[::2], layout[1::2])]
         n_keys = torch.stack([one.sum() for one in of_features]).tolist()
-        return {of.output: self._jagged_tensor(values=values, lengths=length)
-                for of, values, length in zip(self._features, torch.split(rows, n_keys), of_features)}
+        indices = self._keys_of_features(keys, lengths, layout, n_keys)
+        return {of.output: self._jagged_tensor(values=values, lengths=length, weights=weights)
+                for of, values, length, weights in zip(self._features, torch.split(rows, n_keys), of_features, indices)}
+
+    def _keys_of_features(self, keys: Any, lengths: Any, layout: Sequence[int], n_keys: Sequence[int]) -> List[Any]:
+        if not self._need_indices:
+            return [None] * len(n_keys)
+        begins = [int(lengths[:first].sum()) for first in layout[::2]]
+        return [keys[begin:begin + n] for begin, n in zip(begins, n_keys)]
