@@ -176,20 +176,18 @@ static void serve(struct hps_kafka_commits *of)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-hps_status hps_kafka_commits_new(const rd_kafka_conf_t *shared, const char *group,
-                                 struct hps_kafka_commits **out_commits)
+struct hps_kafka_commits *hps_kafka_commits_new(const rd_kafka_conf_t *shared, const char *group)
 {
     struct hps_kafka_commits *of = hps_calloc(1, sizeof(*of));
     if (of == NULL) {
-        return HPS_NO_MEMORY;
+        return NULL;
     }
     of->shared = shared;
     of->group = group;
     of->again_us = AGAIN_US;
     of->positions = rd_kafka_topic_partition_list_new(8);
     hps_lock_init(&of->lock, HPS_LOCK_KAFKA_COMMITS);
-    *out_commits = of;
-    return HPS_OK;
+    return of;
 }
 
 void hps_kafka_commits_free(struct hps_kafka_commits *of)

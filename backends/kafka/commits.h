@@ -9,9 +9,8 @@
 
 struct hps_kafka_commits;
 
-/* `shared` and `group` are borrowed for the life of the commits. */
-hps_status hps_kafka_commits_new(const rd_kafka_conf_t *shared, const char *group,
-                                 struct hps_kafka_commits **out_commits) HPS_MUST_CHECK;
+/* `shared` and `group` are borrowed for the life of the commits. NULL: no memory. */
+struct hps_kafka_commits *hps_kafka_commits_new(const rd_kafka_conf_t *shared, const char *group);
 /* Takes some seconds if a commit is in flight. NULL: no effect. */
 void hps_kafka_commits_free(struct hps_kafka_commits *commits);
 /* Note positions for the next commit. */

@@ -21,8 +21,8 @@ enum {
     CLOSE_S = 5, /* for librdkafka to end its threads */
 };
 
-/* Operators may not change these: the contract of update logs depends on them. NULL: of one handle,
- * or another option. */
+/* Operators may not change these: the contract of update logs depends on them. NULL: hpsd sets it
+ * for each handle, or by another option. */
 static const struct hps_kafka_property FIXED[] = {
     {"enable.auto.commit", "false"},       {"enable.auto.offset.store", "false"},
     {"auto.offset.reset", "error"},        {"enable.partition.eof", "true"},

@@ -35,14 +35,15 @@ hps_status hps_kafka_open(const struct hps_kafka_options *options, struct hps_up
     }
     log->base.ops = &LOG_OPS;
     hps_status status = hps_kafka_conf_new(options, &log->shared, err);
-    log->group = options->group == NULL ? NULL : hps_strdup(options->group);
-    if (status == HPS_OK &&
-        ((options->group != NULL &&
-          (log->group == NULL ||
-           hps_kafka_commits_new(log->shared, log->group, &log->commits) != HPS_OK)) ||
-         hps_kafka_leaders_new(log->shared, &log->leaders) != HPS_OK ||
-         hps_kafka_recalls_new(log->shared, &log->recalls) != HPS_OK)) {
-        status = hps_error_set(err, HPS_NO_MEMORY, "no memory for the update source");
+    if (status == HPS_OK) {
+        log->leaders = hps_kafka_leaders_new(log->shared);
+        log->recalls = hps_kafka_recalls_new(log->shared);
+        log->group = options->group == NULL ? NULL : hps_strdup(options->group);
+        log->commits = log->group == NULL ? NULL : hps_kafka_commits_new(log->shared, log->group);
+        if (log->leaders == NULL || log->recalls == NULL ||
+            (options->group != NULL && log->commits == NULL)) {
+            status = hps_error_set(err, HPS_NO_MEMORY, "no memory for the update source");
+        }
     }
     if (status != HPS_OK) {
         kafka_close(&log->base);

@@ -187,8 +187,7 @@ static int leader_query(struct leader *leader, bool failed)
     uint64_t sent_us = hps_clock_us();
     int64_t sent_unix_ms = hps_clock_forward_ms();
     struct hps_kafka_watched *watched;
-    LIST_FOREACH(watched, &of->watched, all)
-    {
+    LIST_FOREACH (watched, &of->watched, all) {
         if (watched->leader == leader && (watched->retry_us != 0) == failed &&
             watched->retry_us <= sent_us) {
             rd_kafka_topic_partition_t *at =
@@ -366,8 +365,7 @@ static bool list_take(struct hps_kafka_leaders *of, const struct rd_kafka_metada
     size_t n = (size_t)all->topic_cnt;
     qsort(all->topics, n, sizeof(all->topics[0]), by_name);
     struct hps_kafka_watched *watched;
-    LIST_FOREACH(watched, &of->watched, all)
-    {
+    LIST_FOREACH (watched, &of->watched, all) {
         const struct rd_kafka_metadata_topic key = {.topic = (char *)watched->now.topic};
         const struct rd_kafka_metadata_topic *listed =
             bsearch(&key, all->topics, n, sizeof(key), by_name);
@@ -407,8 +405,7 @@ static void list(struct hps_kafka_leaders *of)
         rd_kafka_metadata_destroy(all);
     }
     struct hps_kafka_watched *watched;
-    LIST_FOREACH(watched, &of->watched, all)
-    {
+    LIST_FOREACH (watched, &of->watched, all) {
         watched->now.code = code != RD_KAFKA_RESP_ERR_NO_ERROR ? code : watched->now.code;
         if (watched->leader == NULL && code != RD_KAFKA_RESP_ERR_NO_ERROR) {
             response_none(watched, sent_us, HPS_UNAVAILABLE, "no broker lists the partition");
@@ -439,18 +436,16 @@ static void *router_run(void *arg)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-hps_status hps_kafka_leaders_new(const rd_kafka_conf_t *shared,
-                                 struct hps_kafka_leaders **out_leaders)
+struct hps_kafka_leaders *hps_kafka_leaders_new(const rd_kafka_conf_t *shared)
 {
     struct hps_kafka_leaders *of = hps_calloc(1, sizeof(*of));
     if (of == NULL) {
-        return HPS_NO_MEMORY;
+        return NULL;
     }
     of->shared = shared;
     hps_lock_init(&of->lock, HPS_LOCK_KAFKA_LEADERS);
     hps_cond_init(&of->changed);
-    *out_leaders = of;
-    return HPS_OK;
+    return of;
 }
 
 void hps_kafka_leaders_free(struct hps_kafka_leaders *of)
@@ -514,8 +509,7 @@ hps_status hps_kafka_watched_add(struct hps_kafka_leaders *of, const char *topic
     HPS_ASSERT(of->rk != NULL);
     struct hps_kafka_watched *watched;
     const struct hps_kafka_watched *other = NULL; /* of this topic */
-    LIST_FOREACH(watched, &of->watched, all)
-    {
+    LIST_FOREACH (watched, &of->watched, all) {
         bool same = strcmp(watched->now.topic, topic) == 0;
         if (same && watched->partition == partition) {
             break;

@@ -14,9 +14,8 @@ enum { HPS_KAFKA_NO_PARTITION = -1 };
 struct hps_kafka_leaders;
 struct hps_kafka_watched; /* a partition that is watched, for any consumer */
 
-/* `shared` is borrowed for the life of the leaders. */
-hps_status hps_kafka_leaders_new(const rd_kafka_conf_t *shared,
-                                 struct hps_kafka_leaders **out_leaders) HPS_MUST_CHECK;
+/* `shared` is borrowed for the life of the leaders. NULL: no memory. */
+struct hps_kafka_leaders *hps_kafka_leaders_new(const rd_kafka_conf_t *shared);
 /* All watched partitions must be released. NULL: no effect. */
 void hps_kafka_leaders_free(struct hps_kafka_leaders *leaders);
 /* Start the threads, unless they run. The other functions may be called after that. *out_rk is the

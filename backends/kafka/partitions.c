@@ -21,10 +21,10 @@
 struct hps_kafka_partition *hps_kafka_partition_find(struct hps_kafka_partitions *of,
                                                      const char *topic, int32_t number)
 {
-    struct hps_kafka_partition *partition = of->first;
+    struct hps_kafka_partition *partition = LIST_FIRST(&of->all);
     while (partition != NULL && (partition->number != number ||
                                  strcmp(rd_kafka_topic_name(partition->topic), topic) != 0)) {
-        partition = partition->following;
+        partition = LIST_NEXT(partition, all);
     }
     return partition;
 }
@@ -93,12 +93,7 @@ static void partition_free(struct hps_kafka_partition *partition)
 
 static void partition_forget(struct hps_kafka_partitions *of, struct hps_kafka_partition *partition)
 {
-    struct hps_kafka_partition **at = &of->first;
-    while (*at != partition) {
-        HPS_ASSERT(*at != NULL);
-        at = &(*at)->following;
-    }
-    *at = partition->following;
+    LIST_REMOVE(partition, all);
     of->n--;
     partition_leave(of, partition);
     partition_free(partition);
@@ -184,12 +179,9 @@ hps_status hps_kafka_partitions_assign(struct hps_kafka_partitions *of,
         hps_free(partition);
         return hps_kafka_fail(err, rd_kafka_last_error(), at->topic);
     }
-    *partition = (struct hps_kafka_partition){.following = of->first,
-                                              .topic = topic,
-                                              .number = at->partition,
-                                              .tag = tag,
-                                              .next = at->offset};
-    of->first = partition;
+    *partition = (struct hps_kafka_partition){
+        .topic = topic, .number = at->partition, .tag = tag, .next = at->offset};
+    LIST_INSERT_HEAD(&of->all, partition, all);
     of->n++;
     held_release(of);
     held_drop(of, partition, 0); /* of an earlier assignment that has ended with an error */
@@ -306,9 +298,9 @@ static void search_begin(struct hps_kafka_partitions *of, struct hps_kafka_parti
 bool hps_kafka_partitions_search(struct hps_kafka_partitions *of)
 {
     bool any = false;
-    for (struct hps_kafka_partition *partition = of->first, *following; partition != NULL;
-         partition = following) {
-        following = partition->following; /* the search may forget the partition */
+    for (struct hps_kafka_partition *partition = LIST_FIRST(&of->all), *following;
+         partition != NULL; partition = following) {
+        following = LIST_NEXT(partition, all); /* the search may forget the partition */
         struct hps_kafka_search *search = &partition->search;
         struct hps_recalled now;
         if (search->watch == NULL) {
@@ -386,9 +378,9 @@ void hps_kafka_partitions_close(struct hps_kafka_partitions *of)
     for (uint32_t i = 0; i < of->held.to; i++) {
         rd_kafka_message_destroy(of->held.messages[i]);
     }
-    while (of->first != NULL) {
-        struct hps_kafka_partition *partition = of->first;
-        of->first = partition->following;
+    while (!LIST_EMPTY(&of->all)) {
+        struct hps_kafka_partition *partition = LIST_FIRST(&of->all);
+        LIST_REMOVE(partition, all);
         partition_free(partition);
     }
     hps_free(of->held.messages);
@@ -410,8 +402,8 @@ void hps_kafka_partitions_sane(const struct hps_kafka_partitions *of)
     uint32_t n = 0;
     HPS_ASSERT(of->n_events <= of->events_max);
     HPS_ASSERT(of->held.from <= of->held.to && of->held.to <= HPS_KAFKA_HELD_MAX);
-    for (const struct hps_kafka_partition *partition = of->first; partition != NULL;
-         partition = partition->following) {
+    const struct hps_kafka_partition *partition;
+    LIST_FOREACH (partition, &of->all, all) {
         partition_sane(partition);
         n++;
     }

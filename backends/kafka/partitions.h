@@ -6,6 +6,8 @@
 #ifndef HPS_BACKENDS_KAFKA_PARTITIONS_H
 #define HPS_BACKENDS_KAFKA_PARTITIONS_H
 
+#include <sys/queue.h>
+
 #include "backends/kafka/recall.h"
 
 enum { HPS_KAFKA_HELD_MAX = 4096 }; /* messages taken from librdkafka at once */
@@ -24,7 +26,7 @@ struct hps_kafka_search {
 
 /* A partition that is read. */
 struct hps_kafka_partition {
-    struct hps_kafka_partition *following;
+    LIST_ENTRY(hps_kafka_partition) all;
     rd_kafka_topic_t *topic; /* a reference */
     int32_t number;
     uint32_t tag;
@@ -45,7 +47,7 @@ struct hps_kafka_held {
 struct hps_kafka_partitions {
     rd_kafka_t *rk; /* the consumer's handle */
     struct hps_kafka_watches *watches;
-    struct hps_kafka_partition *first; /* [n] */
+    LIST_HEAD(, hps_kafka_partition) all; /* [n] */
     uint32_t n;
     struct hps_consumer_event *events; /* of this poll: [n_events] of [events_max] */
     uint32_t n_events;

@@ -119,8 +119,7 @@ static void drop(struct hps_watch *watch)
     if (watch->state == WAITS) {
         TAILQ_REMOVE(&watch->of->waiting, watch, waiting);
     }
-    LIST_FOREACH(request, &watch->of->requests, all)
-    {
+    LIST_FOREACH (request, &watch->of->requests, all) {
         request->watch = request->watch == watch ? NULL : request->watch;
     }
     watch->state = NONE;
@@ -131,8 +130,7 @@ static bool may_request(const struct hps_watch *watch, int32_t broker)
 {
     uint32_t n_same = 0;
     const struct request *request;
-    LIST_FOREACH(request, &watch->of->requests, all)
-    {
+    LIST_FOREACH (request, &watch->of->requests, all) {
         if (request->partition == watch->partition &&
             strcmp(rd_kafka_topic_name(request->topic), watch->topic) == 0) {
             return false;
@@ -383,19 +381,17 @@ static void *recalls_run(void *arg)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-hps_status hps_kafka_recalls_new(const rd_kafka_conf_t *shared,
-                                 struct hps_kafka_recalls **out_recalls)
+struct hps_kafka_recalls *hps_kafka_recalls_new(const rd_kafka_conf_t *shared)
 {
     struct hps_kafka_recalls *of = hps_calloc(1, sizeof(*of));
     if (of == NULL) {
-        return HPS_NO_MEMORY;
+        return NULL;
     }
     of->shared = shared;
     TAILQ_INIT(&of->waiting);
     hps_lock_init(&of->lock, HPS_LOCK_KAFKA_RECALL);
     hps_cond_init(&of->changed);
-    *out_recalls = of;
-    return HPS_OK;
+    return of;
 }
 
 void hps_kafka_recalls_free(struct hps_kafka_recalls *of)

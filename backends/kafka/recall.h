@@ -11,9 +11,8 @@
 
 struct hps_kafka_recalls;
 
-/* `shared` is borrowed for the life of the recalls. */
-hps_status hps_kafka_recalls_new(const rd_kafka_conf_t *shared,
-                                 struct hps_kafka_recalls **out_recalls) HPS_MUST_CHECK;
+/* `shared` is borrowed for the life of the recalls. NULL: no memory. */
+struct hps_kafka_recalls *hps_kafka_recalls_new(const rd_kafka_conf_t *shared);
 /* All watches must be freed. NULL: no effect. */
 void hps_kafka_recalls_free(struct hps_kafka_recalls *recalls);
 

@@ -15,7 +15,7 @@ struct hps_updater {
     uint64_t last_id;
     bool stopped;
     struct hps_lock waits_lock; /* for the members below, and the updater's members of waiters */
-    struct hps_update_waiter *waiters; /* n_waiters */
+    LIST_HEAD(, hps_update_waiter) waiters; /* n_waiters */
     uint32_t n_waiters;
     bool waits_closed;
 };

@@ -477,7 +477,7 @@ void hps_updater_free(struct hps_updater *updater)
         return;
     }
     hps_updater_stop(updater);
-    HPS_ASSERT(updater->waiters == NULL);
+    HPS_ASSERT(LIST_EMPTY(&updater->waiters));
     hps_lock_fini(&updater->waits_lock);
     hps_lock_fini(&updater->lock);
     hps_free(updater);

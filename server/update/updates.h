@@ -30,6 +30,8 @@
 #ifndef HPS_SERVER_UPDATE_UPDATES_H
 #define HPS_SERVER_UPDATE_UPDATES_H
 
+#include <sys/queue.h>
+
 #include "config/manifest.h"
 #include "server/update/partition/options.h"
 #include "server/update/partition/view.h"
@@ -132,7 +134,7 @@ struct hps_update_waiter {
     bool refreshed;     /* a refresh that began after begin_us has succeeded */
     enum { HPS_UPDATE_WAITER_NEW, HPS_UPDATE_WAITER_WAITS, HPS_UPDATE_WAITER_DONE } state;
     struct hps_update_stream *stream;
-    struct hps_update_waiter *next;
+    LIST_ENTRY(hps_update_waiter) all;
 };
 
 /* Let the waiter check the view now and after turns. Any thread that may wait for a lock.

@@ -18,11 +18,7 @@ enum {
 /* updater->waits_lock is held, as for the static functions below. */
 static void take_out(struct hps_updater *updater, struct hps_update_waiter *waiter)
 {
-    struct hps_update_waiter **at = &updater->waiters;
-    while (*at != waiter) {
-        at = &(*at)->next;
-    }
-    *at = waiter->next;
+    LIST_REMOVE(waiter, all);
     updater->n_waiters--;
     waiter->state = HPS_UPDATE_WAITER_DONE;
 }
@@ -70,11 +66,12 @@ void update_waits_show(struct hps_update_stream *stream)
     stream->board->check_due_us = now_us + CHECK_US;
     hps_lock_acquire(&stream->board->lock);
     hps_lock_acquire(&updater->waits_lock);
-    if (updater->waiters != NULL) {
+    if (!LIST_EMPTY(&updater->waiters)) {
         update_view_now(stream);
     }
-    for (struct hps_update_waiter *at = updater->waiters, *next; at != NULL; at = next) {
-        next = at->next;
+    for (struct hps_update_waiter *at = LIST_FIRST(&updater->waiters), *next; at != NULL;
+         at = next) {
+        next = LIST_NEXT(at, all);
         if (at->stream == stream) {
             check(stream, at);
         }
@@ -86,8 +83,9 @@ void update_waits_show(struct hps_update_stream *stream)
 /* End the waits of `stream`; NULL: all waits, since the server stops. */
 static void end_all(struct hps_updater *updater, const struct hps_update_stream *stream)
 {
-    for (struct hps_update_waiter *at = updater->waiters, *next; at != NULL; at = next) {
-        next = at->next;
+    for (struct hps_update_waiter *at = LIST_FIRST(&updater->waiters), *next; at != NULL;
+         at = next) {
+        next = LIST_NEXT(at, all);
         if (stream == NULL || at->stream == stream) {
             take_out(updater, at);
             at->done(at, stream == NULL ? HPS_UPDATE_END_STOPS : HPS_UPDATE_END_VERSION);
@@ -123,7 +121,8 @@ static hps_status add(struct hps_updater *updater, struct hps_update_waiter *wai
     if (updater->waits_closed) {
         return hps_error_set(err, HPS_UNAVAILABLE, "the server stops");
     }
-    for (const struct hps_update_waiter *at = updater->waiters; at != NULL; at = at->next) {
+    const struct hps_update_waiter *at;
+    LIST_FOREACH (at, &updater->waiters, all) {
         n_of_one += at->client == waiter->client;
     }
     if (full || n_of_one >= WAITS_OF_ONE_MAX) {
@@ -134,8 +133,7 @@ static hps_status add(struct hps_updater *updater, struct hps_update_waiter *wai
                              full ? "all clients" : "this client");
     }
     waiter->state = HPS_UPDATE_WAITER_WAITS;
-    waiter->next = updater->waiters;
-    updater->waiters = waiter;
+    LIST_INSERT_HEAD(&updater->waiters, waiter, all);
     updater->n_waiters++;
     return HPS_OK;
 }

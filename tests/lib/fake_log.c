@@ -530,13 +530,14 @@ static bool is_hidden(const struct topic *topic)
     return topic->set[HPS_FAKE_DELETED] || topic->set[HPS_FAKE_HIDDEN];
 }
 
-/* Is the partition to be read? Else it is told why, and stopped. A topic that is deleted or hidden
- * is silent, as Kafka's often is: only the list shows it. Once it is created again, it is gone. */
+/* False: the consumer stops to read the partition, and reports why. A deleted or hidden topic
+ * delivers nothing, and only the list shows why, as with Kafka. If it was recreated: GONE. */
 static bool readable(struct fake_consumer *c, uint32_t i)
 {
     struct reading *reading = &c->readings[i];
     struct topic *topic = reading->topic;
-    if (topic != NULL && is_hidden(topic) && find_topic(c->log, reading->topic_name) == NULL) {
+    const struct topic *now = find_topic(c->log, reading->topic_name);
+    if (topic != NULL && is_hidden(topic) && (now == NULL || now == topic)) {
         return true;
     }
     if (topic == NULL || topic->set[HPS_FAKE_DELETED] || topic->set[HPS_FAKE_HIDDEN] ||

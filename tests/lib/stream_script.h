@@ -230,7 +230,12 @@ static inline double script_refresh(struct rig *rig, bool asks)
         (void)update_refresh_turn(rig->stream, 0);
     }
     bool failed = refresh->error.status != HPS_OK;
-    return refresh->begun_us > 0 ? UNFINISHED : failed ? NAN : (double)refresh->n;
+    double n = 0; /* partitions that it proved */
+    UPDATE_EACH (rig->stream, partition) {
+        n += partition->proof->response.asked_us >= refresh->done_us &&
+             update_is_proved_since(partition, refresh->begun_ms);
+    }
+    return refresh->begun_us > 0 ? UNFINISHED : failed ? NAN : n;
 }
 
 /* The first value of a row; NAN: the host and the disk differ. */

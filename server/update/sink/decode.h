@@ -9,8 +9,8 @@
 
 #include <stdatomic.h>
 
-#include "backends/update_log.h"
 #include "base/rows/update_record.h"
+#include "server/update/partition/options.h"
 #include "server/update/partition/route.h"
 
 /* Why a record is rejected, besides the reasons of HPS_UPDATE_REJECT_LIST. Also labels of

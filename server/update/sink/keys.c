@@ -31,7 +31,6 @@ struct table_keys {
 struct hps_update_keys {
     const struct hps_version *version;
     struct hps_metric *misencoded;
-    bool noted;                 /* keys since the last check */
     struct table_keys tables[]; /* [version->n_tables] */
 };
 
@@ -67,10 +66,24 @@ static hps_key other_encoding(const uint8_t bytes[8], hps_key key, bool *out_tex
     return number;
 }
 
-static void judge(const struct hps_update_keys *keys, struct table_keys *table, uint32_t table_id)
+static void check_table(const struct hps_update_keys *keys, struct table_keys *table,
+                        uint32_t table_id)
 {
+    bool known[PAIRS][2];
     char topic[HPS_UPDATE_TOPIC_BYTES_MAX];
     const struct hps_version *version = keys->version;
+    uint32_t n = table->n_pairs;
+    table->n_pairs = 0;
+    if (n == 0 || hps_update_known(version, table_id, table->pairs[0], 2 * n, known[0]) != HPS_OK) {
+        return; /* a failing store is reported when the batch is applied */
+    }
+    uint32_t n_wrong = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        table->n_judged += known[i][0] != known[i][1] ? 1 : 0;
+        n_wrong += known[i][1] && !known[i][0] ? 1 : 0;
+    }
+    table->n_wrong += n_wrong;
+    hps_metric_add(keys->misencoded, n_wrong);
     if (table->n_judged < JUDGED) {
         return;
     }
@@ -89,26 +102,6 @@ static void judge(const struct hps_update_keys *keys, struct table_keys *table, 
     }
 }
 
-static void check_table(const struct hps_update_keys *keys, struct table_keys *table,
-                        uint32_t table_id)
-{
-    bool known[PAIRS][2];
-    uint32_t n = table->n_pairs;
-    table->n_pairs = 0;
-    if (n == 0 ||
-        hps_update_known(keys->version, table_id, table->pairs[0], 2 * n, known[0]) != HPS_OK) {
-        return; /* a failing store is reported when the batch is applied */
-    }
-    uint32_t n_wrong = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        table->n_judged += known[i][0] != known[i][1] ? 1 : 0;
-        n_wrong += known[i][1] && !known[i][0] ? 1 : 0;
-    }
-    table->n_wrong += n_wrong;
-    hps_metric_add(keys->misencoded, n_wrong);
-    judge(keys, table, table_id);
-}
-
 void hps_update_keys_note(struct hps_update_keys *keys, uint32_t table_id, const void *key)
 {
     struct table_keys *table = &keys->tables[table_id];
@@ -119,7 +112,6 @@ void hps_update_keys_note(struct hps_update_keys *keys, uint32_t table_id, const
     hps_key *pair = table->pairs[table->n_pairs];
     memcpy(&pair[0], key, sizeof(pair[0]));
     pair[1] = other_encoding(key, pair[0], &table->text);
-    keys->noted = true;
     if (pair[0] != pair[1] && ++table->n_pairs == PAIRS) {
         check_table(keys, table, table_id);
     }
@@ -127,10 +119,9 @@ void hps_update_keys_note(struct hps_update_keys *keys, uint32_t table_id, const
 
 void hps_update_keys_check(struct hps_update_keys *keys)
 {
-    for (uint32_t i = 0; i < keys->version->n_tables && keys->noted; i++) {
+    for (uint32_t i = 0; i < keys->version->n_tables; i++) {
         check_table(keys, &keys->tables[i], i);
     }
-    keys->noted = false;
 }
 
 bool hps_update_keys_misencoded(const struct hps_update_keys *keys, uint32_t table_id)

@@ -91,12 +91,6 @@ static void thaw(struct hps_update_stream *stream)
     }
 }
 
-/* A command that does not name the partition leaves it if the log does not have it any more. */
-static bool stays(const struct hps_update_command *command, const struct hps_consumer_offsets *has)
-{
-    return command->partition < 0 && has->status == HPS_NOT_FOUND;
-}
-
 /* Checks the move of a partition, or carries it out. */
 static hps_status move_one(struct hps_update_stream *stream, struct update_partition *partition,
                            const struct hps_consumer_offsets *has, bool carries_out,
@@ -142,7 +136,8 @@ static hps_status move_all(struct hps_update_stream *stream, struct hps_update_w
     for (int carries_out = 0; carries_out < 2 && status == HPS_OK; carries_out++) {
         for (uint32_t i = 0; i < stream->n_partitions && status == HPS_OK; i++) {
             const struct hps_consumer_offsets *has = &offsets[i];
-            if (has->topic != NULL && stays(command, has)) {
+            bool gone = command->partition < 0 && has->status == HPS_NOT_FOUND;
+            if (has->topic != NULL && gone) { /* the command does not name it */
                 missing = true;
             } else if (has->topic != NULL) {
                 status = move_one(stream, &stream->partitions[i], has, carries_out == 1, work);
@@ -308,7 +303,7 @@ static bool is_listed_since(const struct hps_update_stream *stream, uint64_t sin
     return stream->link->answers && stream->topics->listed_us >= since_us;
 }
 
-static void end_refresh(struct hps_update_stream *stream, uint32_t n)
+static void end_refresh(struct hps_update_stream *stream)
 {
     struct update_refresh *refresh = stream->refresh;
     struct hps_error error = {0};
@@ -322,7 +317,6 @@ static void end_refresh(struct hps_update_stream *stream, uint32_t n)
     uint64_t rest_us = REST_SHARE * (now_us - refresh->begun_us);
     refresh->rest_until_us = now_us + (rest_us > REST_US_MIN ? rest_us : REST_US_MIN);
     refresh->done_us = refresh->begun_us;
-    refresh->n = n;
     refresh->error = error;
     refresh->begun_us = 0;
     stream->board->check_due_us = 0; /* waits see the result in this turn */
@@ -335,7 +329,6 @@ static void end_refresh(struct hps_update_stream *stream, uint32_t n)
 uint32_t update_refresh_turn(struct hps_update_stream *stream, uint32_t poll_ms)
 {
     struct update_refresh *refresh = stream->refresh;
-    uint32_t n = 0;
     if (refresh->begun_us == 0) {
         begin_refresh(stream);
     }
@@ -352,12 +345,11 @@ uint32_t update_refresh_turn(struct hps_update_stream *stream, uint32_t poll_ms)
         bool done = partition->proof->response.asked_us >= refresh->begun_us &&
                     update_is_proved_since(partition, refresh->begun_ms);
         waits = waits || (!done && partition->phase != UPDATE_MISSING);
-        n += done ? 1 : 0;
     }
     if (waits && !stream->link->outage_logged &&
         hps_clock_us() < refresh->begun_us + UPDATE_LEADER_SILENT_US) {
         return poll_ms < POLL_MS ? poll_ms : POLL_MS;
     }
-    end_refresh(stream, n);
+    end_refresh(stream);
     return 0;
 }

@@ -13,9 +13,12 @@
 enum { MEMORY_BYTES_FIRST = 64 * 1024, SCRATCH_BYTES_FIRST = 16 * 1024, BYTES_MAX = 1 << 30 };
 
 /* Makes the structs that the stream points to. False: no memory for all of them. */
-static bool make_parts(struct hps_update_stream *stream)
+static bool make_parts(struct hps_update_stream *stream, const struct hps_version *version)
 {
-    bool made = true;
+    const char *lineage = version->lineage != NULL ? version->lineage : "";
+    stream->model = hps_arena_strndup(stream->memory, version->model, strlen(version->model));
+    stream->lineage = hps_arena_strndup(stream->memory, lineage, strlen(lineage));
+    bool made = stream->model != NULL && stream->lineage != NULL;
 #define MAKE(part)                                                             \
     stream->part = hps_arena_calloc(stream->memory, 1, sizeof(*stream->part)); \
     made = made && stream->part != NULL
@@ -41,11 +44,6 @@ static void free_all(struct hps_update_stream *stream)
     hps_free(stream);
 }
 
-static char *copy(struct hps_update_stream *stream, const char *text)
-{
-    return hps_arena_strndup(stream->memory, text, strlen(text));
-}
-
 struct hps_update_stream *update_stream_new(struct update_common *common,
                                             struct hps_version *version, uint64_t n_switches)
 {
@@ -59,13 +57,7 @@ struct hps_update_stream *update_stream_new(struct update_common *common,
     stream->freeze.by = n_switches;
     stream->memory = hps_arena_new(MEMORY_BYTES_FIRST, BYTES_MAX);
     stream->scratch = hps_arena_new(SCRATCH_BYTES_FIRST, BYTES_MAX);
-    if (stream->memory == NULL || stream->scratch == NULL || !make_parts(stream)) {
-        free_all(stream);
-        return NULL;
-    }
-    stream->model = copy(stream, version->model);
-    stream->lineage = copy(stream, version->lineage != NULL ? version->lineage : "");
-    if (stream->model == NULL || stream->lineage == NULL) {
+    if (stream->memory == NULL || stream->scratch == NULL || !make_parts(stream, version)) {
         free_all(stream);
         return NULL;
     }

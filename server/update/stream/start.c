@@ -255,13 +255,6 @@ static void note_skipped_by_time(const struct hps_update_stream *stream,
     }
 }
 
-/* A broker that has just started may not know the topic yet: wait until lists confirm it. */
-static void start_later(struct hps_update_stream *stream, struct update_partition *partition)
-{
-    stream->begin_due_us = hps_clock_us() + MISSING_AGAIN_US;
-    snprintf(partition->reason, sizeof(partition->reason), "the log does not list the topic");
-}
-
 /* The start time is of the wall clock, as the files are; steps use the forward clock. */
 static struct update_event offsets_event(const struct hps_consumer_offsets *has)
 {
@@ -283,7 +276,10 @@ static void start_one(struct hps_update_stream *stream, struct update_partition 
     bool missing = has->status == HPS_NOT_FOUND || (exists && !partition->listed->present);
     partition->other = partition->other && !exists;
     if (missing && !partition->listed->gone) {
-        start_later(stream, partition);
+        /* A broker that has just started may not know the topic yet: wait until lists confirm it.
+         */
+        stream->begin_due_us = hps_clock_us() + MISSING_AGAIN_US;
+        snprintf(partition->reason, sizeof(partition->reason), "the log does not list the topic");
         return;
     }
     if (exists && !missing) {

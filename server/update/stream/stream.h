@@ -15,7 +15,6 @@
 struct update_refresh {
     uint64_t asked_us; /* the newest request, hps_clock_us */
     uint64_t done_us;  /* when the last refresh began that has ended */
-    uint32_t n;        /* partitions that it proved */
     struct hps_error error;
     uint64_t begun_us; /* thread `update`: when the current refresh began; 0: there is no refresh */
     int64_t begun_ms;  /* thread `update`: the same by hps_clock_forward_ms */

@@ -216,7 +216,7 @@ static void test_assign_when_reading_has_failed_then_no_held_record_is_delivered
         assert_before(end_us, "held records");
     }
     const rd_kafka_message_t refused = {.err = NO_RIGHT};
-    hps_kafka_partition_failed(partitions, partitions->first, &refused);
+    hps_kafka_partition_failed(partitions, LIST_FIRST(&partitions->all), &refused);
     assert_int_equal(partitions->n, 0);
     assign(rig, 0);
     read_all(rig);

@@ -9,7 +9,6 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "tests/lib/fault_heap.h"
 #include "tests/lib/stream_script.h"
 
 enum { S = 1000 * 1000, HOUR_MS = 3600 * 1000 };
@@ -286,12 +285,20 @@ static void test_as_of_when_a_leader_is_silent_then_it_does_not_advance(void **s
     RUN(LEADERS);
 }
 
-/* The first allocation is the log's own. */
+static bool refuse(void *ctx, size_t bytes)
+{
+    (void)ctx;
+    (void)bytes;
+    return false;
+}
+
 static void no_memory_for_a_partition(struct rig *rig)
 {
-    hps_fault_heap_install(2);
+    hps_arena_on_grow(rig->stream->memory, refuse, NULL);
+    while (hps_arena_alloc(rig->stream->memory, 1) != NULL) {
+    }
     update_take_topics(rig->stream, 0);
-    hps_fault_heap_remove();
+    hps_arena_on_grow(rig->stream->memory, NULL, NULL);
 }
 
 /* ---- claims --------------------------------------------------------------------------------- */
