@@ -71,8 +71,9 @@ struct hps_version {
     char *load_id;     /* hash of the loaded rows and of the positions where updates began; hex */
     /* The models[] entry that the load used, as JSON; NULL: the load used no entry. */
     char *config;
-    char *configured; /* hash of the models[] entry in ps.json at the time of the load; NULL: not
-                         known */
+    char *configured;   /* hash of the models[] entry in ps.json at the time of the load; NULL: not
+                           known */
+    uint32_t key_bytes; /* bytes of a key at the time of the load, 8 or 4; 0: not known */
     uint64_t loaded_unix_ms;
     uint64_t duplicate_keys; /* rows of the source files that the load dropped, because another row
                                 has the same key */

@@ -312,8 +312,8 @@ bool hps_catalog_ready(struct hps_catalog *catalog, void (*fn)(void *ctx, const 
 void hps_catalog_notes(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *note),
                        void *ctx);
 /* Returns the number of models with drift. A model has drift in two cases. First, its models[]
- * entry or the files of the entry changed after the active version was loaded. Second, the entry
- * cannot be loaded any more. Calls `fn` (may be NULL) with the name of each such model. The rules
+ * entry, the files of the entry or supportlonglong changed after the active version was loaded.
+ * Second, the entry cannot be loaded any more. Calls `fn` (may be NULL) with the name of each such model. The rules
  * for `fn` in hps_catalog_each apply. */
 unsigned hps_catalog_drift(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *model),
                            void *ctx);

@@ -16,7 +16,13 @@
 #include "server/catalog/internal.h"
 #include "server/update/partition/position.h"
 
-enum { DIFFERS_FILES = 1, DIFFERS_DEFAULT_ROW = 2, DIFFERS_ROW_DTYPE = 4, FIELDS_BYTES = 96 };
+enum {
+    DIFFERS_FILES = 1,
+    DIFFERS_DEFAULT_ROW = 2,
+    DIFFERS_ROW_DTYPE = 4,
+    DIFFERS_KEYS = 8,
+    FIELDS_BYTES = 96
+};
 
 /* The server's entry of a model: the tables that a load would create, and their files. */
 struct catalog_defined {
@@ -228,13 +234,23 @@ static bool is_by_hand(const struct catalog_model *model, const struct hps_versi
     return (differs & DIFFERS_FILES) != 0 && strcmp(version->source, source) != 0;
 }
 
+/* Whether the rows were stored under other keys than those that lookups now ask for. */
+static unsigned differences_of_keys(const struct hps_catalog *catalog,
+                                    const struct hps_version *version)
+{
+    return version->key_bytes == 0 || version->key_bytes == catalog->options.config->key_bytes
+               ? 0
+               : DIFFERS_KEYS;
+}
+
 void catalog_judge(const struct hps_catalog *catalog, struct catalog_model *model)
 {
     const struct catalog_entry *active = catalog_entry(model, model->active);
     bool from_tables = catalog->options.config->from_tables;
-    model->differs = 0;
+    unsigned keys = active != NULL ? differences_of_keys(catalog, active->version) : 0;
+    model->differs = keys;
     model->by_hand = false;
-    model->drift = active != NULL && model->unusable.status != HPS_OK;
+    model->drift = keys != 0 || (active != NULL && model->unusable.status != HPS_OK);
     if (active == NULL || model->config == NULL || model->unusable.status != HPS_OK) {
         return;
     }
@@ -242,21 +258,24 @@ void catalog_judge(const struct hps_catalog *catalog, struct catalog_model *mode
                      : from_tables          ? 0
                                             : differences_of_entry(model->config, active->version);
     model->differs &= from_tables ? DIFFERS_FILES : ~0U;
-    model->by_hand =
-        model->differs != 0 && !from_tables && is_by_hand(model, active->version, model->differs);
+    model->by_hand = model->differs != 0 && keys == 0 && !from_tables &&
+                     is_by_hand(model, active->version, model->differs);
+    model->differs |= keys;
     model->drift = model->differs != 0 && !model->by_hand;
 }
 
-bool catalog_is_defined(const struct catalog_model *model, const struct hps_version *version)
+bool catalog_is_defined(const struct hps_catalog *catalog, const struct catalog_model *model,
+                        const struct hps_version *version)
 {
-    return model->defined != NULL && differences(model->defined, version) == 0;
+    return model->defined != NULL && differences(model->defined, version) == 0 &&
+           differences_of_keys(catalog, version) == 0;
 }
 
 bool catalog_is_kept(const struct hps_catalog *catalog, const struct catalog_model *model,
                      const struct hps_version *version)
 {
     return catalog_durable(catalog) != NULL ||
-           (model != NULL && model->config != NULL && catalog_is_defined(model, version));
+           (model != NULL && model->config != NULL && catalog_is_defined(catalog, model, version));
 }
 
 int64_t catalog_find_defined(struct hps_catalog *catalog, const char *name)
@@ -266,7 +285,7 @@ int64_t catalog_find_defined(struct hps_catalog *catalog, const char *name)
     struct catalog_model *model = catalog_model(catalog, name, false);
     for (struct catalog_entry *entry = model != NULL ? model->entries : NULL; entry != NULL;
          entry = entry->next) {
-        if (entry->state == ENTRY_RESIDENT && catalog_is_defined(model, entry->version)) {
+        if (entry->state == ENTRY_RESIDENT && catalog_is_defined(catalog, model, entry->version)) {
             number = entry->version->number;
         }
     }
@@ -284,7 +303,8 @@ static const char *fields_text(unsigned differs, char out_text[FIELDS_BYTES])
         const char *name;
     } fields[] = {{DIFFERS_FILES, "sparse_files"},
                   {DIFFERS_DEFAULT_ROW, "default_value_for_each_table"},
-                  {DIFFERS_ROW_DTYPE, "row_dtype"}};
+                  {DIFFERS_ROW_DTYPE, "row_dtype"},
+                  {DIFFERS_KEYS, "supportlonglong"}};
     size_t at = 0;
     out_text[0] = '\0';
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
@@ -329,6 +349,14 @@ static void log_unusable(const struct catalog_model *model)
             "correct the entry",
             HPS_STR("model", model->name), HPS_I64("version", model->active),
             HPS_STR("error", model->unusable.text));
+}
+
+static void log_keys(const struct catalog_model *model)
+{
+    HPS_LOG(WARN, "catalog",
+            "supportlonglong changed since the active version was loaded: lookups do not find the "
+            "rows of keys below 0 or above 32 bits; set it back, or load the version again",
+            HPS_STR("model", model->name), HPS_I64("version", model->active));
 }
 
 static void log_by_hand(const struct catalog_model *model)
@@ -381,7 +409,14 @@ void catalog_check_files(struct hps_catalog *catalog, struct catalog_model *mode
     const struct hps_config *config = catalog->options.config;
     const struct catalog_entry *entry = catalog_entry(model, model->active);
     struct hps_error err = {0};
-    if (model->config == NULL || entry == NULL) {
+    if (entry == NULL) {
+        return;
+    }
+    catalog_judge(catalog, model);
+    if ((model->differs & DIFFERS_KEYS) != 0) {
+        log_keys(model);
+    }
+    if (model->config == NULL) {
         return;
     }
     hps_status status = catalog_define(catalog, model->config, &err);
@@ -425,7 +460,13 @@ void hps_catalog_notes(struct hps_catalog *catalog, void (*fn)(void *ctx, const 
     for (struct catalog_model *model = catalog->models; model != NULL; model = model->next) {
         fields_text(model->differs, fields);
         note[0] = '\0';
-        if (model->drift && model->unusable.status != HPS_OK) {
+        if (model->drift && model->config == NULL) {
+            snprintf(note, sizeof(note),
+                     "model \"%s\": %s changed since version %" PRId64
+                     " was loaded, so lookups do not find all of its keys; set it back, or load "
+                     "the version again",
+                     model->name, fields, model->active);
+        } else if (model->drift && model->unusable.status != HPS_OK) {
             snprintf(note, sizeof(note),
                      "model \"%s\": a load of its models[] entry would fail: %s", model->name,
                      model->unusable.text);

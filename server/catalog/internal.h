@@ -61,12 +61,14 @@ struct catalog_model {
      * read, or `config` is unusable. */
     struct catalog_defined *defined;
     struct hps_error unusable; /* why a load of `config` would fail; status OK: it would not */
-    unsigned differs; /* bits of definition.c: how the active version differs from `config` */
+    /* Bits of definition.c: how the active version differs from `config`, and whether
+     * supportlonglong has changed. */
+    unsigned differs;
     /* The active version differs, but `config` and its files have not changed since that version
      * was loaded: an operator loaded other files. */
     bool by_hand;
-    /* The active version differs because `config` or its files have changed since that version was
-     * loaded; or `config` is unusable. */
+    /* The active version differs because `config`, its files or supportlonglong have changed since
+     * that version was loaded; or `config` is unusable. */
     bool drift;
     /* The load of the model's changed files has not ended. The server is unready until it ends. */
     bool awaits;
@@ -450,7 +452,8 @@ void catalog_defined_free(struct catalog_defined *defined); /* no effect if NULL
 const char *catalog_defined_hash(const struct catalog_model *model);
 /* Whether a load of the server's models[] entry would give a version that equals this one. False if
  * that is not known. Lock held. */
-bool catalog_is_defined(const struct catalog_model *model, const struct hps_version *version);
+bool catalog_is_defined(const struct hps_catalog *catalog, const struct catalog_model *model,
+                        const struct hps_version *version);
 /* Whether hpsd would serve the version again after a restart. True if there is a persistent store,
  * or if a load from models[] gives the same version. model: NULL if the catalog does not have the
  * model yet. Lock held. */

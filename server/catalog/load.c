@@ -41,7 +41,8 @@ static bool copy_text(const char *text, char **out_text)
 }
 
 /* Number, lineage and names of the new version. Lock held. */
-static hps_status name_version(struct catalog_model *model, const struct hps_load_request *request,
+static hps_status name_version(const struct hps_catalog *catalog, struct catalog_model *model,
+                               const struct hps_load_request *request,
                                const struct hps_source *source, struct hps_version **out_version,
                                struct hps_error *err)
 {
@@ -75,6 +76,7 @@ static hps_status name_version(struct catalog_model *model, const struct hps_loa
     if (lineage == NULL) {
         lineage = last != NULL && last->lineage != NULL ? last->lineage : own;
     }
+    version->key_bytes = catalog->options.config->key_bytes;
     version->lineage = hps_strdup(lineage);
     version->label = hps_strdup(request->label != NULL ? request->label : "");
     version->source = hps_strdup(source->text);
@@ -429,7 +431,7 @@ static hps_status reserve(struct hps_catalog *catalog, const struct hps_load_req
     }
     HPS_ASSERT(load->entry == NULL);
     hps_source_sort(source, &model->order);
-    status = name_version(model, request, source, &version, err);
+    status = name_version(catalog, model, request, source, &version, err);
     if (status != HPS_OK) {
         goto out;
     }
@@ -647,7 +649,8 @@ hps_status hps_catalog_load_plan(struct hps_catalog *catalog,
     if (model != NULL) {
         hps_source_sort(&source, &model->order);
     }
-    status = name_version(model != NULL ? model : &unknown, &whole.said, &source, &version, err);
+    status = name_version(catalog, model != NULL ? model : &unknown, &whole.said, &source, &version,
+                          err);
     uint64_t used = catalog_host_used(catalog);
     const struct hps_load_env env = catalog->options.env;
     hps_lock_release(&catalog->lock);

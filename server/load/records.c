@@ -92,6 +92,7 @@ static hps_status put_version(struct hps_store *store, const char *key, size_t k
     record.duplicate_key_count = version->duplicate_keys;
     record.config = version->config != NULL ? version->config : record.config;
     record.configured = version->configured != NULL ? version->configured : record.configured;
+    record.key_bytes = version->key_bytes;
     record.n_tables = n;
     record.tables = pointers;
     status = put_message(store, key, key_size, &record.base, err);
@@ -206,6 +207,7 @@ static struct hps_version *version_from(const Hps__V1__VersionRecord *record)
     version->source = hps_strdup(record->source);
     version->fingerprint = hps_strdup(record->source_fingerprint);
     version->load_id = hps_strdup(record->load_id);
+    version->key_bytes = record->key_bytes;
     version->loaded_unix_ms = record->loaded_unix_ms;
     version->duplicate_keys = record->duplicate_key_count;
     bool good = version->label != NULL && version->lineage != NULL && version->source != NULL &&

@@ -103,6 +103,33 @@ def test_default_row_when_changed_in_the_configuration_then_reported_as_drift_un
         again(one, config_of(work, entry(work, 1, 9.0)), kill=True)
 
 
+def test_keys_when_supportlonglong_changes_then_drift_until_it_is_set_back_or_the_version_is_loaded_again(work, daemon):
+    files = Table("t", [-5, 7], np.full((2, 4), 1, np.float32)).save(f"{work}/m/1")
+
+    def config(wide):
+        return config_of(work, model_config("m", [files], [4], ["t"], [9.0]), supportlonglong=wide)
+
+    one = daemon(config(False))
+    one.ctl("load", "n", "--from", f"{work}/m/1", "--activate")  # not in models[]
+    for model, unknown in (("m", 9.0), ("n", 0.0)):
+        assert served(one, model, -5) == served(one, model, 2**32 - 5) == 1.0
+    assert not status(one).config_drift
+    again(one, config(True))
+    for model, unknown in (("m", 9.0), ("n", 0.0)):
+        assert served(one, model, -5) == unknown and served(one, model, 7) == 1.0
+    assert sorted(status(one).config_drift) == ["m", "n"]
+    assert one.log().count("supportlonglong changed since the active version was loaded") == 2
+    told = sorted(status(one).notes)
+    assert "models[] changed (supportlonglong) since version 1" in told[0] and "set it back, or load" in told[1]
+    again(one, config(False), kill=True)
+    assert not status(one).config_drift and served(one, key=-5) == 1.0
+    again(one, config(True))
+    one.ctl(*command(one))  # loads m again
+    assert list(status(one).config_drift) == ["n"] and served(one, key=-5) == 1.0
+    again(one, config(True))
+    assert list(status(one).config_drift) == ["n"] and served(one, key=-5) == 1.0
+
+
 def test_entry_when_its_files_are_missing_then_default_rows_and_types_are_compared(work, daemon):
     one = daemon(config_of(work, entry(work, 1, 1.0), entry(work, 2, 1.0, name="n")))
     changed = [entry(work, 1, 9.0), entry(work, 2, 1.0, name="n", row_dtype="fp16")]
