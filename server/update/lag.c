@@ -64,8 +64,7 @@ static bool is_missed(const struct candidate *candidate, const struct hps_partit
     struct hps_update_route route;
 
     return theirs->next >= 0 && theirs->state != HPS_PARTITION_GONE &&
-           hps_update_route(candidate->stream->version, theirs->topic, &route) &&
-           (route.whole_model || route.table_id != HPS_UPDATE_TABLE_NONE);
+           hps_update_route(candidate->stream->version, theirs->topic, &route);
 }
 
 /* ---- a version ------------------------------------------------------------------------------- */

@@ -52,5 +52,5 @@ bool hps_update_route(const struct hps_version *version, const char *topic,
     out_route->table_id = out_route->whole_model
                               ? HPS_UPDATE_TABLE_NONE
                               : hps_version_table(version, name.table, strlen(name.table));
-    return true;
+    return out_route->whole_model || out_route->table_id != HPS_UPDATE_TABLE_NONE;
 }

@@ -13,7 +13,7 @@ enum { HPS_UPDATE_TABLE_NONE = UINT32_MAX };
 /* How a version applies the records of a topic. */
 struct hps_update_route {
     bool whole_model;  /* hps_et.<model>: only packed records */
-    uint32_t table_id; /* index; HPS_UPDATE_TABLE_NONE: the version has no such table */
+    uint32_t table_id; /* index; whole_model: HPS_UPDATE_TABLE_NONE */
     uint32_t source;   /* of the caller: records of different sources go into different parts */
 };
 
@@ -27,7 +27,8 @@ struct hps_update_route {
 hps_status hps_update_topics(const struct hps_version *version, const char *const *filters,
                              uint32_t n_filters, const char ***out_topics, uint32_t *out_n,
                              struct hps_error *err) HPS_MUST_CHECK;
-/* Find the route of a topic. False: the topic is of another model. Any thread. */
+/* Find the route of a topic. False: the topic is of another model, or of a table that the version
+ * lacks. Any thread. */
 bool hps_update_route(const struct hps_version *version, const char *topic,
                       struct hps_update_route *out_route);
 

@@ -41,7 +41,7 @@ static hps_status read_partition(const struct reading *reading, const char *topi
                              number, topic, hps_status_text(status));
     }
     if (!hps_update_route(stream->version, topic, &route)) {
-        return HPS_OK; /* the model had another name */
+        return HPS_OK; /* the model had another name; or stored by an earlier build */
     }
     struct update_partition *partition = update_find_partition(stream, topic, number);
     if (partition == NULL) {

@@ -72,6 +72,8 @@ enum own {
 #define PUT_AT(ms)   OWN(PUT_AT, .a = (ms)) /* Put row 90 of key 9 with that time. */
 /* Start while another version of the model has a partition of USERS in that state. */
 #define OTHER_VERSION(state) OWN(OTHER_VERSION, .a = HPS_PARTITION_##state)
+/* The same, of a table that only the other version has. */
+#define OTHER_TABLE OWN(OTHER_VERSION, .a = HPS_PARTITION_RUNNING, .value = 1)
 
 static double gauge(struct rig *rig, enum hps_metric_id id, const char *a, const char *b,
                     const char *c)
@@ -172,14 +174,16 @@ static void put_at(struct rig *rig, int64_t time_ms)
     hps_fake_log_append(rig->log, ITEMS, 0, &record);
 }
 
-static void open_with_other_version(struct rig *rig, enum hps_partition_state theirs)
+static void open_with_other_version(struct rig *rig, const char *topic,
+                                    enum hps_partition_state theirs)
 {
-    struct hps_partition_view view = {.topic = USERS, .state = theirs};
+    struct hps_partition_view view = {.state = theirs};
     struct update_board board = {0};
     struct update_shown shown = {.partitions = &view, .capacity = 1};
     struct hps_stream_view stream = {
         .model = "m", .version = 99, .partitions = &view, .n_partitions = 1};
     struct hps_update_stream other = {.board = &board, .shown = &shown, .view = &stream};
+    (void)snprintf(view.topic, sizeof(view.topic), "%s", topic);
     hps_lock_init(&board.lock, HPS_LOCK_UPDATE_STREAM);
     open_stream_beside(rig, &other);
     hps_lock_fini(&board.lock);
@@ -241,7 +245,8 @@ static double own_result(struct rig *rig, const struct step *step)
         (void)hps_fake_log_append_hole(rig->log, ITEMS, 0);
         break;
     case OWN_OTHER_VERSION:
-        open_with_other_version(rig, (enum hps_partition_state)step->a);
+        open_with_other_version(rig, step->value == 0 ? USERS : "hps_et.m.ghosts",
+                                (enum hps_partition_state)step->a);
         break;
     }
     return step->want;
@@ -631,6 +636,8 @@ static const struct row HIDDEN_TOPICS[] = {
          WAIT(31), RESUME(OK), TURNS(3), ROW(5, 50), FRESH),
     CASE("another version has the topic as gone", OTHER_VERSION(GONE), WAIT(5), N_PARTITIONS(1),
          FRESH, GAUGES),
+    CASE("another version reads a table that this one lacks", PUT(1, 10), OTHER_TABLE,
+         N_PARTITIONS(1), WAIT(1), ROW(1, 10), FRESH),
     CASE("another version does not know yet that the topic is gone", PUT(1, 10),
          OTHER_VERSION(RUNNING), WAIT(5), N_PARTITIONS(1), ROW(1, 10), FRESH, GAUGES, START(0),
          WAIT(5), FRESH, ON(USERS, 0), PARTITIONS(1), PUT(5, 50), WAIT(31), ROW(5, 50), FRESH),
