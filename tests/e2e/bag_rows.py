@@ -48,6 +48,20 @@ class Stored:
         """The row's index, or None for an unknown key."""
         return self.at.get(int(self.meant(key)))
 
+    def put(self, keys, rows):
+        """Add or replace rows; rows: bytes of the table's type."""
+        for key, row in zip(self.meant(keys).tolist(), rows, strict=True):
+            if key not in self.at:
+                self.at[key] = len(self.bytes)
+                self.keys = np.append(self.keys, key)
+                self.bytes = np.vstack((self.bytes, row))
+            self.bytes[self.at[key]] = row
+        self.values = dtypes.values(self.bytes, self.dtype, self.dim)
+
+    def delete(self, keys):
+        for key in self.meant(keys).tolist():
+            self.at.pop(key, None)  # `keys` and `bytes` keep it
+
     def save(self, directory):
         return dtypes.save(directory, self.name, self.keys, self.bytes, self.dtype, self.dim)
 

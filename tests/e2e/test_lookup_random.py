@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random lookups, checked against NumPy bit for bit (bag_rows.py). They vary the types of tables and replies, pooling,
 weights, layout, unknown keys, policies, consistency, and 64-bit and 32-bit keys, in one reply or a stream, on every
-combination of tiers. Then lookups by position with every front end, from versions with different tables.
+combination of tiers. Then lookups by position with every front end, from versions with different tables and row types,
+without updates and with random update records.
 
 Each test makes HPS_LOOKUPS lookups (by default a few) from the seed HPS_LOOKUP_SEED. The message of a failure has the
 number of the lookup: HPS_LOOKUP_FIRST=NUMBER HPS_LOOKUPS=1 repeats it, as the first lookup of its daemon.
@@ -20,7 +21,7 @@ import kserve_body
 import kserve_rig
 from bag_rows import DEFAULTED, FOUND, POOLINGS, TIERS, UNKNOWN, Served, Stored, pooled, query, states
 from rig import (BF16, FP16, FP32, PATIENCE_S, SANITIZER, Daemon, admin_pb, default_config, encoded, key_bytes, kserve_grpc,
-                 model_config, pb, scratch)
+                 model_config, pb, records, scratch)
 
 LOOKUPS = int(os.environ.get("HPS_LOOKUPS") or (15 if SANITIZER else 40))
 FIRST = int(os.environ.get("HPS_LOOKUP_FIRST") or 0)
@@ -242,49 +243,58 @@ class Refused(Exception):
 
 
 class Versions:
-    """A daemon with versions 1 and 2 (active), and a version 3 that was unloaded and never active. names: the tables of
-    each version. `order`: the tables of the model's positions."""
+    """A daemon with versions 1 and 2 (active), and a version 3 that was unloaded and never active. tables: {name: Stored}
+    of each version. `order`: the tables of the model's positions."""
 
-    def __init__(self, work, tables, names):
-        self.order = list(dict.fromkeys(itertools.chain(*names)))
-        self.of_version = {1: names[0], 2: names[1], 0: names[1]}
-        paths = {name: table.save(work) for name, table in tables.items()}
-        types = {name: dtypes.NAMES[table.dtype] for name, table in tables.items()}
-        model = model_config("m", [paths[name] for name in names[0]], [tables[name].dim for name in names[0]], names[0],
-                             row_dtype=[types[name] for name in names[0]], unknown_key_policy="zero")
-        narrow = next(iter(tables.values())).narrow
-        self.daemon = Daemon(work, default_config([model], supportlonglong=not narrow, server={
-            "model_roots": [work], "keep_versions": 9, "kserve_listen": ["127.0.0.1:0"]}))
+    def __init__(self, work, tables, model="m", **more):
+        self.model, self.tables, self.order = model, tables, list(dict.fromkeys(itertools.chain(*tables)))
+        self.of_version = {1: tables[0], 2: tables[1], 0: tables[1]}
+        paths = [{} for _ in tables]
+        for number, (path, of) in enumerate(zip(paths, tables), 1):
+            os.makedirs(f"{work}/{number}")
+            path.update((name, table.save(f"{work}/{number}")) for name, table in of.items())
+        first = list(tables[0].values())
+        entry = model_config(model, list(paths[0].values()), [table.dim for table in first], list(tables[0]),
+                             row_dtype=[dtypes.NAMES[table.dtype] for table in first], unknown_key_policy="zero")
+        self.daemon = Daemon(work, default_config([entry], supportlonglong=not first[0].narrow, server={
+            "model_roots": [work], "keep_versions": 9, "kserve_listen": ["127.0.0.1:0"]}, **more))
         for number in (2, 3):
-            self.daemon.load("m", "", version=number, activate=number == 2, force=True, tables=[
-                admin_pb.TableSource(table=name, path=paths[name], row_dtype=types[name]) for name in names[number - 1]])
-        self.daemon.ctl("unload", "m", 3)
+            self.daemon.load(model, "", version=number, activate=number == 2, force=True, tables=[
+                admin_pb.TableSource(table=name, path=paths[number - 1][name], row_dtype=dtypes.NAMES[table.dtype])
+                for name, table in tables[number - 1].items()])
+        self.daemon.ctl("unload", model, 3)
 
     def lacks(self, version, place):
         return place >= len(self.order) or self.order[place] not in self.of_version[version]
 
+    def table(self, version, place):
+        """The table at this place; if the version lacks it, that of another version."""
+        name = self.order[place % len(self.order)]
+        return next(of[name] for of in (self.of_version[version], *self.tables) if name in of)
 
-def ask_hps(daemon, version, groups, output_type, stream):
-    request = pb.LookupRequest(model="m", version=version, output_type=output_type,
+
+def ask_hps(versions, version, groups, output_type, stream):
+    request = pb.LookupRequest(model=versions.model, version=version, output_type=output_type,
                                queries=[pb.TableQuery(keys=key_bytes(keys)) for keys in groups])
-    stub = daemon.stub()
+    stub = versions.daemon.stub()
     replies = stub.LookupStream(request, timeout=PATIENCE_S) if stream else [stub.Lookup(request, timeout=PATIENCE_S)]
     results = [result for reply in replies for result in reply.results]
     return [state for result in results for state in states(result, result.row_count)], b"".join(r.rows for r in results)
 
 
-def ask_kserve_grpc(daemon, version, groups, output_type):
-    request = kserve_rig.request("m", kserve_body.hps_inputs(groups), ["STATUS", "OUTPUT0"], version=str(version or ""),
+def ask_kserve_grpc(versions, version, groups, output_type):
+    request = kserve_rig.request(versions.model, kserve_body.hps_inputs(groups), ["STATUS", "OUTPUT0"],
+                                 version=str(version or ""),
                                  hps_output_type=pb.DataType.Name(output_type)[len("DATA_TYPE_"):])
-    reply = kserve_grpc.GRPCInferenceServiceStub(daemon.channel()).ModelInfer(request, timeout=PATIENCE_S)
+    reply = kserve_grpc.GRPCInferenceServiceStub(versions.daemon.channel()).ModelInfer(request, timeout=PATIENCE_S)
     return list(reply.raw_output_contents[0]), reply.raw_output_contents[1]
 
 
-def ask_kserve_http(daemon, version, groups, output_type):
+def ask_kserve_http(versions, version, groups, output_type):
     body, headers = kserve_body.compose(kserve_body.hps_inputs(groups), ["STATUS", "OUTPUT0"], binary_output=True,
                                         hps_output_type=pb.DataType.Name(output_type)[len("DATA_TYPE_"):])
-    connection = http.client.HTTPConnection(daemon.kserve[0], timeout=PATIENCE_S)
-    connection.request("POST", f"/v2/models/m{f'/versions/{version}' if version else ''}/infer", body, headers)
+    connection = http.client.HTTPConnection(versions.daemon.kserve[0], timeout=PATIENCE_S)
+    connection.request("POST", f"/v2/models/{versions.model}{f'/versions/{version}' if version else ''}/infer", body, headers)
     reply = connection.getresponse()
     text = reply.read()
     connection.close()
@@ -298,30 +308,30 @@ FRONTS = {"hps.v1": lambda *args: ask_hps(*args, stream=False), "stream": lambda
           "KServe over gRPC": ask_kserve_grpc, "KServe over HTTP": ask_kserve_http}
 
 
-def draw_groups(rng, tables, versions, version):
+def draw_groups(rng, versions, version):
     """Keys for each position. The lists are often fewer than the positions, sometimes more; the additional lists are
     mostly empty."""
     n = int(rng.choice([len(versions.order), rng.integers(len(versions.order)), len(versions.order) + 2]))
     spare = rng.random() < 0.7  # no keys for tables that the version lacks
     groups = []
     for place in range(n):
-        table = tables[versions.order[place % len(versions.order)]]
         n_keys = int(rng.integers(40)) if rng.random() < 0.6 else 0
-        groups.append(draw_keys(rng, table, 0 if spare and versions.lacks(version, place) else n_keys))
+        groups.append(draw_keys(rng, versions.table(version, place),
+                                0 if spare and versions.lacks(version, place) else n_keys))
     return groups
 
 
-def check_groups(tables, versions, version, groups, output_type, ask_front):
+def check_groups(versions, version, groups, output_type, ask_front):
     bad = [place for place, keys in enumerate(groups) if len(keys) and versions.lacks(version, place)]
     try:
-        told, rows = ask_front(versions.daemon, version, groups, output_type)
+        told, rows = ask_front(versions, version, groups, output_type)
     except grpc.RpcError as error:
         got = error.code().name, error.details()
     except Refused as error:
         got = error.args
     else:
         assert not bad
-        wanted = [(tables[name], keys) for name, keys in zip(versions.order, groups) if len(keys)]
+        wanted = [(versions.table(version, place), keys) for place, keys in enumerate(groups) if len(keys)]
         right = [[UNKNOWN if table.index(key) is None else FOUND for key in keys] for table, keys in wanted]
         assert told == list(itertools.chain(*right))
         assert rows == b"".join(as_sent(table.rows(keys, of_keys, np.float32(0)), output_type)
@@ -333,35 +343,151 @@ def check_groups(tables, versions, version, groups, output_type, ask_front):
     assert (f"'{versions.order[bad[0]]}'" if known else f"{len(versions.order)} tables") in got[1], got
 
 
-def test_positions_when_versions_have_different_tables_then_they_follow_the_models_order(tables):
+def check_positions(rng, number, versions):
+    """One random lookup with every front end."""
+    version, output_type = int(rng.choice([0, 1, 2])), int(rng.choice([FP32, FP16, BF16]))
+    groups = draw_groups(rng, versions, version)
+    for name, ask_front in FRONTS.items():
+        try:
+            check_groups(versions, version, groups, output_type, ask_front)
+        except AssertionError as error:
+            raise AssertionError(f"HPS_LOOKUP_SEED={SEED} HPS_LOOKUP_FIRST={number}: version {version} by {name}: "
+                                 f"{[len(keys) for keys in groups]} of {versions.order}: {error}") from error
+
+
+def draw_tables(rng, narrow):
+    """Some tables for each of three versions. A table has the same width in all versions, but not the same row type."""
+    types, widths = {f"t{i}": list(rng.choice(dtypes.STORED, 3)) for i in range(8)}, (4, 8, 16, 33)
+    return [{name: Stored(name, int(types[name][version]), widths[int(name[1:]) % 4], 60, version, 0.7, narrow)
+             for name in rng.permutation(list(types))[:rng.integers(2, 8)]} for version in range(3)]
+
+
+@pytest.fixture(name="narrow", params=[False, True], ids=["int64", "uint32"])
+def keys_of_32_bits(request):
+    return request.param
+
+
+def test_positions_when_versions_have_different_tables_then_they_follow_the_models_order(narrow):
     with scratch() as work:
-        rng = np.random.default_rng(SEED)
-        versions = Versions(work, tables, [list(rng.permutation(list(tables))[:rng.integers(2, 8)]) for _ in range(3)])
+        versions = Versions(work, draw_tables(np.random.default_rng(SEED), narrow))
         with versions.daemon:
             for number in range(FIRST, FIRST + LOOKUPS):
                 rng = np.random.default_rng([SEED, 1, number])
                 if rng.random() < 0.05:
                     versions.daemon.stop()
                     versions.daemon.restart()
-                version, output_type = int(rng.choice([0, 1, 2])), int(rng.choice([FP32, FP16, BF16]))
-                groups = draw_groups(rng, tables, versions, version)
-                for name, ask_front in FRONTS.items():
-                    try:
-                        check_groups(tables, versions, version, groups, output_type, ask_front)
-                    except AssertionError as error:
-                        raise AssertionError(f"HPS_LOOKUP_SEED={SEED} HPS_LOOKUP_FIRST={number}: version {version} by {name}: "
-                                             f"{[len(keys) for keys in groups]} of {versions.order}: {error}") from error
+                check_positions(rng, number, versions)
 
 
 def test_positions_when_a_larger_version_was_unloaded_unused_then_a_restart_does_not_change_them(tables):
     names = list(tables)[:3]
     with scratch() as work:
-        versions = Versions(work, tables, [names[:2], names[:2], names])
+        versions = Versions(work, [{name: tables[name] for name in names[:n]} for n in (2, 2, 3)])
         with versions.daemon:
             for _ in range(2):
                 for counts in ([1, 1], [1, 1, 0], [1], [], [0, 2, 0, 0], [1, 1, 1], [0, 0, 0, 1]):
                     groups = [tables[name].keys[:n] for name, n in zip([*names, names[0]], counts)]
                     for ask_front in FRONTS.values():
-                        check_groups(tables, versions, 0, groups, FP32, ask_front)
+                        check_groups(versions, 0, groups, FP32, ask_front)
                 versions.daemon.stop()
                 versions.daemon.restart()
+
+
+# ---- updates -------------------------------------------------------------------------------------------------------
+
+class Change:
+    """Rows and deletes of one table in an update record. dtype: the type of the rows."""
+
+    def __init__(self, rng, versions, place, dtype, n_max):
+        table = versions.table(0, place)
+        self.name, self.dtype = table.name, dtype
+        keys = rng.permutation(draw_keys(rng, table, rng.integers(1, n_max + 1)))
+        keys = keys[np.unique(table.meant(keys), return_index=True)[1]]
+        self.keys, self.deletes = np.split(keys, [rng.integers(len(keys) + 1)])
+        values = rng.normal(size=(len(self.keys), table.dim)) * 10
+        self.rows = dtypes.stored(values.astype("<f4"), dtype) if len(values) else np.empty((0, 0), "u1")
+
+    def fits(self, table):
+        return self.dtype in (FP32, table.dtype)
+
+    def apply(self, table):
+        rows = self.rows
+        if self.dtype != table.dtype and len(rows):
+            rows = dtypes.stored(rows.view("<f4"), table.dtype)
+        table.put(self.keys, rows)
+        table.delete(self.deletes)
+
+
+def draw_keyed(rng, versions, place, narrow):
+    """A record of a table's topic, and its changes."""
+    if rng.random() < 0.2:
+        change = Change(rng, versions, place, FP32, 6)
+        change.deletes = change.deletes[:0]
+        pairs = [(int(key) & 2**32 - 1 if narrow else int(key), row.view("<f4")) for key, row in zip(change.keys, change.rows)]
+        return (records.hctr(pairs, "I" if narrow else "q") if pairs else None), [change]
+    types = [of[versions.order[place]] for of in versions.tables if versions.order[place] in of]
+    own, dim = types[0].dtype, types[0].dim
+    wide = [of for of in dtypes.STORED if of != own and dtypes.row_bytes(of, dim) == dtypes.row_bytes(own, dim)]
+    dtype = int(rng.choice([FP32, own, rng.choice(wide or dtypes.STORED)]))
+    change = Change(rng, versions, place, dtype, 1)
+    record = {"key": key_bytes([*change.keys, *change.deletes]), "value": change.rows.tobytes() if len(change.keys) else None}
+    alike = [of for of in types if of.dtype != dtype and dtypes.row_bytes(of.dtype, dim) == dtypes.row_bytes(dtype, dim)]
+    if alike or rng.random() < 0.5:  # only the header distinguishes types of one width
+        record["headers"] = [("hps-dtype", dtypes.NAMES[dtype].encode())]
+    return record, [change]
+
+
+def draw_packed(rng, versions, version):
+    places = rng.permutation(len(versions.order))[:rng.integers(1, 4)]
+    changes = [Change(rng, versions, place, int(rng.choice([FP32, versions.table(0, place).dtype])), 8) for place in places]
+    batch = records.update_pb.UpdateBatch(version=version)
+    for change in changes:
+        batch.tables.add(table=change.name, data_type=change.dtype, keys=key_bytes(change.keys), rows=change.rows.tobytes(),
+                         deletes=key_bytes(change.deletes))
+    return {"key": None, "value": b"HPS1\1\0\0\0" + batch.SerializeToString()}, changes
+
+
+def write_round(rng, broker, versions, narrow, n_rejected):
+    """Write records, all packed or none: order is only defined within a topic. Apply what each version accepts."""
+    packed = rng.random() < 0.4
+    for _ in range(20):
+        named, place = int(rng.choice([0, 0, 0, 0, 1, 2])), int(rng.integers(len(versions.order)))
+        record, changes = draw_packed(rng, versions, named) if packed else draw_keyed(rng, versions, place, narrow)
+        if record is None:
+            continue
+        if named and not packed:
+            record["headers"] = record.get("headers", []) + records.for_version({}, named)["headers"]
+        broker.write(f"hps_et.{versions.model}" + ("" if packed else f".{changes[0].name}"), [record])
+        for version in (named,) if named else (1, 2):
+            of = versions.of_version[version]
+            if not packed and changes[0].name not in of:
+                continue  # the version does not read the topic
+            if all(change.name in of and (change.fits(of[change.name]) or not len(change.keys) and not packed)
+                   for change in changes):
+                for change in changes:
+                    change.apply(of[change.name])
+            else:
+                n_rejected[version] += 1
+
+
+def test_updates_when_random_then_each_version_has_the_rows_that_its_types_accept(broker, narrow):
+    with scratch() as work:
+        rng = np.random.default_rng([SEED, 2])
+        model = f"random-{'uint32' if narrow else 'int64'}-{SEED}"
+        tables = draw_tables(rng, narrow)
+        for topic in ("", *(f".{name}" for name in dict.fromkeys(itertools.chain(*tables)))):
+            broker.create(f"hps_et.{model}{topic}", 1)
+        versions = Versions(work, tables, model, update_source={
+            "type": "kafka_message_queue", "brokers": broker.bootstrap, "start": "earliest", "metadata_refresh_interval_ms": 200})
+        n_rejected = {1: 0, 2: 0}
+        with versions.daemon as one:
+            for number in range(FIRST, FIRST + max(LOOKUPS // 4, 1)):
+                rng = np.random.default_rng([SEED, 3, number])
+                write_round(rng, broker, versions, narrow, n_rejected)
+                for version in (1, 2):
+                    one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--model", model, "--version", version, "--allow-refused")
+                for _ in range(4):
+                    check_positions(rng, number, versions)
+            told = {int(of["version"]): int(of.get("rejected_record_count", 0))
+                    for of in one.ctl("updates", "--model", model, "-o", "json")[0]["versions"]}
+            assert told == n_rejected
