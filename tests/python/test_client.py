@@ -390,6 +390,10 @@ def test_wait_for_updates_when_called_then_queries_every_address_and_reports_its
             wait_for_updates(how, both)
         with pytest.raises(hpsd.InvalidArgument, match="records"):
             wait_for_updates(how, both, [])
+        for what, record in (("partition", ("t", 2**31, 0)), ("partition", ("t", -1, 0)), ("offset", ("t", 0, 2**63)),
+                             ("offset", ("t", 0, -1)), ("offset", ("t", 0, 1.5))):
+            with pytest.raises(hpsd.InvalidArgument, match=f"records: {what}: got .*, expected a whole number from 0 to"):
+                wait_for_updates(how, both, [record])
 
 
 def test_model_when_it_takes_updates_then_versions_have_positions():

@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 import grpc
 
 from . import _messages
-from .errors import DeadlineExceeded, InvalidArgument, NotVisible
+from .errors import DeadlineExceeded, InvalidArgument, NotVisible, in_range
 
 Records = Iterable[Tuple[str, int, int]]  # topic, partition and offset, as the producer received them
 _WORDS = {number: word for word, number in _messages.words("WaitOutcome", "WAIT_OUTCOME_").items()}
@@ -22,7 +22,9 @@ def request(model: str, version: int, records: Optional[Records]) -> Any:
         return made
     made.goal = _GOALS["records"]
     for topic, partition, offset in records:
-        partitions.setdefault((topic, partition), []).append(offset)
+        in_range(partition, "records: partition", 0, 2**31 - 1, "a whole number", whole=True)
+        in_range(offset, "records: offset", 0, 2**63 - 1, "a whole number", whole=True)
+        partitions.setdefault((topic, int(partition)), []).append(int(offset))
     if not partitions:
         raise InvalidArgument("records: got none, expected (topic, partition, offset)")
     for (topic, partition), offsets in partitions.items():
