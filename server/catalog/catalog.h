@@ -313,8 +313,8 @@ void hps_catalog_notes(struct hps_catalog *catalog, void (*fn)(void *ctx, const 
                        void *ctx);
 /* Returns the number of models with drift. A model has drift in two cases. First, its models[]
  * entry, the files of the entry or supportlonglong changed after the active version was loaded.
- * Second, the entry cannot be loaded any more. Calls `fn` (may be NULL) with the name of each such model. The rules
- * for `fn` in hps_catalog_each apply. */
+ * Second, the entry cannot be loaded any more. Calls `fn` (may be NULL) with the name of each such
+ * model. The rules for `fn` in hps_catalog_each apply. */
 unsigned hps_catalog_drift(struct hps_catalog *catalog, void (*fn)(void *ctx, const char *model),
                            void *ctx);
 /* The stores and limits that loads use. A reload may change memory_bytes and nan_allowed at any

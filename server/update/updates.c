@@ -240,7 +240,7 @@ static uint32_t seed_positions(const struct hps_version *version,
             strlen(from->cluster) >= sizeof(position.cluster) || from->offset < 0 ||
             !hps_update_route(version, from->topic, &route)) {
             HPS_LOG(WARN, "updates",
-                    "start position ignored: the topic in the manifest is of another model or table",
+                    "start position ignored: the topic in the manifest is not of this version",
                     HPS_STR("model", version->model), HPS_STR("topic", from->topic));
             continue;
         }
