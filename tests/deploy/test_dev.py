@@ -78,16 +78,20 @@ def renamed(tree):
     return f"{tree}:2"
 
 
+def installed_environments(tree):
+    for name in ("interop", "frameworks"):
+        for path in (f"tests/{name}/requirements.txt", f"cache/hpsd/{name}/installed.txt"):
+            os.makedirs(os.path.dirname(f"{tree}/{path}"))
+            program(f"{tree}/{path}", "")
+
+
 def left_out(tree, client=0):
     program(f"{tree}/build/bin/hps-benchmarks", "exit 77")
     with open(f"{tree}/bench/python_client.py", "w", encoding="utf-8") as f:
         f.write(f"print('judged')\nraise SystemExit({client})\n")
-    environment = f"{tree}/cache/hpsd/frameworks"
-    os.makedirs(f"{environment}/bin")
-    os.symlink("/usr/bin/python3", f"{environment}/bin/python")
-    os.mkdir(f"{tree}/tests/frameworks")
-    for path in (f"{environment}/installed.txt", f"{tree}/tests/frameworks/requirements.txt"):
-        program(path, "")
+    installed_environments(tree)
+    os.mkdir(f"{tree}/cache/hpsd/frameworks/bin")
+    os.symlink("/usr/bin/python3", f"{tree}/cache/hpsd/frameworks/bin/python")
 
 
 def broken_environment(tree):
@@ -133,6 +137,7 @@ CASES = {  # what prepares the tree (and may return a new path), arguments, envi
                                                       "^{tree}/venv/bin/python3 /x $"),
     "a build folder of another checkout": (moved, ["build"], {}, 0, "build was configured in another folder: configuring it again"),
     "an environment that cannot be installed": (broken_environment, ["interop"], {}, 77, "SKIPPED: Triton"),
+    "environments that are installed": (installed_environments, ["packages", "environments"], {}, 0, "^$"),
     "a peer left out": (left_out, ["bench", "grpc", "python"], {}, 77, "judged"),
     "a peer left out, and a failure": (lambda tree: left_out(tree, 1), ["bench", "grpc", "python"], {}, 1, "judged"),
     **{f"{verb} and a wrong word": (None, [verb, *wrong], {}, 2, rf"usage: \./dev {verb} .*\n.*does not accept '{' '.join(wrong)}'{names}")
