@@ -54,6 +54,8 @@ static void check_limits(const struct hps_store_limits_ops *limits)
 {
     HPS_ASSERT(limits->evictions_take != NULL);
     HPS_ASSERT(limits->reserve != NULL);
+    HPS_ASSERT(limits->refilled != NULL);
+    HPS_ASSERT(limits->dense_rows != NULL);
     HPS_ASSERT(limits->space_active != NULL);
 }
 

@@ -11,12 +11,20 @@
 struct hps_store_limits_ops {
     /* Returns the number of rows of this table evicted since the last call. */
     uint64_t (*evictions_take)(struct hps_space *space, const struct hps_table *table);
-    /* Make the index of each table large enough for the number of rows that the table had when the
-     * space was opened (hps_table.n_rows). Without this call, the index would grow step by step
-     * during a refill. A growth adds more slots than the rows need, so the refill would need more
-     * memory than a load, which makes the index for the known number of rows at once.
+    /* Prepare for a refill of one table with hps_table.n_rows rows in ascending order of keys.
+     * keys[n]: the first of them, or none. The store makes its index large enough, or begins a
+     * range of consecutive keys, which needs no index. Without this call, the index would grow step
+     * by step during a refill. A growth adds more slots than the rows need, so the refill would
+     * need more memory than a load.
      * error   EXHAUSTED: over budget; nothing has changed */
-    hps_status (*reserve)(struct hps_space *space, struct hps_error *err);
+    hps_status (*reserve)(struct hps_space *space, const struct hps_table *table,
+                          const hps_key *keys, uint32_t n, struct hps_error *err);
+    /* End the refill of all tables. failed: some rows are missing, so the store drops the ranges
+     * that the refill has begun, and with them the other rows of their tables. */
+    void (*refilled)(struct hps_space *space, bool failed);
+    /* Returns how many consecutive keys of the table have places for rows without an index. 0: the
+     * table has only an index. */
+    uint64_t (*dense_rows)(struct hps_space *space, const struct hps_table *table);
     /* Tell the store whether the version of this space is the active one. A new space is inactive.
      * The store never evicts rows of an active space to free memory for rows of an inactive one. It
      * may evict rows of an inactive space to free memory for an active one. */

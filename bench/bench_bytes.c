@@ -366,7 +366,7 @@ static hps_status open_tables(struct work *work, uint32_t dim, uint64_t n_rows,
                                     .default_row = zeros};
         status = work->store->ops->space_open(work->store, &id, &work->spaces[kind], err);
         if (status == HPS_OK) { /* as a load does; else the index stays half grown */
-            status = work->store->ops->limits->reserve(work->spaces[kind], err);
+            status = work->store->ops->limits->reserve(work->spaces[kind], table, NULL, 0, err);
         }
         if (status == HPS_OK) {
             status = fill(work, (enum kind)kind);

@@ -193,7 +193,7 @@ static hps_status run_dim(uint32_t dim, uint64_t n_rows, double target, struct h
         status = work->store->ops->space_open(work->store, &id, &work->space, err);
     }
     if (status == HPS_OK) { /* as a load does; else the index stays half grown */
-        status = work->store->ops->limits->reserve(work->space, err);
+        status = work->store->ops->limits->reserve(work->space, &work->table, NULL, 0, err);
     }
     if (status == HPS_OK) {
         status = fill(work, err);

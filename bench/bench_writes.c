@@ -151,7 +151,9 @@ static hps_status open_maps(struct work *work, struct hps_error *err)
     if (status == HPS_OK) {
         status = work->store->ops->space_open(work->store, &id, &work->space, err);
     }
-    return status == HPS_OK ? work->store->ops->limits->reserve(work->space, err) : status;
+    return status == HPS_OK
+               ? work->store->ops->limits->reserve(work->space, &work->table, NULL, 0, err)
+               : status;
 }
 
 hps_status bench_writes(struct hps_error *err)

@@ -64,6 +64,8 @@ struct hps_store_load {
     /* A table of this load was cleared to free memory for an active version, so the load must
      * fail. */
     atomic_bool gave_way;
+    bool sized;     /* hps_table.n_rows of all tables is the number of their rows */
+    bool tight;     /* see host_is_tight */
     bool any;       /* a row was added */
     uint32_t table; /* id of the table of the last added row */
     hps_key key;    /* of the last added row */
@@ -101,18 +103,29 @@ void host_space_close(struct hps_space *space);
 hps_status host_space_drop(struct hps_space *space, struct hps_error *err) HPS_MUST_CHECK;
 void host_space_usage(struct hps_space *space, struct hps_store_usage *out_usage);
 uint64_t host_evictions_take(struct hps_space *space, const struct hps_table *table);
-hps_status host_reserve(struct hps_space *space, struct hps_error *err) HPS_MUST_CHECK;
+void host_refilled(struct hps_space *space, bool failed);
+uint64_t host_dense_rows(struct hps_space *space, const struct hps_table *table);
+hps_status host_reserve(struct hps_space *space, const struct hps_table *table, const hps_key *keys,
+                        uint32_t n, struct hps_error *err) HPS_MUST_CHECK;
 
-/* Create a set of empty host tables for tables[n_tables]. sized: allocate their indexes for
- * hps_table.n_rows rows now. Fails with EXHAUSTED or NO_MEMORY. */
+/* Create a set of empty host tables for tables[n_tables]. Fails with EXHAUSTED or NO_MEMORY. */
 hps_status host_set_new(struct host_map *store, struct host_space *space,
-                        const struct hps_table *tables, uint32_t n_tables, bool sized,
+                        const struct hps_table *tables, uint32_t n_tables,
                         struct host_set **out_set) HPS_MUST_CHECK;
 /* No thread may use the set any more. No effect if set is NULL. */
 void host_set_free(struct host_set *set);
 /* How many of n_rows loaded rows a table keeps: at most rows_max if the store is lossy (table.h),
  * otherwise all. */
 uint64_t host_rows_kept(const struct hps_host_shared *shared, uint64_t n_rows);
+/* Bytes of the tables with the rows they expect, without dense ranges. */
+uint64_t host_tables_bytes(const struct host_map *store, const struct hps_table *tables,
+                           uint32_t n_tables);
+/* Whether dense ranges must not need more memory than indexes would (hps_host_dense.tight). Their
+ * holes may need up to a quarter more. */
+static inline bool host_is_tight(uint64_t needed_bytes, uint64_t available_bytes)
+{
+    return needed_bytes > available_bytes - available_bytes / 5;
+}
 /* Set `err` to a message that there is no memory for `what`. If `status` is EXHAUSTED, the message
  * has the needed bytes, `bytes`, and the available bytes of the budget. Returns `status`. */
 hps_status host_fail_budget(struct host_map *store, hps_status status, const char *what,

@@ -48,11 +48,6 @@ static inline const uint8_t *row_at(const struct hps_host_lookup *lookup,
     return lookup->rows + (size_t)hps_host_row_of(place) * lookup->stride;
 }
 
-static inline uint8_t *out_at(const struct hps_host_lookup *lookup, uint32_t slot)
-{
-    return lookup->out.rows + slot * lookup->out.stride;
-}
-
 static inline void hit_note(enum hps_host_note note, struct hps_host_place place,
                             struct hps_host_block *block, uint32_t i)
 {
@@ -187,7 +182,7 @@ static inline __attribute__((always_inline)) void block_copy_all(
         if (i + AHEAD < n) {
             hps_host_row_fetch(lookup, block->rows[i + AHEAD]);
         }
-        copy(lookup, out_at(lookup, slots[i]), block->rows[i]);
+        copy(lookup, hps_host_out_at(&lookup->out, slots[i]), block->rows[i]);
     }
     batch->n = block->lo;
 }
@@ -204,7 +199,7 @@ static inline __attribute__((always_inline)) void block_copy_found(
         }
         if (i < n && block->rows[i] != NULL) {
             uint32_t at = block->lo + i;
-            copy(lookup, out_at(lookup, batch->slots[at]), block->rows[i]);
+            copy(lookup, hps_host_out_at(&lookup->out, batch->slots[at]), block->rows[i]);
             hps_batch_found(batch, at);
         }
     }
@@ -559,12 +554,8 @@ static void lookup_naive(const struct hps_host_lookup *lookup, const struct hps_
         uint64_t hash = hps_host_hash(lookup->index->seed, batch->keys[i]);
         struct hps_host_place place = hps_host_probe(hps_host_aim(now, hash), batch->keys[i]);
         if (place.bucket != NULL) {
-            uint8_t *to = out_at(lookup, batch->slots[i]);
-            if (lookup->out.convert != NULL) {
-                copy_converted(lookup, to, row_at(lookup, place));
-            } else {
-                copy_plain(lookup, to, row_at(lookup, place));
-            }
+            hps_host_row_read(lookup, hps_host_out_at(&lookup->out, batch->slots[i]),
+                              row_at(lookup, place));
             if (lookup->note == HPS_HOST_NOTE_TOUCH) {
                 hps_host_touch(place);
             }

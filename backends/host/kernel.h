@@ -8,6 +8,8 @@
 #ifndef HPS_BACKENDS_HOST_KERNEL_H
 #define HPS_BACKENDS_HOST_KERNEL_H
 
+#include <string.h>
+
 #include "backends/host/index.h"
 #include "backends/host/rows.h"
 #include "backends/store.h"
@@ -71,6 +73,22 @@ struct hps_host_kernel {
     void (*copy)(const struct hps_host_lookup *lookup, struct hps_batch *batch,
                  const struct hps_host_block *block);
 };
+
+static inline uint8_t *hps_host_out_at(const struct hps_host_out *out, uint32_t slot)
+{
+    return out->rows + slot * out->stride;
+}
+
+/* Copy or convert one row. */
+static inline void hps_host_row_read(const struct hps_host_lookup *lookup, uint8_t *to,
+                                     const uint8_t *from)
+{
+    if (lookup->out.convert != NULL) {
+        lookup->out.convert(to, from, lookup->out.dim);
+    } else {
+        memcpy(to, from, lookup->row_bytes);
+    }
+}
 
 /* The destination of the rows of a batch: its `shape` if that is set, otherwise its `rows`, in the
  * stored type. `stream` is set if the rows are aligned and together do not fit the L2 cache. */

@@ -11,21 +11,6 @@
 
 #include "base/heap.h"
 
-/* Bytes of the tables with the rows they expect. */
-static uint64_t tables_bytes(const struct host_map *store, const struct hps_table *tables,
-                             uint32_t n_tables)
-{
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < n_tables; i++) {
-        uint64_t one = hps_host_table_bytes(&store->shared, tables[i].row_bytes,
-                                            host_rows_kept(&store->shared, tables[i].n_rows));
-        if (__builtin_add_overflow(bytes, one, &bytes)) {
-            return UINT64_MAX;
-        }
-    }
-    return bytes;
-}
-
 static uint64_t tables_rows(const struct hps_table *tables, uint32_t n_tables)
 {
     uint64_t n_rows = 0;
@@ -86,7 +71,7 @@ hps_status host_load_begin(struct hps_space *base, uint64_t rows_expected, uint6
     bool sized = tables_rows(space->tables, space->n_tables) == rows_expected;
     uint64_t needed = bytes_expected;
     if (sized || store->shared.lossy) {
-        needed = tables_bytes(store, space->tables, space->n_tables);
+        needed = host_tables_bytes(store, space->tables, space->n_tables);
     } else if (__builtin_add_overflow(needed, hps_host_index_bytes(rows_expected), &needed)) {
         needed = UINT64_MAX;
     }
@@ -98,12 +83,13 @@ hps_status host_load_begin(struct hps_space *base, uint64_t rows_expected, uint6
         return status;
     }
     struct hps_store_load *load = hps_calloc(1, sizeof(*load));
+    uint64_t available = hps_host_available(&store->shared.budget);
     if (load == NULL) {
         status = HPS_NO_MEMORY;
-    } else if (needed > hps_host_available(&store->shared.budget)) {
+    } else if (needed > available) {
         status = HPS_EXHAUSTED;
     } else {
-        status = host_set_new(store, space, space->tables, space->n_tables, sized, &load->set);
+        status = host_set_new(store, space, space->tables, space->n_tables, &load->set);
     }
     if (status != HPS_OK) {
         load_set(space, false, NULL);
@@ -112,6 +98,8 @@ hps_status host_load_begin(struct hps_space *base, uint64_t rows_expected, uint6
     }
     HPS_ASSERT(load->set->n_tables == space->n_tables);
     load->space = space;
+    load->sized = sized;
+    load->tight = host_is_tight(needed, available);
     load_set(space, true, load);
     *out_load = load;
     return HPS_OK;
@@ -146,6 +134,19 @@ static hps_status load_row(struct hps_store_load *load, const struct hps_table *
     return HPS_OK;
 }
 
+/* Prepare a table for its first rows. */
+static hps_status table_begin(struct hps_store_load *load, const struct hps_table *table,
+                              const hps_key *keys, uint32_t n, struct hps_error *err)
+{
+    struct host_map *store = host_of(&load->space->base);
+    uint64_t n_rows = load->sized ? host_rows_kept(&store->shared, table->n_rows) : 0;
+    hps_status status =
+        hps_host_table_prepare(load->set->tables[table->id], n_rows, keys, n, load->tight);
+    return status == HPS_OK ? status
+                            : host_fail_budget(store, status, "the index of a table",
+                                               hps_host_index_bytes(n_rows), err);
+}
+
 hps_status host_load_add(struct hps_store_load *load, const struct hps_table *table,
                          const hps_key *keys, const uint8_t *rows, uint32_t n,
                          struct hps_error *err)
@@ -153,8 +154,12 @@ hps_status host_load_add(struct hps_store_load *load, const struct hps_table *ta
     HPS_ASSERT(table->id < load->set->n_tables);
     struct hps_host_table *host = load->set->tables[table->id];
     HPS_ASSERT(host->rows.row_bytes == table->row_bytes);
+    hps_status status = HPS_OK;
+    if (!load->any || load->table != table->id) {
+        status = table_begin(load, table, keys, n, err);
+    }
     hps_lock_acquire(&host->lock); /* there is no other writer, but share.c may clear the table */
-    hps_status status = atomic_load(&load->gave_way) ? fail_gave_way(load, err) : HPS_OK;
+    status = atomic_load(&load->gave_way) ? fail_gave_way(load, err) : status;
     for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
         hps_host_table_fetch(host, keys, n, i);
         status = load_row(load, table, keys[i], rows + (size_t)i * table->row_bytes, err);

@@ -141,10 +141,14 @@ static hps_status table_keys(struct hps_space *space, const struct hps_table *ta
                              hps_key **out_keys, uint64_t *out_n)
 {
     struct hps_host_table *host = table_lock(space, table);
-    struct key_list list = {.keys = hps_alloc((size_t)host->index.n_keys * sizeof(hps_key)),
-                            .n_max = host->index.n_keys};
+    const struct hps_host_dense *dense = hps_host_table_dense(host);
+    uint64_t n_max = host->index.n_keys + (dense != NULL ? dense->n_present : 0);
+    struct key_list list = {.keys = hps_alloc((size_t)n_max * sizeof(hps_key)), .n_max = n_max};
     if (list.keys != NULL) {
         hps_host_index_each(&host->index, key_collect, &list);
+    }
+    if (list.keys != NULL && dense != NULL) {
+        hps_host_dense_each(dense, key_collect, &list);
     }
     HPS_ASSERT(list.keys == NULL || list.n == list.n_max);
     table_unlock(space, host);
@@ -166,12 +170,12 @@ static uint32_t table_copy(struct hps_space *space, const struct hps_table *tabl
     struct hps_epoch_slot *slot = hps_epoch_enter(epoch);
     const struct hps_host_table *host = host_table_of(space, table);
     for (uint32_t i = 0; i < n; i++) {
-        struct hps_host_place place = hps_host_index_find(&host->index, keys[i]);
-        if (place.bucket != NULL) {
-            memcpy(rows + (size_t)n_found * table->row_bytes,
-                   hps_host_row_at(&host->rows, hps_host_row_of(place)), table->row_bytes);
-            keys[n_found++] = keys[i];
-        }
+        hps_key key = keys[i];
+        struct hps_batch one = {.keys = &key, .slots = &n_found, .rows = rows, .n = 1};
+        const struct hps_host_out out = hps_host_out(table, &one);
+        hps_host_table_get(host, &out, &one, 0, 1);
+        keys[n_found] = keys[i];
+        n_found += one.n == 0 ? 1 : 0;
     }
     hps_epoch_leave(epoch, slot);
     return n_found;
@@ -226,6 +230,8 @@ static const struct hps_store_bulk_ops bulk_ops = {
 static const struct hps_store_limits_ops limits_ops = {
     .evictions_take = host_evictions_take,
     .reserve = host_reserve,
+    .refilled = host_refilled,
+    .dense_rows = host_dense_rows,
     .space_active = host_space_active,
 };
 
@@ -265,6 +271,7 @@ static void shared_init(struct hps_host_shared *shared, const struct hps_host_ma
     shared->kernel = hps_host_kernel();
     shared->evicts = options->evicts || options->lossy;
     shared->lossy = options->lossy;
+    shared->dense = options->dense;
     shared->rows_max = options->rows_max != 0 ? options->rows_max : UINT64_MAX;
     shared->rows_target = options->rows_max != 0 ? (uint64_t)target : UINT64_MAX;
     shared->give_way = options->evicts ? host_give_way : NULL;
@@ -278,7 +285,7 @@ hps_status hps_host_map_open_with(const struct hps_host_map_options *options,
                                   struct hps_store **out_store, struct hps_error *err)
 {
     HPS_ASSERT(!options->lossy || !options->evicts);
-    HPS_ASSERT(options->rows_max == 0 || options->target_ratio > 0);
+    HPS_ASSERT(options->rows_max == 0 || (options->target_ratio > 0 && !options->dense));
     struct host_map *store = hps_calloc(1, sizeof(*store));
     struct hps_epoch *epoch = hps_epoch_new();
     if (store == NULL || epoch == NULL) {

@@ -29,7 +29,7 @@ uint64_t host_rows_kept(const struct hps_host_shared *shared, uint64_t n_rows)
 }
 
 hps_status host_set_new(struct host_map *store, struct host_space *space,
-                        const struct hps_table *tables, uint32_t n_tables, bool sized,
+                        const struct hps_table *tables, uint32_t n_tables,
                         struct host_set **out_set)
 {
     struct host_set *set = hps_calloc(1, sizeof(*set) + n_tables * sizeof(set->tables[0]));
@@ -39,7 +39,7 @@ hps_status host_set_new(struct host_map *store, struct host_space *space,
     for (uint32_t i = 0; i < n_tables; i++) {
         hps_status status = hps_host_table_new(&store->shared, tables[i].row_bytes,
                                                host_rows_kept(&store->shared, tables[i].n_rows),
-                                               sized, &space->base.incomplete, &set->tables[i]);
+                                               &space->base.incomplete, &set->tables[i]);
         if (status != HPS_OK) {
             host_set_free(set);
             return status;
@@ -48,6 +48,20 @@ hps_status host_set_new(struct host_map *store, struct host_space *space,
     }
     *out_set = set;
     return HPS_OK;
+}
+
+uint64_t host_tables_bytes(const struct host_map *store, const struct hps_table *tables,
+                           uint32_t n_tables)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < n_tables; i++) {
+        uint64_t one = hps_host_table_bytes(&store->shared, tables[i].row_bytes,
+                                            host_rows_kept(&store->shared, tables[i].n_rows));
+        if (__builtin_add_overflow(bytes, one, &bytes)) {
+            return UINT64_MAX;
+        }
+    }
+    return bytes;
 }
 
 hps_status host_fail_budget(struct host_map *store, hps_status status, const char *what,
@@ -111,7 +125,7 @@ hps_status host_space_open(struct hps_store *base, const struct hps_space_id *id
     struct host_set *set = NULL;
     status = space != NULL && model != NULL && tables != NULL ? HPS_OK : HPS_NO_MEMORY;
     if (status == HPS_OK) {
-        status = host_set_new(store, space, id->tables, id->n_tables, false, &set);
+        status = host_set_new(store, space, id->tables, id->n_tables, &set);
     }
     if (status != HPS_OK) {
         hps_ignore(hps_error_set(err, status, "host: no memory for a new space"));
@@ -203,19 +217,47 @@ uint64_t host_evictions_take(struct hps_space *base, const struct hps_table *tab
     return n;
 }
 
-hps_status host_reserve(struct hps_space *base, struct hps_error *err)
+uint64_t host_dense_rows(struct hps_space *base, const struct hps_table *table)
+{
+    struct hps_epoch *epoch = host_of(base)->shared.epoch;
+    struct hps_epoch_slot *slot = hps_epoch_enter(epoch);
+    const struct hps_host_dense *dense = hps_host_table_dense(host_table_of(base, table));
+    uint64_t n = dense != NULL ? atomic_load_explicit(&dense->n, memory_order_relaxed) : 0;
+    hps_epoch_leave(epoch, slot);
+    return n;
+}
+
+hps_status host_reserve(struct hps_space *base, const struct hps_table *table, const hps_key *keys,
+                        uint32_t n, struct hps_error *err)
 {
     struct host_space *space = (struct host_space *)base;
-    hps_status status = HPS_OK;
+    struct host_map *store = host_of(base);
+    struct hps_store_usage usage;
+    host_space_usage(base, &usage);
+    bool tight = host_is_tight(host_tables_bytes(store, space->tables, space->n_tables),
+                               usage.used_bytes + hps_host_available(&store->shared.budget));
     hps_rwlock_read(&space->set_lock);
-    for (uint32_t i = 0; status == HPS_OK && i < space->n_tables; i++) {
-        uint64_t n_rows = space->tables[i].n_rows;
-        status = hps_host_table_reserve(host_table_of(base, &space->tables[i]), n_rows);
-        if (status != HPS_OK) {
-            status = host_fail_budget(host_of(base), status, "the index of a table",
-                                      hps_host_index_bytes(n_rows), err);
+    hps_status status =
+        hps_host_table_prepare(host_table_of(base, table), table->n_rows, keys, n, tight);
+    hps_rwlock_release(&space->set_lock);
+    return status == HPS_OK ? status
+                            : host_fail_budget(store, status, "the index of a table",
+                                               hps_host_index_bytes(table->n_rows), err);
+}
+
+/* A range that lacks rows would keep memory that eviction cannot use for other rows. */
+void host_refilled(struct hps_space *base, bool failed)
+{
+    struct host_space *space = (struct host_space *)base;
+    hps_rwlock_read(&space->set_lock);
+    for (uint32_t i = 0; failed && i < space->n_tables; i++) {
+        struct hps_host_table *host = host_table_of(base, &space->tables[i]);
+        hps_lock_acquire(&host->lock);
+        if (hps_host_table_dense(host) != NULL) {
+            hps_host_table_clear(host);
+            (void)hps_host_table_clear_end(host); /* or the next insertion ends it */
         }
+        hps_lock_release(&host->lock);
     }
     hps_rwlock_release(&space->set_lock);
-    return status;
 }

@@ -2,7 +2,8 @@
  *
  * A writer puts a new row next to the old one and publishes its id. The old row is reused once
  * every reader has left. So a published row never changes, no reader sees half a row, and readers
- * and writers do not wait for each other. Any thread, one writer at a time.
+ * and writers do not wait for each other. Rows of a dense range are written in place (dense.h). Any
+ * thread, one writer at a time.
  */
 #include "backends/host/table.h"
 
@@ -52,8 +53,7 @@ uint64_t hps_host_table_bytes(const struct hps_host_shared *shared, uint32_t row
 }
 
 hps_status hps_host_table_new(struct hps_host_shared *shared, uint32_t row_bytes, uint64_t n_rows,
-                              bool sized, atomic_bool *incomplete,
-                              struct hps_host_table **out_table)
+                              atomic_bool *incomplete, struct hps_host_table **out_table)
 {
     struct hps_host_table *table = hps_calloc(1, sizeof(*table));
     if (table == NULL) {
@@ -69,8 +69,8 @@ hps_status hps_host_table_new(struct hps_host_shared *shared, uint32_t row_bytes
                                     n_rows);
     }
     if (status == HPS_OK) {
-        status = hps_host_index_open(&table->index, &table->account, shared->epoch, shared->seed,
-                                     sized ? n_rows : 0);
+        status =
+            hps_host_index_open(&table->index, &table->account, shared->epoch, shared->seed, 0);
     }
     if (status != HPS_OK) {
         hps_host_table_free(table);
@@ -83,6 +83,8 @@ hps_status hps_host_table_new(struct hps_host_shared *shared, uint32_t row_bytes
 void hps_host_table_free(struct hps_host_table *table)
 {
     if (table != NULL) {
+        hps_host_dense_free(hps_host_table_dense(table));
+        hps_host_dense_free(table->dense_cleared);
         hps_host_index_close(&table->index);
         hps_host_rows_close(&table->rows);
         hps_host_limbo_close(&table->limbo);
@@ -264,9 +266,18 @@ static hps_status row_ready(struct hps_host_table *table, uint64_t n_keep)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
+/* The dense range if it has a place for the key, else NULL. */
+static struct hps_host_dense *dense_of(const struct hps_host_table *table, hps_key key)
+{
+    struct hps_host_dense *dense = hps_host_table_dense(table);
+    return dense != NULL && hps_host_dense_covers(dense, key) ? dense : NULL;
+}
+
 bool hps_host_table_has(const struct hps_host_table *table, hps_key key)
 {
-    return hps_host_index_find(&table->index, key).bucket != NULL;
+    const struct hps_host_dense *dense = dense_of(table, key);
+    return dense != NULL ? hps_host_dense_has(dense, key)
+                         : hps_host_index_find(&table->index, key).bucket != NULL;
 }
 
 static void key_remove(struct hps_host_table *table, struct hps_host_place place)
@@ -384,13 +395,72 @@ static hps_status row_add(struct hps_host_table *table, hps_key key, const uint8
         hps_host_evict_entered(&table->evict, key);
     }
     atomic_fetch_add_explicit(&table->n_rows, 1, memory_order_relaxed);
-    HPS_DEBUG_ASSERT(hps_host_table_rows(table) == table->index.n_keys);
+    HPS_DEBUG_ASSERT(hps_host_table_rows(table) >= table->index.n_keys);
     return HPS_OK;
+}
+
+/* ---- the dense range ------------------------------------------------------------------------- */
+
+static void dense_put(struct hps_host_table *table, struct hps_host_dense *dense, hps_key key,
+                      const uint8_t *data)
+{
+    if (hps_host_dense_put(dense, key, data)) {
+        atomic_fetch_add_explicit(&table->n_rows, 1, memory_order_relaxed);
+    }
+}
+
+/* Grow the range to `key`. The rows that the index has of the new part move into the range. False:
+ * there is no memory. */
+static bool dense_grow(struct hps_host_table *table, struct hps_host_dense *dense, hps_key key)
+{
+    uint64_t n = atomic_load_explicit(&dense->n, memory_order_relaxed);
+    uint64_t n_new;
+    if (hps_host_dense_grow(dense, key, &n_new) != HPS_OK) {
+        return false;
+    }
+    for (uint64_t number = n; table->index.n_keys > 0 && number < n_new; number++) {
+        struct hps_host_place place = hps_host_index_find(&table->index, dense->first + number);
+        if (place.bucket != NULL) {
+            dense_put(table, dense, dense->first + number,
+                      hps_host_row_at(&table->rows, hps_host_row_of(place)));
+        }
+    }
+    hps_host_dense_publish(dense, n_new);
+    for (uint64_t number = n; table->index.n_keys > 0 && number < n_new; number++) {
+        struct hps_host_place place = hps_host_index_find(&table->index, dense->first + number);
+        if (place.bucket != NULL) {
+            key_remove(table, place);
+        }
+    }
+    return true;
+}
+
+/* The dense range, if it covers the key or can grow to it, else NULL. */
+static struct hps_host_dense *dense_for(struct hps_host_table *table, hps_key key)
+{
+    struct hps_host_dense *dense = hps_host_table_dense(table);
+    if (dense == NULL || hps_host_dense_covers(dense, key)) {
+        return dense;
+    }
+    if (hps_host_dense_wants(dense, key)) {
+        return dense_grow(table, dense, key) ? dense : NULL;
+    }
+    if (!dense->passed && dense->n_expected > dense->n_present) {
+        dense->passed = true;
+        /* The index gets the other rows. It grows in steps if there is no memory now. */
+        hps_ignore(hps_host_index_reserve(&table->index, dense->n_expected - dense->n_present));
+    }
+    return NULL;
 }
 
 hps_status hps_host_table_put(struct hps_host_table *table, hps_key key, const uint8_t *data)
 {
     work(table);
+    struct hps_host_dense *dense = dense_for(table, key);
+    if (dense != NULL) {
+        dense_put(table, dense, key, data);
+        return HPS_OK;
+    }
     struct hps_host_place place = hps_host_index_find(&table->index, key);
     if (place.bucket != NULL) {
         return row_replace(table, place, data);
@@ -418,6 +488,11 @@ hps_status hps_host_table_insert(struct hps_host_table *table, hps_key key, cons
     if (table->clearing && !hps_host_table_clear_end(table)) {
         return HPS_EXHAUSTED;
     }
+    struct hps_host_dense *dense = dense_for(table, key);
+    if (dense != NULL) {
+        dense_put(table, dense, key, data);
+        return HPS_OK;
+    }
     if (table->shared->evicts) {
         drain(table, n_evicted);
     }
@@ -432,6 +507,13 @@ hps_status hps_host_table_insert(struct hps_host_table *table, hps_key key, cons
 void hps_host_table_erase(struct hps_host_table *table, hps_key key)
 {
     work(table);
+    struct hps_host_dense *dense = dense_of(table, key);
+    if (dense != NULL) {
+        if (hps_host_dense_erase(dense, key)) {
+            atomic_fetch_sub_explicit(&table->n_rows, 1, memory_order_relaxed);
+        }
+        return;
+    }
     struct hps_host_place place = hps_host_index_find(&table->index, key);
     if (place.bucket != NULL) {
         key_remove(table, place);
@@ -445,6 +527,13 @@ void hps_host_table_fetch(const struct hps_host_table *table, const hps_key *key
         atomic_load_explicit(&table->index.now, memory_order_relaxed);
     uint32_t at = i == 0 ? 0 : i + WRITE_AHEAD;
     for (; at <= i + WRITE_AHEAD && at < n; at++) {
+        const struct hps_host_dense *dense = dense_of(table, keys[at]);
+        if (dense != NULL) {
+            uint64_t number = keys[at] - dense->first;
+            __builtin_prefetch(hps_host_dense_group(dense, number), 1, 3);
+            __builtin_prefetch(hps_host_row_at(&dense->rows, (uint32_t)number), 1, 3);
+            continue;
+        }
         uint64_t hash = hps_host_hash(table->index.seed, keys[at]);
         __builtin_prefetch(hps_host_aim(now, hash), 1, 3);
     }
@@ -455,7 +544,10 @@ void hps_host_table_fetch(const struct hps_host_table *table, const hps_key *key
 void hps_host_table_clear(struct hps_host_table *table)
 {
     HPS_ASSERT(!table->clearing);
+    HPS_ASSERT(table->dense_cleared == NULL);
     lose(table);
+    table->dense_cleared = hps_host_table_dense(table);
+    atomic_store_explicit(&table->dense, NULL, memory_order_release);
     hps_host_index_clear(&table->index);
     uint64_t n_rows = atomic_exchange_explicit(&table->n_rows, 0, memory_order_relaxed);
     atomic_fetch_add_explicit(&table->n_evicted, n_rows, memory_order_relaxed);
@@ -475,6 +567,8 @@ bool hps_host_table_clear_end(struct hps_host_table *table)
         return false;
     }
     (void)hps_host_index_step(&table->index);
+    hps_host_dense_free(table->dense_cleared);
+    table->dense_cleared = NULL;
     hps_host_rows_clear(&table->rows);
     hps_host_evict_close(&table->evict);
     atomic_store_explicit(&table->touched, false, memory_order_relaxed);
@@ -483,7 +577,7 @@ bool hps_host_table_clear_end(struct hps_host_table *table)
     return true;
 }
 
-hps_status hps_host_table_reserve(struct hps_host_table *table, uint64_t n_rows)
+static hps_status index_reserve(struct hps_host_table *table, uint64_t n_rows)
 {
     bool more = true;
     bool begun = false;
@@ -503,6 +597,28 @@ hps_status hps_host_table_reserve(struct hps_host_table *table, uint64_t n_rows)
     return status;
 }
 
+/* Begin a dense range. True: the table has one now. */
+static bool dense_begin(struct hps_host_table *table, uint64_t n_rows, hps_key first, bool tight)
+{
+    hps_lock_acquire(&table->lock);
+    struct hps_host_dense *dense = hps_host_table_dense(table);
+    if (dense == NULL && !table->clearing &&
+        hps_host_dense_new(&table->account, table->rows.row_bytes, first, n_rows, tight, &dense) ==
+            HPS_OK) {
+        atomic_store_explicit(&table->dense, dense, memory_order_release);
+    }
+    hps_lock_release(&table->lock);
+    return dense != NULL;
+}
+
+hps_status hps_host_table_prepare(struct hps_host_table *table, uint64_t n_rows,
+                                  const hps_key *keys, uint32_t n, bool tight)
+{
+    bool dense = table->shared->dense && hps_host_dense_promising(keys, n) &&
+                 dense_begin(table, n_rows, keys[0], tight);
+    return dense ? HPS_OK : index_reserve(table, n_rows);
+}
+
 void hps_host_table_get(const struct hps_host_table *table, const struct hps_host_out *out,
                         struct hps_batch *batch, uint32_t lo, uint32_t hi)
 {
@@ -511,5 +627,10 @@ void hps_host_table_get(const struct hps_host_table *table, const struct hps_hos
     struct hps_host_lookup lookup = hps_host_lookup(&table->index, &table->rows);
     lookup.note = touched ? HPS_HOST_NOTE_TOUCH : HPS_HOST_NOTE_NOTHING;
     lookup.out = *out;
+    struct hps_host_dense *dense = hps_host_table_dense(table);
+    if (dense != NULL) {
+        hps_host_dense_run(dense, &lookup, table->shared->kernel, batch, lo, hi);
+        return;
+    }
     hps_host_lookup_run(&lookup, table->shared->kernel, batch, lo, hi);
 }

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One table of the host map: index, rows, and old data that readers may still see. A writer holds
- * `lock`. A reader holds no lock, but is in an epoch.
+ * One table of the host map: index, rows, and old data that readers may still see; and a dense
+ * range (dense.h), if there is one. A writer holds `lock`. A reader holds no lock, but is in an
+ * epoch.
  */
 #ifndef HPS_BACKENDS_HOST_TABLE_H
 #define HPS_BACKENDS_HOST_TABLE_H
 
+#include "backends/host/dense.h"
 #include "backends/host/evict.h"
 #include "backends/host/index.h"
 #include "backends/host/kernel.h"
@@ -32,6 +34,7 @@ struct hps_host_shared {
     /* No store below has the rows. A table that has reached rows_max evicts rows during insertions
      * and puts. If `lossy` is not set, tables evict rows only during insertions. */
     bool lossy;
+    bool dense;        /* tables may have a dense range */
     uint64_t rows_max; /* limit of the rows of each table, in addition to the budget */
     /* A table that has reached rows_max evicts rows gradually, down to this number. */
     uint64_t rows_target;
@@ -49,6 +52,8 @@ struct hps_host_table {
     struct hps_host_rows rows;
     struct hps_host_limbo limbo;
     struct hps_host_evict evict;
+    _Atomic(struct hps_host_dense *) dense; /* NULL: all rows are in the index */
+    struct hps_host_dense *dense_cleared;   /* removed by a clear, and not freed yet */
     uint64_t n_refused; /* times that the budget was full and no other table was cleared */
     /* Memory will be free soon, so evicting a key now is unnecessary. */
     bool awaits;
@@ -74,17 +79,16 @@ struct hps_host_table {
 uint64_t hps_host_table_bytes(const struct hps_host_shared *shared, uint32_t row_bytes,
                               uint64_t n_rows);
 
-/* Create an empty table for about n_rows rows. sized: allocate its index for n_rows now. Fails with
- * EXHAUSTED or NO_MEMORY. */
+/* Create an empty table for about n_rows rows. Fails with EXHAUSTED or NO_MEMORY. */
 hps_status hps_host_table_new(struct hps_host_shared *shared, uint32_t row_bytes, uint64_t n_rows,
-                              bool sized, atomic_bool *incomplete,
-                              struct hps_host_table **out_table) HPS_MUST_CHECK;
+                              atomic_bool *incomplete, struct hps_host_table **out_table)
+    HPS_MUST_CHECK;
 /* No thread may use the table any more. No effect if table is NULL. */
 void hps_host_table_free(struct hps_host_table *table);
 
-/* The caller must hold the lock for the functions below, with three exceptions:
- * hps_host_table_reserve takes the lock, and hps_host_table_get and hps_host_table_rows need no
- * lock. */
+/* The caller must hold the lock for the functions below, with these exceptions:
+ * hps_host_table_prepare takes the lock; hps_host_table_get, hps_host_table_rows and
+ * hps_host_table_dense need no lock. */
 
 /* Replace the row of a key, or add the key if there is space.
  * error   EXHAUSTED, NO_MEMORY: a table that evicts and is not lossy no longer has the key; any
@@ -112,9 +116,18 @@ void hps_host_table_clear(struct hps_host_table *table);
  * rows; call again later. */
 bool hps_host_table_clear_end(struct hps_host_table *table);
 
-/* Make the index large enough for n_rows. Takes the lock, and releases it between steps. Fails with
- * EXHAUSTED or NO_MEMORY. */
-hps_status hps_host_table_reserve(struct hps_host_table *table, uint64_t n_rows) HPS_MUST_CHECK;
+/* Prepare the table for about n_rows rows in ascending order of keys. keys[n]: the first of them,
+ * or none. If they promise a dense range, it begins at keys[0]. Otherwise the index becomes large
+ * enough for n_rows. tight: see hps_host_dense. Takes the lock, and releases it between steps.
+ * Fails with EXHAUSTED or NO_MEMORY. */
+hps_status hps_host_table_prepare(struct hps_host_table *table, uint64_t n_rows,
+                                  const hps_key *keys, uint32_t n, bool tight) HPS_MUST_CHECK;
+
+/* The dense range, or NULL. The caller is in an epoch, or holds the lock. */
+static inline struct hps_host_dense *hps_host_table_dense(const struct hps_host_table *table)
+{
+    return atomic_load_explicit(&table->dense, memory_order_acquire);
+}
 
 /* Look up keys [lo, hi) of the batch. The keys [hi, batch->n) are known to be missing. The caller
  * must be in an epoch. */

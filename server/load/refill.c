@@ -21,6 +21,8 @@ struct refill {
     struct hps_space *host;
     const struct hps_table *table;
     const atomic_bool *cancel;
+    struct hps_error *err;
+    bool begun;      /* the scan of the table has found rows */
     uint64_t since;  /* clock of the stamps before the scan of the table */
     uint32_t *slots; /* [n_slots] 0, 1, 2, ... */
     uint32_t n_slots;
@@ -125,6 +127,17 @@ static hps_status read_again(struct refill *refill, const hps_key *keys, uint32_
     return status;
 }
 
+/* Before the first rows of a table. */
+static hps_status begin_table(struct refill *refill, const hps_key *keys, uint32_t n)
+{
+    const struct hps_store_limits_ops *limits = refill->host->store->ops->limits;
+    if (refill->begun || limits == NULL) {
+        return HPS_OK;
+    }
+    refill->begun = true;
+    return limits->reserve(refill->host, refill->table, keys, n, refill->err);
+}
+
 static hps_status take_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
 {
     struct refill *refill = ctx;
@@ -132,7 +145,10 @@ static hps_status take_rows(void *ctx, const hps_key *keys, const uint8_t *rows,
     if (atomic_load(refill->cancel)) {
         return HPS_CANCELLED;
     }
-    hps_status status = grow_slots(refill, n);
+    hps_status status = begin_table(refill, keys, n);
+    if (status == HPS_OK) {
+        status = grow_slots(refill, n);
+    }
     if (status == HPS_OK) {
         status = insert_scanned(refill, keys, rows, n, &n_stale);
     }
@@ -164,12 +180,12 @@ hps_status hps_load_refill_host(const struct hps_load_env *env, struct hps_versi
     HPS_ASSERT(from != host);
     /* A shared store may have rows of other log positions. */
     HPS_ASSERT((from->store->ops->caps & HPS_STORE_SHARED) == 0);
-    struct refill refill = {.version = version, .host = host, .cancel = cancel};
+    struct refill refill = {.version = version, .host = host, .cancel = cancel, .err = err};
     atomic_store(&version->host_complete, false);
     atomic_store(&host->incomplete, false); /* the refill inserts lost rows again */
-    hps_status status =
-        host->store->ops->limits != NULL ? host->store->ops->limits->reserve(host, err) : HPS_OK;
+    hps_status status = HPS_OK;
     for (uint32_t i = 0; status == HPS_OK && i < version->n_tables; i++) {
+        refill.begun = false;
         refill.table = &version->tables[i];
         refill.since = hps_stamps_now(version->stamps);
         status = from->store->ops->scan(from, refill.table, take_rows, &refill, err);
@@ -180,6 +196,9 @@ hps_status hps_load_refill_host(const struct hps_load_env *env, struct hps_versi
     if (status == HPS_OK) {
         /* `incomplete` overrides it if rows are lost */
         atomic_store(&version->host_complete, true);
+    }
+    if (host->store->ops->limits != NULL) {
+        host->store->ops->limits->refilled(host, status != HPS_OK);
     }
     hps_free(refill.slots);
     return status;

@@ -92,6 +92,9 @@ struct hps_space *contract_space_open_tables(struct hps_store *store, int64_t ve
     if (status != HPS_OK) {
         fail_msg("space_open: %s", contract_error.text);
     }
+    if (contract_store->opened != NULL) {
+        contract_store->opened(contract_store->ctx, space, of, n);
+    }
     return space;
 }
 

@@ -15,6 +15,8 @@ struct store_contract {
      * `budget`. */
     hps_status (*open)(void *ctx, uint64_t bytes_max, struct hps_store **out_store,
                        struct hps_error *err);
+    /* Called with each space that has been opened, and its tables. May be NULL. */
+    void (*opened)(void *ctx, struct hps_space *space, const struct hps_table *tables, uint32_t n);
     /* Delete all contents of the closed store. May be NULL. */
     void (*clean)(void *ctx);
     bool budget; /* refuses rows beyond bytes_max */

@@ -235,19 +235,20 @@ static void test_reserve_when_rows_are_put_one_by_one_then_they_use_no_more_than
     table.n_rows = N;
     struct fixture f = open_with((uint64_t)N * (8 + 24), &table);
     assert_int_equal(put(&f, N, 7), HPS_OK); /* an existing row stays */
-    assert_int_equal(f.store->ops->limits->reserve(f.space, &error), HPS_OK);
+    assert_int_equal(f.store->ops->limits->reserve(f.space, &table, NULL, 0, &error), HPS_OK);
     uint64_t used_bytes = usage_of(&f).used_bytes;
     for (uint64_t key = 0; key < N; key++) {
         assert_int_equal(put(&f, key, key), HPS_OK);
     }
-    assert_int_equal(f.store->ops->limits->reserve(f.space, &error), HPS_OK);
+    assert_int_equal(f.store->ops->limits->reserve(f.space, &table, NULL, 0, &error), HPS_OK);
     assert_true(usage_of(&f).used_bytes - used_bytes <= (uint64_t)N * 8 + (64 << 10));
     uint64_t value = 0;
     assert_true(get(&f, N, &value));
     assert_int_equal(value, 7);
     close_all(&f);
     f = open_with(100000, &table);
-    assert_int_equal(f.store->ops->limits->reserve(f.space, &error), HPS_EXHAUSTED);
+    assert_int_equal(f.store->ops->limits->reserve(f.space, &table, NULL, 0, &error),
+                     HPS_EXHAUSTED);
     assert_int_equal(usage_of(&f).used_bytes, 0);
     close_all(&f);
 }

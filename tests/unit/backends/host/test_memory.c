@@ -41,9 +41,8 @@ static void open_rig(struct rig *rig, uint64_t bytes_max, uint32_t row_bytes)
     rig->shared.rows_max = UINT64_MAX;
     rig->shared.rows_target = UINT64_MAX;
     assert_non_null(rig->shared.epoch);
-    assert_int_equal(
-        hps_host_table_new(&rig->shared, row_bytes, 0, false, &rig->incomplete, &rig->table),
-        HPS_OK);
+    assert_int_equal(hps_host_table_new(&rig->shared, row_bytes, 0, &rig->incomplete, &rig->table),
+                     HPS_OK);
 }
 
 static void reader_enter(struct rig *rig)

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ranges of rows without an index. See dense.h. Functions of readers: any thread.
+ */
+#include "backends/host/dense.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/heap.h"
+
+enum {
+    HOLES_SHARE = 5, /* at most one number in this many may lack a row */
+    AHEAD = HPS_HOST_AHEAD,
+    /* The index needs about this much for a row; its buckets of 5 keys are at most 4/5 full. */
+    INDEX_ROW_BYTES = HPS_HOST_BUCKET_BYTES / 4,
+    TIGHT_BYTES = 64 << 10, /* for holes of a small tight range */
+};
+
+/* gcc's ThreadSanitizer has no fences. In its builds, readers hold the lock. */
+#ifdef HPS_TSAN
+static void fence(memory_order order)
+{
+    (void)order;
+}
+
+static void tsan_enter(struct hps_host_dense *dense)
+{
+    hps_lock_acquire(&dense->lock);
+}
+
+static void tsan_leave(struct hps_host_dense *dense)
+{
+    hps_lock_release(&dense->lock);
+}
+#else
+static inline void fence(memory_order order)
+{
+    atomic_thread_fence(order);
+}
+
+static inline void tsan_enter(struct hps_host_dense *dense)
+{
+    (void)dense;
+}
+
+static inline void tsan_leave(struct hps_host_dense *dense)
+{
+    (void)dense;
+}
+#endif
+
+static inline uint64_t present_bit(uint64_t number)
+{
+    return UINT64_C(1) << (number % HPS_HOST_GROUP_ROWS);
+}
+
+/* ---- the writer ------------------------------------------------------------------------------ */
+
+bool hps_host_dense_promising(const hps_key *keys, uint32_t n)
+{
+    if (n < HPS_HOST_GROUP_ROWS) {
+        return false;
+    }
+    uint64_t n_holes = keys[n - 1] - keys[0] - (n - 1);
+    return n_holes <= n / (HOLES_SHARE - 1);
+}
+
+hps_status hps_host_dense_new(struct hps_host_account *account, uint32_t row_bytes, hps_key first,
+                              uint64_t n_expected, bool tight, struct hps_host_dense **out_dense)
+{
+    struct hps_host_dense *dense =
+        hps_alloc_aligned(_Alignof(struct hps_host_dense), sizeof(*dense));
+    if (dense == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    memset(dense, 0, sizeof(*dense));
+    dense->first = first;
+    dense->n_expected = n_expected;
+    dense->tight = tight;
+    hps_lock_init(&dense->lock, HPS_LOCK_HOST_DENSE);
+    hps_status status = hps_host_rows_open(&dense->rows, account, row_bytes, 0, n_expected);
+    if (status == HPS_OK) {
+        status = hps_host_rows_open(&dense->heads, account, sizeof(struct hps_host_group), 0,
+                                    n_expected / HPS_HOST_GROUP_ROWS + 1);
+    }
+    if (status != HPS_OK) {
+        hps_host_dense_free(dense);
+        return status;
+    }
+    *out_dense = dense;
+    return HPS_OK;
+}
+
+void hps_host_dense_free(struct hps_host_dense *dense)
+{
+    if (dense != NULL) {
+        hps_host_rows_close(&dense->rows);
+        hps_host_rows_close(&dense->heads);
+        hps_lock_fini(&dense->lock);
+        hps_free_aligned(dense);
+    }
+}
+
+bool hps_host_dense_wants(const struct hps_host_dense *dense, hps_key key)
+{
+    uint64_t number = key - dense->first;
+    uint64_t n = atomic_load_explicit(&dense->n, memory_order_relaxed);
+    HPS_DEBUG_ASSERT(number >= n);
+    if (number - n >= HPS_HOST_DENSE_GAP) {
+        return false;
+    }
+    uint64_t n_holes = number - dense->n_present;
+    if (dense->tight &&
+        n_holes * dense->rows.stride > dense->n_present * INDEX_ROW_BYTES + TIGHT_BYTES) {
+        return false;
+    }
+    return n_holes <= HPS_HOST_DENSE_HOLES + number / HOLES_SHARE;
+}
+
+static hps_status area_grow(struct hps_host_rows *rows, uint64_t n)
+{
+    hps_status status = HPS_OK;
+    while (status == HPS_OK && rows->n_paid < n) {
+        status = hps_host_rows_grow(rows);
+    }
+    return status;
+}
+
+hps_status hps_host_dense_grow(struct hps_host_dense *dense, hps_key key, uint64_t *out_n)
+{
+    uint64_t n_groups = (key - dense->first) / HPS_HOST_GROUP_ROWS + 1;
+    hps_status status = area_grow(&dense->heads, n_groups);
+    if (status == HPS_OK) {
+        status = area_grow(&dense->rows, n_groups * HPS_HOST_GROUP_ROWS);
+    }
+    if (status == HPS_OK) {
+        dense->heads.n_used = n_groups;
+        dense->rows.n_used = n_groups * HPS_HOST_GROUP_ROWS;
+        *out_n = dense->rows.n_used;
+    }
+    return status;
+}
+
+void hps_host_dense_publish(struct hps_host_dense *dense, uint64_t n)
+{
+    HPS_ASSERT(n == dense->rows.n_used);
+    atomic_store_explicit(&dense->n, n, memory_order_release);
+}
+
+bool hps_host_dense_put(struct hps_host_dense *dense, hps_key key, const uint8_t *data)
+{
+    uint64_t number = key - dense->first;
+    HPS_ASSERT(number < dense->rows.n_used);
+    struct hps_host_group *group = hps_host_dense_group(dense, number);
+    hps_lock_acquire(&dense->lock);
+    uint32_t version = atomic_load_explicit(&group->version, memory_order_relaxed);
+    uint64_t writes = atomic_load_explicit(&dense->writes, memory_order_relaxed);
+    uint64_t present = atomic_load_explicit(&group->present, memory_order_relaxed);
+    HPS_DEBUG_ASSERT(version % 2 == 0);
+    atomic_store_explicit(&group->version, version + 1, memory_order_relaxed);
+    atomic_store_explicit(&dense->writes, writes + 1, memory_order_release);
+    fence(memory_order_release);
+    memcpy(hps_host_row_at(&dense->rows, (uint32_t)number), data, dense->rows.row_bytes);
+    atomic_store_explicit(&group->present, present | present_bit(number), memory_order_relaxed);
+    atomic_store_explicit(&group->version, version + 2, memory_order_release);
+    hps_lock_release(&dense->lock);
+    bool is_new = (present & present_bit(number)) == 0;
+    dense->n_present += is_new ? 1 : 0;
+    return is_new;
+}
+
+bool hps_host_dense_erase(struct hps_host_dense *dense, hps_key key)
+{
+    uint64_t number = key - dense->first;
+    struct hps_host_group *group = hps_host_dense_group(dense, number);
+    uint64_t present = atomic_load_explicit(&group->present, memory_order_relaxed);
+    bool was = (present & present_bit(number)) != 0;
+    atomic_store_explicit(&group->present, present & ~present_bit(number), memory_order_relaxed);
+    dense->n_present -= was ? 1 : 0;
+    return was;
+}
+
+void hps_host_dense_each(const struct hps_host_dense *dense, void (*fn)(void *ctx, hps_key key),
+                         void *ctx)
+{
+    uint64_t n = atomic_load_explicit(&dense->n, memory_order_relaxed);
+    for (uint64_t number = 0; number < n; number++) {
+        if (hps_host_dense_has(dense, dense->first + number)) {
+            fn(ctx, dense->first + number);
+        }
+    }
+}
+
+/* ---- readers --------------------------------------------------------------------------------- */
+
+bool hps_host_dense_has(const struct hps_host_dense *dense, hps_key key)
+{
+    uint64_t number = key - dense->first;
+    const struct hps_host_group *group = hps_host_dense_group(dense, number);
+    uint64_t present = atomic_load_explicit(&group->present, memory_order_relaxed);
+    return (present & present_bit(number)) != 0;
+}
+
+/* Of keys that are not in the range. */
+static const struct hps_host_group no_group;
+
+static inline void number_find(const struct hps_host_dense *dense, uint64_t number,
+                               struct hps_host_block *block, struct hps_host_seen *seen, uint32_t i)
+{
+    const struct hps_host_group *group = hps_host_dense_group(dense, number);
+    uint32_t version = atomic_load_explicit(&group->version, memory_order_acquire);
+    uint64_t present = atomic_load_explicit(&group->present, memory_order_relaxed);
+    bool has = (present & present_bit(number)) != 0;
+    seen->groups[i] = group;
+    seen->versions[i] = version & ~1U; /* of no complete row, if it is odd */
+    seen->odd |= (version & 1U) != 0;
+    block->rows[i] = has ? dense->rows.area.start + number * dense->rows.stride : NULL;
+    block->n_found += has ? 1 : 0;
+}
+
+/* Find keys in the index. `outside`: indexes of keys in the block. */
+static void outside_find(const struct hps_host_dense *dense, const struct hps_host_lookup *lookup,
+                         const hps_key *keys, struct hps_host_block *block,
+                         struct hps_host_seen *seen, const uint16_t *outside, uint32_t n_outside)
+{
+    for (uint32_t o = 0; o < n_outside; o++) {
+        uint32_t i = outside[o];
+        block->buckets[i] = hps_host_aim(block->now, hps_host_hash(lookup->index->seed, keys[i]));
+        __builtin_prefetch(block->buckets[i], 0, 2);
+        seen->groups[i] = &no_group;
+        seen->versions[i] = 0;
+        block->rows[i] = NULL;
+    }
+    for (uint32_t o = 0; o < n_outside; o++) {
+        uint32_t i = outside[o];
+        struct hps_host_place place = hps_host_probe(block->buckets[i], keys[i]);
+        if (place.bucket != NULL) {
+            block->rows[i] = lookup->rows + (size_t)hps_host_row_of(place) * lookup->stride;
+            block->n_found++;
+            if (lookup->note == HPS_HOST_NOTE_TOUCH) {
+                hps_host_touch(place);
+            }
+        } else if (hps_host_dense_covers(dense, keys[i])) { /* the range has grown since */
+            number_find(dense, keys[i] - dense->first, block, seen, i);
+        }
+    }
+}
+
+void hps_host_dense_probe(struct hps_host_dense *dense, const struct hps_host_lookup *lookup,
+                          const hps_key *keys, struct hps_host_block *block,
+                          struct hps_host_seen *seen)
+{
+    uint16_t outside[HPS_HOST_BLOCK_KEYS];
+    uint32_t n_outside = 0;
+    uint64_t n = atomic_load_explicit(&dense->n, memory_order_acquire);
+    HPS_DEBUG_ASSERT(lookup->note != HPS_HOST_NOTE_PLACE);
+    tsan_enter(dense);
+    seen->writes = atomic_load_explicit(&dense->writes, memory_order_acquire);
+    seen->odd = false;
+    block->n_found = 0;
+    for (uint32_t i = 0; i < block->n; i++) {
+        if (i + AHEAD < block->n && keys[i + AHEAD] - dense->first < n) {
+            __builtin_prefetch(hps_host_dense_group(dense, keys[i + AHEAD] - dense->first), 0, 3);
+        }
+        uint64_t number = keys[i] - dense->first;
+        if (number < n) {
+            number_find(dense, number, block, seen, i);
+        } else {
+            outside[n_outside++] = (uint16_t)i;
+        }
+    }
+    outside_find(dense, lookup, keys, block, seen, outside, n_outside);
+}
+
+bool hps_host_dense_valid(const struct hps_host_dense *dense, const struct hps_host_seen *seen,
+                          uint32_t lo, uint32_t hi)
+{
+    fence(memory_order_acquire);
+    if (!seen->odd && atomic_load_explicit(&dense->writes, memory_order_relaxed) == seen->writes) {
+        return true;
+    }
+    bool same = true;
+    for (uint32_t i = lo; i < hi; i++) {
+        uint32_t version = atomic_load_explicit(&seen->groups[i]->version, memory_order_relaxed);
+        same = same && version == seen->versions[i];
+    }
+    return same;
+}
+
+void hps_host_dense_again(struct hps_host_dense *dense, struct hps_host_seen *seen, uint32_t lo,
+                          uint32_t hi, void (*read)(void *ctx), void *ctx)
+{
+    seen->odd = true; /* `writes` is older than the versions now */
+    for (unsigned try = 0; try < HPS_HOST_DENSE_TRIES; try++) {
+        for (uint32_t i = lo; i < hi; i++) {
+            uint32_t now = atomic_load_explicit(&seen->groups[i]->version, memory_order_acquire);
+            seen->versions[i] = now & ~1U;
+        }
+        read(ctx);
+        if (hps_host_dense_valid(dense, seen, lo, hi)) {
+            return;
+        }
+    }
+    hps_lock_acquire(&dense->lock);
+    read(ctx);
+    hps_lock_release(&dense->lock);
+}
+
+void hps_host_dense_leave(struct hps_host_dense *dense)
+{
+    tsan_leave(dense);
+}
+
+struct row_read {
+    const struct hps_host_lookup *lookup;
+    uint8_t *to;
+    const uint8_t *from;
+};
+
+static void row_read(void *ctx)
+{
+    const struct row_read *row = ctx;
+    hps_host_row_read(row->lookup, row->to, row->from);
+}
+
+void hps_host_dense_run(struct hps_host_dense *dense, const struct hps_host_lookup *lookup,
+                        const struct hps_host_kernel *kernel, struct hps_batch *batch, uint32_t lo,
+                        uint32_t hi)
+{
+    struct hps_host_block block;
+    struct hps_host_seen seen;
+    uint32_t slots[HPS_HOST_BLOCK_KEYS]; /* of the block, before the copy swaps them */
+    block.now = atomic_load_explicit(&lookup->index->now, memory_order_acquire);
+    while (hi > lo) {
+        block.n = hi - lo < HPS_HOST_BLOCK_KEYS ? hi - lo : HPS_HOST_BLOCK_KEYS;
+        hi -= block.n;
+        block.lo = hi;
+        memcpy(slots, batch->slots + hi, block.n * sizeof(*slots));
+        hps_host_dense_probe(dense, lookup, batch->keys + hi, &block, &seen);
+        kernel->copy(lookup, batch, &block);
+        if (lookup->out.stream) {
+            hps_row_stream_end(); /* before a row is written again */
+        }
+        bool valid = hps_host_dense_valid(dense, &seen, 0, block.n);
+        for (uint32_t i = 0; !valid && i < block.n; i++) {
+            if (block.rows[i] != NULL && !hps_host_dense_valid(dense, &seen, i, i + 1)) {
+                struct row_read row = {lookup, hps_host_out_at(&lookup->out, slots[i]),
+                                       block.rows[i]};
+                hps_host_dense_again(dense, &seen, i, i + 1, row_read, &row);
+            }
+        }
+        hps_host_dense_leave(dense);
+    }
+    if (lookup->out.stream) {
+        hps_row_stream_end();
+    }
+}
