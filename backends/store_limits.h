@@ -22,8 +22,8 @@ struct hps_store_limits_ops {
     /* End the refill of all tables. failed: some rows are missing, so the store drops the ranges
      * that the refill has begun, and with them the other rows of their tables. */
     void (*refilled)(struct hps_space *space, bool failed);
-    /* Returns how many consecutive keys of the table have places for rows without an index. 0: the
-     * table has only an index. */
+    /* Returns the number of rows that are stored without an index, because their keys are
+     * consecutive. 0: all rows of the table are in an index. */
     uint64_t (*dense_rows)(struct hps_space *space, const struct hps_table *table);
     /* Tell the store whether the version of this space is the active one. A new space is inactive.
      * The store never evicts rows of an active space to free memory for rows of an inactive one. It

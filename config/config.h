@@ -222,6 +222,7 @@ struct hps_config_server {
     struct hps_strings model_roots; /* after finish never empty */
     uint64_t disk_free_min_bytes;   /* 0: max(2 GiB, 5 % of the file system) */
     uint64_t load_memory_bytes;
+    bool host_dense;
     uint64_t hot_keys_bytes;   /* 0: hot keys are not counted */
     uint32_t hot_keys_save_s;  /* 0: hot keys are not saved */
     uint32_t warmup_timeout_s; /* 0: no warm-up before a switch */

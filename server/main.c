@@ -197,6 +197,8 @@ static hps_status open_host(const struct hps_config *config, uint64_t bytes_max,
         .bytes_max = bytes_max,
         .evicts = !lowest,
         .lossy = rows_max != 0 && lowest,
+        .dense = config->server.host_dense && rows_max == 0 &&
+                 config->volatile_db.type != HPS_CONFIG_VOLATILE_REDIS_CLUSTER,
         .rows_max = rows_max,
         .target_ratio = config->volatile_db.overflow_resolution_target};
     return hps_host_map_open_with(&options, out_host, err);

@@ -127,9 +127,9 @@ static void cache_cells(struct hpsctl_table *table, const Hps__V1__TableInfo *in
 
 static int print_tables(struct hpsctl *ctl, const void *reply)
 {
-    static const char *const columns[] = {"MODEL",     ">VERSION",   ">PLACE", "TABLE",
-                                          ">DIM",      "TYPE",       ">ROWS",  ">GPU",
-                                          ">GPU ROWS", ">GPU SHARE", NULL};
+    static const char *const columns[] = {"MODEL", ">VERSION",  ">PLACE",     "TABLE",
+                                          ">DIM",  "TYPE",      ">ROWS",      ">DENSE ROWS",
+                                          ">GPU",  ">GPU ROWS", ">GPU SHARE", NULL};
     const Hps__V1__ListTablesResponse *list = reply;
     struct hpsctl_table table;
 
@@ -137,6 +137,7 @@ static int print_tables(struct hpsctl *ctl, const void *reply)
     hpsctl_table_init(&table, columns);
     for (size_t i = 0; i < list->n_tables; i++) {
         hpsctl_table_cells(&table, list->tables[i]);
+        hpsctl_table_cell(&table, "%" PRIu64, list->tables[i]->dense_row_count);
         cache_cells(&table, list->tables[i]);
     }
     return hpsctl_table_print(&table);

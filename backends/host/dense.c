@@ -62,8 +62,9 @@ bool hps_host_dense_promising(const hps_key *keys, uint32_t n)
     if (n < HPS_HOST_GROUP_ROWS) {
         return false;
     }
+    n = n / 2 > HPS_HOST_GROUP_ROWS ? n / 2 : HPS_HOST_GROUP_ROWS;
     uint64_t n_holes = keys[n - 1] - keys[0] - (n - 1);
-    return n_holes <= n / (HOLES_SHARE - 1);
+    return n_holes <= HPS_HOST_GROUP_ROWS + n / (HOLES_SHARE - 1);
 }
 
 hps_status hps_host_dense_new(struct hps_host_account *account, uint32_t row_bytes, hps_key first,
@@ -110,9 +111,9 @@ bool hps_host_dense_wants(const struct hps_host_dense *dense, hps_key key)
     if (number - n >= HPS_HOST_DENSE_GAP) {
         return false;
     }
-    uint64_t n_holes = number - dense->n_present;
-    if (dense->tight &&
-        n_holes * dense->rows.stride > dense->n_present * INDEX_ROW_BYTES + TIGHT_BYTES) {
+    uint64_t n_rows = hps_host_dense_rows(dense);
+    uint64_t n_holes = number - n_rows;
+    if (dense->tight && n_holes * dense->rows.stride > n_rows * INDEX_ROW_BYTES + TIGHT_BYTES) {
         return false;
     }
     return n_holes <= HPS_HOST_DENSE_HOLES + number / HOLES_SHARE;
@@ -166,7 +167,7 @@ bool hps_host_dense_put(struct hps_host_dense *dense, hps_key key, const uint8_t
     atomic_store_explicit(&group->version, version + 2, memory_order_release);
     hps_lock_release(&dense->lock);
     bool is_new = (present & present_bit(number)) == 0;
-    dense->n_present += is_new ? 1 : 0;
+    atomic_fetch_add_explicit(&dense->n_rows, is_new ? 1 : 0, memory_order_relaxed);
     return is_new;
 }
 
@@ -177,7 +178,7 @@ bool hps_host_dense_erase(struct hps_host_dense *dense, hps_key key)
     uint64_t present = atomic_load_explicit(&group->present, memory_order_relaxed);
     bool was = (present & present_bit(number)) != 0;
     atomic_store_explicit(&group->present, present & ~present_bit(number), memory_order_relaxed);
-    dense->n_present -= was ? 1 : 0;
+    atomic_fetch_sub_explicit(&dense->n_rows, was ? 1 : 0, memory_order_relaxed);
     return was;
 }
 

@@ -59,7 +59,7 @@ struct hps_host_dense {
     _Atomic(uint64_t) n;        /* numbers in the range, a multiple of HPS_HOST_GROUP_ROWS */
     struct hps_host_rows rows;  /* [n] */
     struct hps_host_rows heads; /* [n / HPS_HOST_GROUP_ROWS] struct hps_host_group */
-    uint64_t n_present;         /* rows that exist */
+    _Atomic(uint64_t) n_rows;   /* rows that exist; any thread may read it */
     uint64_t n_expected;        /* rows of the table, when the range began */
     /* The budget may be too small for holes. The range may only have holes that need less memory
      * than an index of its rows. */
@@ -70,7 +70,8 @@ struct hps_host_dense {
 };
 
 /* Whether the first n keys of a table, in ascending order, promise a dense range: there are at
- * least HPS_HOST_GROUP_ROWS of them, and they fill 80 % of the numbers between them. */
+ * least HPS_HOST_GROUP_ROWS of them, and the first half of them fills 80 % of its key range, not
+ * counting HPS_HOST_GROUP_ROWS holes. */
 bool hps_host_dense_promising(const hps_key *keys, uint32_t n);
 
 /* Create a range that begins at `first` and has no rows. Fails with EXHAUSTED or NO_MEMORY. */
@@ -90,6 +91,12 @@ static inline struct hps_host_group *hps_host_dense_group(const struct hps_host_
                                                           uint64_t number)
 {
     return (struct hps_host_group *)(void *)dense->heads.area.start + number / HPS_HOST_GROUP_ROWS;
+}
+
+/* Number of rows in the range. Any thread. */
+static inline uint64_t hps_host_dense_rows(const struct hps_host_dense *dense)
+{
+    return atomic_load_explicit(&dense->n_rows, memory_order_relaxed);
 }
 
 /* Whether the row of a key of the range exists. For readers, too. */

@@ -142,7 +142,7 @@ static hps_status table_keys(struct hps_space *space, const struct hps_table *ta
 {
     struct hps_host_table *host = table_lock(space, table);
     const struct hps_host_dense *dense = hps_host_table_dense(host);
-    uint64_t n_max = host->index.n_keys + (dense != NULL ? dense->n_present : 0);
+    uint64_t n_max = host->index.n_keys + (dense != NULL ? hps_host_dense_rows(dense) : 0);
     struct key_list list = {.keys = hps_alloc((size_t)n_max * sizeof(hps_key)), .n_max = n_max};
     if (list.keys != NULL) {
         hps_host_index_each(&host->index, key_collect, &list);

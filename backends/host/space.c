@@ -222,7 +222,7 @@ uint64_t host_dense_rows(struct hps_space *base, const struct hps_table *table)
     struct hps_epoch *epoch = host_of(base)->shared.epoch;
     struct hps_epoch_slot *slot = hps_epoch_enter(epoch);
     const struct hps_host_dense *dense = hps_host_table_dense(host_table_of(base, table));
-    uint64_t n = dense != NULL ? atomic_load_explicit(&dense->n, memory_order_relaxed) : 0;
+    uint64_t n = dense != NULL ? hps_host_dense_rows(dense) : 0;
     hps_epoch_leave(epoch, slot);
     return n;
 }

@@ -273,13 +273,6 @@ static struct hps_host_dense *dense_of(const struct hps_host_table *table, hps_k
     return dense != NULL && hps_host_dense_covers(dense, key) ? dense : NULL;
 }
 
-bool hps_host_table_has(const struct hps_host_table *table, hps_key key)
-{
-    const struct hps_host_dense *dense = dense_of(table, key);
-    return dense != NULL ? hps_host_dense_has(dense, key)
-                         : hps_host_index_find(&table->index, key).bucket != NULL;
-}
-
 static void key_remove(struct hps_host_table *table, struct hps_host_place place)
 {
     struct hps_host_gone gone = {.row = hps_host_row_of(place)};
@@ -445,12 +438,20 @@ static struct hps_host_dense *dense_for(struct hps_host_table *table, hps_key ke
     if (hps_host_dense_wants(dense, key)) {
         return dense_grow(table, dense, key) ? dense : NULL;
     }
-    if (!dense->passed && dense->n_expected > dense->n_present) {
+    uint64_t n_rows = hps_host_dense_rows(dense);
+    if (!dense->passed && dense->n_expected > n_rows) {
         dense->passed = true;
         /* The index gets the other rows. It grows in steps if there is no memory now. */
-        hps_ignore(hps_host_index_reserve(&table->index, dense->n_expected - dense->n_present));
+        hps_ignore(hps_host_index_reserve(&table->index, dense->n_expected - n_rows));
     }
     return NULL;
+}
+
+bool hps_host_table_has(struct hps_host_table *table, hps_key key)
+{
+    const struct hps_host_dense *dense = dense_for(table, key);
+    return dense != NULL ? hps_host_dense_has(dense, key)
+                         : hps_host_index_find(&table->index, key).bucket != NULL;
 }
 
 hps_status hps_host_table_put(struct hps_host_table *table, hps_key key, const uint8_t *data)

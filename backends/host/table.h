@@ -102,7 +102,9 @@ hps_status hps_host_table_put(struct hps_host_table *table, hps_key key, const u
 hps_status hps_host_table_insert(struct hps_host_table *table, hps_key key, const uint8_t *data,
                                  uint32_t *n_evicted) HPS_MUST_CHECK;
 void hps_host_table_erase(struct hps_host_table *table, hps_key key);
-bool hps_host_table_has(const struct hps_host_table *table, hps_key key);
+/* Whether the table has the key, before an insertion. The dense range may grow to the key, so that
+ * a refill also moves keys that lookups have inserted into the index. */
+bool hps_host_table_has(struct hps_host_table *table, hps_key key);
 
 /* Prefetch index buckets for a loop that writes keys[n]. The loop calls this function before it
  * writes keys[i]. */

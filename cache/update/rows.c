@@ -10,6 +10,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "backends/store_limits.h"
 #include "base/assert.h"
 #include "base/hash.h"
 #include "base/heap.h"
@@ -221,6 +222,16 @@ uint64_t hps_update_table_rows(const struct hps_version *version, uint32_t table
     *out_estimated = *out_estimated || lowest_tier(version)->store->ops->tier != HPS_TIER_HOST;
     int64_t changed = atomic_load(&version->updates->rows_changed[table_id]);
     return changed < 0 && (uint64_t)-changed > n ? 0 : n + (uint64_t)changed;
+}
+
+uint64_t hps_update_dense_rows(const struct hps_version *version, uint32_t table_id)
+{
+    if (version->n_tiers == 0) { /* only planned */
+        return 0;
+    }
+    struct hps_space *host = version->tiers[0]; /* the map is the highest store, if there is one */
+    const struct hps_store_limits_ops *limits = host->store->ops->limits;
+    return limits != NULL ? limits->dense_rows(host, &version->tables[table_id]) : 0;
 }
 
 uint64_t hps_update_rows(const struct hps_version *version, bool *out_estimated)

@@ -159,6 +159,9 @@ uint64_t hps_update_rows(const struct hps_version *version, bool *out_estimated)
  * map is the lowest tier and has dropped rows of the version. Thread-safe. */
 uint64_t hps_update_table_rows(const struct hps_version *version, uint32_t table_id,
                                bool *out_estimated);
+/* Number of rows of one table that the host map stores without an index, because their keys are
+ * consecutive (hps_store_limits_ops.dense_rows). Thread-safe. */
+uint64_t hps_update_dense_rows(const struct hps_version *version, uint32_t table_id);
 /* How much of a tier the version uses: the result of space_usage for `space`. If the store only
  * estimates the number of rows, n_rows is the result of hps_update_rows instead. Thread-safe. */
 void hps_update_usage(const struct hps_version *version, struct hps_space *space,

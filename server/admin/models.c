@@ -186,6 +186,7 @@ static void add_infos(struct hps_unary *op, const struct hps_version *version,
         info->device_bytes = usages != NULL ? usages[i].bytes : 0;
         info->device_row_count = usages != NULL ? usages[i].n_rows : 0;
         info->place = place;
+        info->dense_row_count = hps_update_dense_rows(version, i);
     }
 }
 

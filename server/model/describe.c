@@ -51,6 +51,7 @@ static bool add_tables(const struct hps_version *version, struct hps_arena *aren
         tables[i].row_count = hps_update_table_rows(version, i, &estimated);
         tables[i].row_count_estimated = estimated;
         tables[i].place = place;
+        tables[i].dense_row_count = hps_update_dense_rows(version, i);
         if (tables[i].table == NULL) {
             return false;
         }

@@ -27,11 +27,17 @@ TIERS = {"host map": (HOST, {}, "auto"),
 
 class Stored:
     """A table with rows and default row stored as some type. narrow: with `supportlonglong: false`, a key is the low 32
-    bits of the int64 in a file or request."""
+    bits of the int64 in a file or request. dense: the keys are the numbers 0 to n_rows - 1, a tenth of them without
+    rows, and some of the random keys."""
 
-    def __init__(self, name, dtype, dim, n_rows, number, default=DEFAULT, narrow=False):
+    def __init__(self, name, dtype, dim, n_rows, number, default=DEFAULT, narrow=False, dense=False):
         self.name, self.dtype, self.dim, self.default, self.narrow = name, dtype, dim, default, narrow
         made = Table.random(name, n_rows, dim, number=number)
+        numbers = np.random.default_rng(number).permutation(n_rows)
+        self.holes = numbers[:n_rows // 10] if dense else numbers[:0]
+        if dense:
+            n = len(made.keys[len(self.holes) + n_rows // 50:])
+            made.keys[-n:] = numbers[-n:]
         one_each = np.unique(self.meant(made.keys), return_index=True)[1]
         self.keys = made.keys[one_each]
         self.at = {int(key): i for i, key in enumerate(self.meant(self.keys))}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random lookups, checked against NumPy bit for bit (bag_rows.py). They vary the types of tables and replies, pooling,
 weights, layout, unknown keys, policies, consistency, and 64-bit and 32-bit keys, in one reply or a stream, on every
-combination of tiers. Then lookups by position with every front end, from versions with different tables and row types,
-without updates and with random update records.
+combination of tiers. Half of the tables are dense, with holes and keys outside the range. Then lookups by position with
+every front end, from versions with different tables and row types, without updates and with random update records.
 
 Each test makes HPS_LOOKUPS lookups (by default a few) from the seed HPS_LOOKUP_SEED. The message of a failure has the
 number of the lookup: HPS_LOOKUP_FIRST=NUMBER HPS_LOOKUPS=1 repeats it, as the first lookup of its daemon.
@@ -36,7 +36,7 @@ SHAPES = ((16, 4000), (33, 700))  # (dim, rows) of the tables of each type; 33 i
 @pytest.fixture(name="tables", scope="module", params=[False, True], ids=["int64", "uint32"])
 def tables_of_all_tests(request):
     return {f"{dtypes.NAMES[dtype]}_{dim}": Stored(f"{dtypes.NAMES[dtype]}_{dim}", dtype, dim, n_rows, number, 0.7,
-                                                   narrow=request.param)
+                                                   narrow=request.param, dense=number % 4 in (0, 3))
             for number, (dtype, (dim, n_rows)) in enumerate(itertools.product(dtypes.STORED, SHAPES))}
 
 
@@ -45,7 +45,7 @@ def draw_keys(rng, table, n):
     pool = rng.choice(table.keys, rng.integers(1, len(table.keys)))
     keys = rng.choice(pool, n)
     unknown = rng.random(n) < rng.choice([0, 0.02, 0.5, 1], p=[0.4, 0.4, 0.1, 0.1])
-    keys[unknown] = rng.integers(2**50, 2**50 + 20, unknown.sum())
+    keys[unknown] = rng.choice(np.concatenate([np.arange(2**50, 2**50 + 20), table.holes]), unknown.sum())
     return keys ^ rng.integers(-2**31, 2**31, n) << 32 if table.narrow else keys
 
 

@@ -78,6 +78,11 @@ static void use_space(struct hps_space *space)
         }
     }
     check_rows(space);
+    hps_key first[64];
+    for (uint32_t i = 0; i < 64; i++) {
+        first[i] = i;
+    }
+    hps_ignore(ops->limits->reserve(space, &tables[0], first, 64, &err));
     for (hps_key key = 0; key < N_KEYS; key++) {
         hps_status status = ops->put(space, &no_limit, &tables[0], &key, (const uint8_t *)&key, 1);
         assert_true(status == HPS_OK || status == HPS_NO_MEMORY);
@@ -89,12 +94,14 @@ static void use_space(struct hps_space *space)
     assert_true(status == HPS_OK || status == HPS_NO_MEMORY);
 }
 
+/* ctx: whether tables may have a dense range */
 static void scenario(void *ctx)
 {
-    (void)ctx;
+    const struct hps_host_map_options options = {.bytes_max = UINT64_C(1) << 24,
+                                                 .dense = *(const bool *)ctx};
     struct hps_error err;
     struct hps_store *store = NULL;
-    hps_status status = hps_host_map_open(UINT64_C(1) << 24, &store, &err);
+    hps_status status = hps_host_map_open_with(&options, &store, &err);
     if (status != HPS_OK) {
         assert_int_equal(status, HPS_NO_MEMORY);
         return;
@@ -160,7 +167,10 @@ static void test_evicting_map_when_each_allocation_fails_then_stays_consistent(v
 static void test_host_map_when_each_allocation_fails_then_reported_without_leak(void **state)
 {
     (void)state;
-    assert_true(hps_fault_heap_run(scenario, NULL) > 10);
+    bool dense = false;
+    assert_true(hps_fault_heap_run(scenario, &dense) > 10);
+    dense = true;
+    assert_true(hps_fault_heap_run(scenario, &dense) > 10);
 }
 
 int main(void)

@@ -4,7 +4,8 @@
  * at once over the real host map. A row says which key and which update it is of, so that every
  * torn row and every one older than what was published before its lookup began is seen. The same
  * race without the stamps must be caught, or the test proves nothing. Both with a gpu, too: on the
- * simulated device, whose rows come and go by themselves.
+ * simulated device, whose rows come and go by themselves. And with a host map that has no index for
+ * these keys, but a dense range, which grows during the race.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +27,8 @@ enum {
     N_WALKERS = 3,
     WALK_KEYS = 16,
     BATCH_KEYS = 32,
-    ROW_WORDS = 16, /* key, sequence, key, sequence, … */
+    FIRST_KEYS = 64, /* of a dense range */
+    ROW_WORDS = 16,  /* key, sequence, key, sequence, … */
     ROW_BYTES = ROW_WORDS * 8,
     N_BATCHES = HPS_TEST_WORK(16000),
     N_BATCHES_GPU = HPS_TEST_WORK(3000),
@@ -52,6 +54,7 @@ struct race {
     struct hps_block_pool *blocks;
     struct hps_gpu_tier *gpu; /* NULL: none */
     bool guarded;
+    bool dense;                         /* the host map has a dense range, and evicts nothing */
     uint32_t n_batches_min;             /* further ones until all that must be seen has been */
     _Atomic uint64_t n_batches;         /* the updater's */
     uint64_t n_evicted;                 /* from the host map, by itself; read at rest */
@@ -325,6 +328,11 @@ static void publish(struct race *race, const struct batch *batch)
     }
 }
 
+static bool has_seen_memory(const struct race *race)
+{
+    return race->gpu != NULL ? atomic_load(&race->n_gpu) > 0 : race->dense || race->n_evicted > 0;
+}
+
 /* Whether the race has been one: who runs when is the machine's to say, and a busy one may let all
  * updates by before the first lookup. */
 static bool has_seen_all(struct race *race)
@@ -335,8 +343,7 @@ static bool has_seen_all(struct race *race)
         return atomic_load(&race->wrong.n) > 0;
     }
     race->n_evicted += host->store->ops->limits->evictions_take(host, &race->version->tables[0]);
-    return atomic_load(&race->n_stale) > 0 &&
-           (race->gpu != NULL ? atomic_load(&race->n_gpu) > 0 : race->n_evicted > 0);
+    return atomic_load(&race->n_stale) > 0 && has_seen_memory(race);
 }
 
 static void *updater_main(void *arg)
@@ -405,7 +412,8 @@ static void open_race(struct race *race)
     pthread_mutex_init(&race->wrong.lock, NULL);
     const struct hps_host_map_options host = {.bytes_max = UINT64_C(64) << 20,
                                               .evicts = true,
-                                              .rows_max = N_KEYS / 2,
+                                              .dense = race->dense,
+                                              .rows_max = race->dense ? 0 : N_KEYS / 2,
                                               .target_ratio = 0.9};
     assert_int_equal(hps_host_map_open_with(&host, &race->stores[0], &err), HPS_OK);
     race->late_ops = *race->stores[0]->ops;
@@ -416,6 +424,16 @@ static void open_race(struct race *race)
     race->version = open_version(race, NULL);
     assert_int_equal(hps_update_open(race->version, &err), HPS_OK);
     hps_version_pin(race->version);
+    if (race->dense) {
+        hps_key keys[FIRST_KEYS];
+        for (uint32_t i = 0; i < FIRST_KEYS; i++) {
+            keys[i] = i;
+        }
+        assert_int_equal(race->stores[0]->ops->limits->reserve(race->version->tiers[0],
+                                                               &race->version->tables[0], keys,
+                                                               FIRST_KEYS, &err),
+                         HPS_OK);
+    }
     race->seen = race->guarded ? race->version : open_version(race, race->version->tiers);
     if (race->seen != race->version) {
         hps_absent_free(race->seen->absent); /* which updates know nothing of */
@@ -507,10 +525,11 @@ static void run_race(struct race *race)
 }
 
 /* guarded: no row is stale, torn or lost; else some are found. */
-static void run_case(bool guarded, bool gpu)
+static void run_case(bool guarded, bool gpu, bool dense)
 {
     struct race *race = hps_calloc(1, sizeof(*race));
     race->guarded = guarded;
+    race->dense = dense;
     race->n_batches_min = !guarded ? 0 : gpu ? N_BATCHES_GPU : N_BATCHES;
     open_race(race);
     if (gpu) {
@@ -520,12 +539,13 @@ static void run_case(bool guarded, bool gpu)
     if (guarded) {
         assert_string_equal(race->wrong.text, "");
         assert_true(race->n_stale > 0); /* there was something to catch */
-        assert_true(gpu ? race->n_gpu > 0 : race->n_evicted > 0);
+        assert_true(has_seen_memory(race));
         assert_int_equal(hps_update_sequence(race->version), race->n_batches);
     } else {
         print_message("found, as it must be: %s\n", race->wrong.text);
         assert_true(race->wrong.n > 0);
     }
+    assert_int_equal(hps_update_dense_rows(race->version, 0) > 0, dense);
     close_race(race);
     hps_free(race);
 }
@@ -533,15 +553,17 @@ static void run_case(bool guarded, bool gpu)
 static void test_race_when_insertions_are_guarded_then_no_row_is_stale_torn_or_lost(void **state)
 {
     (void)state;
-    run_case(true, false);
-    run_case(true, true);
+    run_case(true, false, false);
+    run_case(true, true, false);
+    run_case(true, false, true);
 }
 
 static void test_race_when_the_guard_is_removed_then_stale_rows_are_found(void **state)
 {
     (void)state;
-    run_case(false, false);
-    run_case(false, true);
+    run_case(false, false, false);
+    run_case(false, true, false);
+    run_case(false, false, true);
 }
 
 int main(void)

@@ -23,6 +23,7 @@ class Table:
     row_count: int
     row_count_estimated: bool
     place: int  # in the order of tables of the model
+    dense_row_count: int = 0  # rows that the host map stores without an index
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Model:
 
 def _table(of: Any) -> Table:
     return Table(of.table, of.dim, _DATA_TYPES.get(of.data_type, str(of.data_type)), of.row_count,
-                 of.row_count_estimated, of.place)
+                 of.row_count_estimated, of.place, of.dense_row_count)
 
 
 def _version(of: Any) -> Version:

@@ -105,7 +105,11 @@ static void test_promising_when_a_fifth_is_missing_then_still_true(void **state)
     assert_true(hps_host_dense_promising(keys, FIRST_KEYS));
     assert_false(hps_host_dense_promising(keys, FIRST_KEYS - 1));
     assert_false(hps_host_dense_promising(keys, 0));
-    keys[799] += 2;
+    keys[799] += 1000;
+    assert_true(hps_host_dense_promising(keys, 800)); /* the second half does not matter */
+    keys[399] += FIRST_KEYS;
+    assert_true(hps_host_dense_promising(keys, 800));
+    keys[399] += 2;
     assert_false(hps_host_dense_promising(keys, 800));
 }
 
@@ -188,10 +192,10 @@ static void test_load_when_keys_fill_a_range_then_it_is_dense(void **state)
         bool (*filled)(hps_key key);
         uint64_t n_least;
         uint64_t n_most;
-    } cases[] = {{fill_all, END, END + 63},
-                 {fill_nine_tenths, END - 64, END + 63},
+    } cases[] = {{fill_all, END, END},
+                 {fill_nine_tenths, END * 89 / 100, END * 91 / 100},
                  {fill_half, 0, 0},
-                 {fill_first, 50000, 70000}};
+                 {fill_first, 50000, 50300}};
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct fixture f =
             open_map(HPS_DTYPE_FP32, 2, count(cases[i].filled, END), (uint64_t)BUDGET_MIB << 20);
@@ -252,7 +256,7 @@ static void test_growth_when_the_index_has_keys_of_the_new_part_then_they_move(v
     for (hps_key key = 0; key < N; key += 2) {
         put(&f, key, &(uint64_t){key + 1});
     }
-    assert_in_range(dense_rows(&f), 512, N + 63);
+    assert_in_range(dense_rows(&f), 300, N);
     put(&f, UINT64_MAX, &value);
     for (hps_key key = 0; key < N; key++) {
         bool early = key >= 500 && (key - 500) % 3 == 0;
@@ -260,6 +264,35 @@ static void test_growth_when_the_index_has_keys_of_the_new_part_then_they_move(v
         assert_true((key % 2 != 0 && !early) || value == (key % 2 == 0 ? key + 1 : key));
     }
     assert_true(get(&f, UINT64_MAX, &value));
+    close_map(&f);
+}
+
+/* Insert a row that lookups have inserted before. */
+static void test_insert_when_the_index_has_the_key_then_it_moves_into_the_range(void **state)
+{
+    (void)state;
+    enum { N = 1000 };
+    const uint32_t slot = 0;
+    struct fixture f = open_map(HPS_DTYPE_FP32, 2, N, (uint64_t)BUDGET_MIB << 20);
+    for (hps_key key = 0; key < N; key++) {
+        put(&f, key, &(uint64_t){key + 1});
+    }
+    begin_range(&f, 0);
+    for (hps_key key = 0; key < N; key++) {
+        struct hps_insert_report report;
+        const uint64_t value = 7;
+        assert_int_equal(f.store->ops->insert(f.space, &no_limit, &f.table, &key, &slot,
+                                              (const uint8_t *)&value, 1, NULL, &report),
+                         HPS_OK);
+        assert_int_equal(report.n_inserted + report.n_no_capacity, 0);
+    }
+    assert_int_equal(dense_rows(&f), N);
+    for (hps_key key = 0; key < N; key++) {
+        uint64_t value = 0;
+        assert_true(get(&f, key, &value));
+        assert_int_equal(value, key + 1);
+    }
+    assert_int_equal(usage_of(&f).n_rows, N);
     close_map(&f);
 }
 
@@ -272,7 +305,7 @@ static void test_refilled_when_it_failed_then_the_range_is_dropped(void **state)
     put(&f, 5, &value);
     f.store->ops->limits->refilled(f.space, false);
     assert_true(get(&f, 5, &value));
-    assert_int_equal(dense_rows(&f), 64);
+    assert_int_equal(dense_rows(&f), 1);
     f.store->ops->limits->refilled(f.space, true);
     assert_int_equal(dense_rows(&f), 0);
     assert_false(get(&f, 5, &value));
@@ -288,6 +321,9 @@ static void test_get_when_a_version_stays_odd_then_the_reader_takes_the_lock(voi
 {
     (void)state;
     uint64_t value = 3;
+#ifdef HPS_TSAN
+    skip(); /* there the reader has the lock already */
+#endif
     struct fixture f = open_map(HPS_DTYPE_FP32, 2, 100, (uint64_t)BUDGET_MIB << 20);
     begin_range(&f, 0);
     put(&f, 5, &value);
@@ -620,6 +656,7 @@ int main(void)
         cmocka_unit_test(test_load_when_the_budget_is_tight_then_holes_cost_nothing),
         cmocka_unit_test(test_usage_when_a_range_is_full_then_rows_need_no_index),
         cmocka_unit_test(test_growth_when_the_index_has_keys_of_the_new_part_then_they_move),
+        cmocka_unit_test(test_insert_when_the_index_has_the_key_then_it_moves_into_the_range),
         cmocka_unit_test(test_refilled_when_it_failed_then_the_range_is_dropped),
         cmocka_unit_test(test_get_when_a_version_stays_odd_then_the_reader_takes_the_lock),
         cmocka_unit_test(test_valid_when_rows_are_written_then_false_for_their_groups),
