@@ -14,6 +14,8 @@ enum {
     AHEAD = HPS_HOST_AHEAD,
     /* The index needs about this much for a row; its buckets of 5 keys are at most 4/5 full. */
     INDEX_ROW_BYTES = HPS_HOST_BUCKET_BYTES / 4,
+    /* Heads of larger ranges use huge pages from the start; the last page may be mostly empty. */
+    HUGE_HEADS_BYTES = 1 << 20,
     TIGHT_BYTES = 64 << 10, /* for holes of a small tight range */
 };
 
@@ -89,6 +91,9 @@ hps_status hps_host_dense_new(struct hps_host_account *account, uint32_t row_byt
         hps_host_dense_free(dense);
         return status;
     }
+    if (n_expected / HPS_HOST_GROUP_ROWS * sizeof(struct hps_host_group) >= HUGE_HEADS_BYTES) {
+        (void)hps_host_area_advise(&dense->heads.area, account->budget, true);
+    }
     *out_dense = dense;
     return HPS_OK;
 }
@@ -155,16 +160,15 @@ bool hps_host_dense_put(struct hps_host_dense *dense, hps_key key, const uint8_t
     HPS_ASSERT(number < dense->rows.n_used);
     struct hps_host_group *group = hps_host_dense_group(dense, number);
     hps_lock_acquire(&dense->lock);
-    uint32_t version = atomic_load_explicit(&group->version, memory_order_relaxed);
     uint64_t writes = atomic_load_explicit(&dense->writes, memory_order_relaxed);
     uint64_t present = atomic_load_explicit(&group->present, memory_order_relaxed);
-    HPS_DEBUG_ASSERT(version % 2 == 0);
-    atomic_store_explicit(&group->version, version + 1, memory_order_relaxed);
+    HPS_DEBUG_ASSERT(writes % 2 == 0);
+    atomic_store_explicit(&group->version, writes + 1, memory_order_relaxed);
     atomic_store_explicit(&dense->writes, writes + 1, memory_order_release);
     fence(memory_order_release);
     memcpy(hps_host_row_at(&dense->rows, (uint32_t)number), data, dense->rows.row_bytes);
     atomic_store_explicit(&group->present, present | present_bit(number), memory_order_relaxed);
-    atomic_store_explicit(&group->version, version + 2, memory_order_release);
+    atomic_store_explicit(&dense->writes, writes + 2, memory_order_release);
     hps_lock_release(&dense->lock);
     bool is_new = (present & present_bit(number)) == 0;
     atomic_fetch_add_explicit(&dense->n_rows, is_new ? 1 : 0, memory_order_relaxed);
@@ -203,34 +207,40 @@ bool hps_host_dense_has(const struct hps_host_dense *dense, hps_key key)
     return (present & present_bit(number)) != 0;
 }
 
-/* Of keys that are not in the range. */
-static const struct hps_host_group no_group;
+/* Inputs and result of the loop over keys. Copies, so that they stay in registers despite the
+ * writes to block and seen. */
+struct finder {
+    const struct hps_host_group *groups;
+    const uint8_t *rows;
+    size_t stride;
+    uint32_t n_found;
+};
 
-static inline void number_find(const struct hps_host_dense *dense, uint64_t number,
-                               struct hps_host_block *block, struct hps_host_seen *seen, uint32_t i)
+static inline __attribute__((always_inline)) void number_find(struct finder *finder,
+                                                              uint64_t number,
+                                                              struct hps_host_block *block,
+                                                              struct hps_host_seen *seen,
+                                                              uint32_t i)
 {
-    const struct hps_host_group *group = hps_host_dense_group(dense, number);
-    uint32_t version = atomic_load_explicit(&group->version, memory_order_acquire);
+    const struct hps_host_group *group = finder->groups + number / HPS_HOST_GROUP_ROWS;
     uint64_t present = atomic_load_explicit(&group->present, memory_order_relaxed);
-    bool has = (present & present_bit(number)) != 0;
-    seen->groups[i] = group;
-    seen->versions[i] = version & ~1U; /* of no complete row, if it is odd */
-    seen->odd |= (version & 1U) != 0;
-    block->rows[i] = has ? dense->rows.area.start + number * dense->rows.stride : NULL;
-    block->n_found += has ? 1 : 0;
+    uint64_t has = present >> (number % HPS_HOST_GROUP_ROWS) & 1;
+    seen->numbers[i] = (uint32_t)number;
+    block->rows[i] = has != 0 ? finder->rows + number * finder->stride : NULL;
+    finder->n_found += (uint32_t)has;
 }
 
 /* Find keys in the index. `outside`: indexes of keys in the block. */
 static void outside_find(const struct hps_host_dense *dense, const struct hps_host_lookup *lookup,
                          const hps_key *keys, struct hps_host_block *block,
-                         struct hps_host_seen *seen, const uint16_t *outside, uint32_t n_outside)
+                         struct hps_host_seen *seen, struct finder *finder, const uint16_t *outside,
+                         uint32_t n_outside)
 {
     for (uint32_t o = 0; o < n_outside; o++) {
         uint32_t i = outside[o];
         block->buckets[i] = hps_host_aim(block->now, hps_host_hash(lookup->index->seed, keys[i]));
         __builtin_prefetch(block->buckets[i], 0, 2);
-        seen->groups[i] = &no_group;
-        seen->versions[i] = 0;
+        seen->numbers[i] = HPS_HOST_ROW_NONE;
         block->rows[i] = NULL;
     }
     for (uint32_t o = 0; o < n_outside; o++) {
@@ -238,14 +248,40 @@ static void outside_find(const struct hps_host_dense *dense, const struct hps_ho
         struct hps_host_place place = hps_host_probe(block->buckets[i], keys[i]);
         if (place.bucket != NULL) {
             block->rows[i] = lookup->rows + (size_t)hps_host_row_of(place) * lookup->stride;
-            block->n_found++;
+            finder->n_found++;
             if (lookup->note == HPS_HOST_NOTE_TOUCH) {
                 hps_host_touch(place);
             }
         } else if (hps_host_dense_covers(dense, keys[i])) { /* the range has grown since */
-            number_find(dense, keys[i] - dense->first, block, seen, i);
+            number_find(finder, keys[i] - dense->first, block, seen, i);
         }
     }
+}
+
+/* An even number; later writes may change the rows that are read from now on. A write that is in
+ * progress counts as a later one. */
+static inline uint64_t writes_now(const struct hps_host_dense *dense)
+{
+    return atomic_load_explicit(&dense->writes, memory_order_acquire) & ~UINT64_C(1);
+}
+
+/* Whether no write after `since` has changed a row of keys [lo, hi) before this call. */
+static bool unchanged(const struct hps_host_dense *dense, const struct hps_host_seen *seen,
+                      uint64_t since, uint32_t lo, uint32_t hi)
+{
+    fence(memory_order_acquire);
+    if (atomic_load_explicit(&dense->writes, memory_order_relaxed) == since) {
+        return true;
+    }
+    bool same = true;
+    for (uint32_t i = lo; i < hi; i++) {
+        if (seen->numbers[i] != HPS_HOST_ROW_NONE) {
+            const struct hps_host_group *group = hps_host_dense_group(dense, seen->numbers[i]);
+            uint64_t version = atomic_load_explicit(&group->version, memory_order_relaxed);
+            same = same && version <= since;
+        }
+    }
+    return same;
 }
 
 void hps_host_dense_probe(struct hps_host_dense *dense, const struct hps_host_lookup *lookup,
@@ -257,49 +293,41 @@ void hps_host_dense_probe(struct hps_host_dense *dense, const struct hps_host_lo
     uint64_t n = atomic_load_explicit(&dense->n, memory_order_acquire);
     HPS_DEBUG_ASSERT(lookup->note != HPS_HOST_NOTE_PLACE);
     tsan_enter(dense);
-    seen->writes = atomic_load_explicit(&dense->writes, memory_order_acquire);
-    seen->odd = false;
-    block->n_found = 0;
-    for (uint32_t i = 0; i < block->n; i++) {
-        if (i + AHEAD < block->n && keys[i + AHEAD] - dense->first < n) {
-            __builtin_prefetch(hps_host_dense_group(dense, keys[i + AHEAD] - dense->first), 0, 3);
-        }
-        uint64_t number = keys[i] - dense->first;
+    seen->writes = writes_now(dense);
+    struct finder finder = {.groups = hps_host_dense_group(dense, 0),
+                            .rows = dense->rows.area.start,
+                            .stride = dense->rows.stride};
+    const hps_key first = dense->first;
+    const uint32_t n_keys = block->n;
+    for (uint32_t i = 0; i < n_keys; i++) {
+        uint64_t number = keys[i] - first;
+        uint64_t later = i + AHEAD < n_keys ? keys[i + AHEAD] - first : number;
+        __builtin_prefetch(finder.groups + (later < n ? later : 0) / HPS_HOST_GROUP_ROWS, 0, 3);
         if (number < n) {
-            number_find(dense, number, block, seen, i);
+            number_find(&finder, number, block, seen, i);
         } else {
             outside[n_outside++] = (uint16_t)i;
         }
     }
-    outside_find(dense, lookup, keys, block, seen, outside, n_outside);
+    if (n_outside > 0) {
+        outside_find(dense, lookup, keys, block, seen, &finder, outside, n_outside);
+    }
+    block->n_found = finder.n_found;
 }
 
 bool hps_host_dense_valid(const struct hps_host_dense *dense, const struct hps_host_seen *seen,
                           uint32_t lo, uint32_t hi)
 {
-    fence(memory_order_acquire);
-    if (!seen->odd && atomic_load_explicit(&dense->writes, memory_order_relaxed) == seen->writes) {
-        return true;
-    }
-    bool same = true;
-    for (uint32_t i = lo; i < hi; i++) {
-        uint32_t version = atomic_load_explicit(&seen->groups[i]->version, memory_order_relaxed);
-        same = same && version == seen->versions[i];
-    }
-    return same;
+    return unchanged(dense, seen, seen->writes, lo, hi);
 }
 
-void hps_host_dense_again(struct hps_host_dense *dense, struct hps_host_seen *seen, uint32_t lo,
-                          uint32_t hi, void (*read)(void *ctx), void *ctx)
+void hps_host_dense_again(struct hps_host_dense *dense, const struct hps_host_seen *seen,
+                          uint32_t lo, uint32_t hi, void (*read)(void *ctx), void *ctx)
 {
-    seen->odd = true; /* `writes` is older than the versions now */
     for (unsigned try = 0; try < HPS_HOST_DENSE_TRIES; try++) {
-        for (uint32_t i = lo; i < hi; i++) {
-            uint32_t now = atomic_load_explicit(&seen->groups[i]->version, memory_order_acquire);
-            seen->versions[i] = now & ~1U;
-        }
+        uint64_t since = writes_now(dense);
         read(ctx);
-        if (hps_host_dense_valid(dense, seen, lo, hi)) {
+        if (unchanged(dense, seen, since, lo, hi)) {
             return;
         }
     }

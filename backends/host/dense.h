@@ -5,18 +5,18 @@
  * for each row that exists, and a version. Keys outside the range are in the table's index, so a
  * table is a range and an index. Rows of the range are never evicted.
  *
- *     heads   | version, bits of rows 0-63 | version, bits of rows 64-127 | ...
+ *     heads   | bits of rows 0-63, version | bits of rows 64-127, version | ...
  *     rows    | row 0 | row 1 | row 2 | ...
  *
- * Writing. A write changes a row in place. The version of its group is odd until the row is
- * complete. `writes` counts the writes of all groups. The writer increments it after the version
- * has become odd, and before it changes the row. To delete a row, the writer only clears its bit.
+ * Writing. A write changes a row in place. `writes` is odd during a write, and counts: it is 2n
+ * after n writes. The version of a group is the value of `writes` during the last write of one of
+ * its rows. To delete a row, the writer only clears its bit.
  *
- * Reading. A reader takes no lock. It reads blocks of keys in three steps: find the rows and note
- * the versions of their groups; copy or add the rows; compare the versions. If `writes` has not
- * changed, no write began in between, and only versions that were odd matter. If the version of a
- * row was odd or has changed, the reader reads the row again, at most HPS_HOST_DENSE_TRIES times.
- * Then it takes `lock`, which every write takes for one row.
+ * Reading. A reader takes no lock. It reads blocks of keys in three steps: read `writes` and find
+ * the rows; copy or add the rows; read `writes` again. If it was even and has not changed, all rows
+ * are complete. Otherwise the reader compares the versions of the groups with the value of the
+ * first step. Rows of a group that was written since are read again, at most HPS_HOST_DENSE_TRIES
+ * times. Then the reader takes `lock`, which every write takes for one row.
  *
  * The plain reads of the second step race with the writer. This is safe on all CPUs, because the
  * values that are read decide nothing: they are only copied or added, and the third step discards
@@ -49,8 +49,7 @@ enum {
 
 struct hps_host_group {
     _Atomic(uint64_t) present; /* bit i: row i of the group exists */
-    _Atomic(uint32_t) version; /* odd: a row of the group is being written */
-    uint32_t unused;
+    _Atomic(uint64_t) version; /* `writes` during the last write; 0: no write */
 };
 _Static_assert(sizeof(struct hps_host_group) == 16, "4 heads per cache line");
 
@@ -124,11 +123,9 @@ void hps_host_dense_each(const struct hps_host_dense *dense, void (*fn)(void *ct
 
 /* The notes of the first step. */
 struct hps_host_seen {
-    uint64_t writes;
-    bool odd; /* a version was odd, so the third step must compare all */
-    /* Of each key; a key that is not in the range has the head of a constant. */
-    const struct hps_host_group *groups[HPS_HOST_BLOCK_KEYS];
-    uint32_t versions[HPS_HOST_BLOCK_KEYS];
+    uint64_t writes; /* an even number; later writes may have changed the rows */
+    /* Of each key: number of its row in the range; HPS_HOST_ROW_NONE: not in the range. */
+    uint32_t numbers[HPS_HOST_BLOCK_KEYS];
 };
 
 /* First step: find the rows of a block, as hps_host_kernel.probe does. Keys outside the range are
@@ -141,8 +138,8 @@ void hps_host_dense_probe(struct hps_host_dense *dense, const struct hps_host_lo
 bool hps_host_dense_valid(const struct hps_host_dense *dense, const struct hps_host_seen *seen,
                           uint32_t lo, uint32_t hi);
 /* Repeat the second step for keys [lo, hi) until it is valid. `read` reads their rows. */
-void hps_host_dense_again(struct hps_host_dense *dense, struct hps_host_seen *seen, uint32_t lo,
-                          uint32_t hi, void (*read)(void *ctx), void *ctx);
+void hps_host_dense_again(struct hps_host_dense *dense, const struct hps_host_seen *seen,
+                          uint32_t lo, uint32_t hi, void (*read)(void *ctx), void *ctx);
 /* End the steps of a block. */
 void hps_host_dense_leave(struct hps_host_dense *dense);
 
