@@ -3,7 +3,8 @@
  * Narrow rows and pooling in the host map. FP16 and INT8 rows are looked up as stored and as FP32,
  * and compared with FP32 rows and with the ceiling for rows of that width (ceiling.h). Sums of 32
  * rows are compared with lookups of the same number of keys, and with torch.nn.EmbeddingBag, which
- * receives row numbers. Also reported: rows per byte.
+ * receives row numbers. Also reported: rows per byte. All cases run with random keys, and with
+ * consecutive keys, which need no index; their ceiling is the gather alone.
  *
  * One thread, CPU time. Lookups and ceilings use batches of 1,024 keys, sums and their peers 512
  * bags. All steps take turns of equal length, so that each has the caches to itself. No key
@@ -46,9 +47,11 @@ enum step { GATHER, STREAM, INDEX, RAW, TO_FP32, ALL, SUM, MEAN, STEPS };
 struct times {
     double ns[KINDS][STEPS];            /* per key */
     double torch_sum_ns, torch_mean_ns; /* 0: no torch */
+    bool dense;
 };
 
 struct work {
+    bool dense; /* keys are row numbers */
     struct hps_store *store;
     struct hps_space *spaces[KINDS];
     struct hps_table tables[KINDS];
@@ -64,9 +67,9 @@ struct work {
     struct hps_zipf zipf;
 };
 
-static hps_key key_of(uint64_t row)
+static hps_key key_of(const struct work *work, uint64_t row)
 {
-    return hps_mix64(row + 1);
+    return work->dense ? row : hps_mix64(row + 1);
 }
 
 static void draw(struct work *work, uint32_t n)
@@ -74,7 +77,7 @@ static void draw(struct work *work, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         uint64_t row = hps_zipf_row(&work->zipf, hps_zipf_rank(&work->zipf, &work->random));
         work->places[i % FEW] = row; /* for steps with few keys */
-        work->keys[i] = key_of(row);
+        work->keys[i] = key_of(work, row);
         work->slots[i] = i;
     }
 }
@@ -168,6 +171,7 @@ static hps_status round_of(struct work *work, struct times *out_times)
         enum step step = (enum step)(i % STEPS);
         status = turn_of(work, kind, step, &out_times->ns[kind][step]);
     }
+    out_times->dense = work->dense;
     out_times->torch_sum_ns = bench_bags_ns(&work->torch, "sum");
     out_times->torch_mean_ns = bench_bags_ns(&work->torch, "mean");
     return status;
@@ -175,11 +179,12 @@ static hps_status round_of(struct work *work, struct times *out_times)
 
 /* ---- reports --------------------------------------------------------------------------------- */
 
-/* The ceiling: the faster gather of rows of this width, plus the index line. */
+/* The ceiling: the faster gather of rows of this width, plus the index line if there is an index.
+ */
 static double ceiling_ns(const struct times *times, enum kind kind)
 {
     const double *ns = times->ns[kind];
-    return (ns[GATHER] < ns[STREAM] ? ns[GATHER] : ns[STREAM]) + ns[INDEX];
+    return (ns[GATHER] < ns[STREAM] ? ns[GATHER] : ns[STREAM]) + (times->dense ? 0 : ns[INDEX]);
 }
 
 static double ratio_of(const struct times *times, enum kind kind, enum step step)
@@ -259,9 +264,9 @@ struct row {
 };
 
 static const struct row report_rows[] = {
-    {"gather+index", "ns/key", ceiling_ns, false, {0}, 0},
+    {"ceiling", "ns/key", ceiling_ns, false, {0}, 0},
     {"lookup, raw", "ns/key", raw_ns, false, {0}, 0},
-    {"(gather+index)/lookup", "ratio", lookup_share, false, {0}, 0},
+    {"ceiling/lookup", "ratio", lookup_share, false, {0}, 0},
     {"lookup, to fp32", "ns/key", to_fp32_ns, true, {0}, 0},
     {"lookup of 16,384 to fp32", "ns/key", all_ns, false, {0}, 0},
     {"sum of 32", "ns/key", sum_ns, false, {0}, 0},
@@ -299,8 +304,8 @@ static void report_all(const char *name, uint32_t dim, const struct times *times
         }
     }
     for (size_t r = 0; r < sizeof(torch_rows) / sizeof(torch_rows[0]); r++) {
-        if (times[0].torch_sum_ns > 0) {
-            report(name, dim, times, FP32, &torch_rows[r]);
+        for (unsigned kind = FP32; times[0].torch_sum_ns > 0 && kind < KINDS; kind++) {
+            report(name, dim, times, (enum kind)kind, &torch_rows[r]);
         }
     }
 }
@@ -336,7 +341,7 @@ static hps_status fill(struct work *work, enum kind kind)
 
     for (uint64_t row = 0; row < table->n_rows && status == HPS_OK; row += PIECE) {
         for (uint32_t i = 0; i < PIECE; i++) {
-            keys[i] = key_of(row + i);
+            keys[i] = key_of(work, row + i);
             for (uint32_t d = 0; d < table->dim; d++) {
                 values[d] = (float)((row + i + d * 7) % 251) / 251.0f - 0.5f;
             }
@@ -353,8 +358,13 @@ static hps_status open_tables(struct work *work, uint32_t dim, uint64_t n_rows,
                               struct hps_error *err)
 {
     static const float zeros[DIM_MAX];
-    hps_status status = hps_host_map_open(MAP_BYTES, &work->store, err);
+    const struct hps_host_map_options options = {.bytes_max = MAP_BYTES, .dense = work->dense};
+    hps_key first[PIECE]; /* as a load does; else the index stays half grown */
+    hps_status status = hps_host_map_open_with(&options, &work->store, err);
 
+    for (uint32_t i = 0; i < PIECE; i++) {
+        first[i] = i;
+    }
     for (unsigned kind = 0; kind < KINDS && status == HPS_OK; kind++) {
         struct hps_table *table = &work->tables[kind];
         struct hps_space_id id = {"m", (int64_t)kind + 1, table, 1, 0};
@@ -365,8 +375,9 @@ static hps_status open_tables(struct work *work, uint32_t dim, uint64_t n_rows,
                                     .n_rows = n_rows,
                                     .default_row = zeros};
         status = work->store->ops->space_open(work->store, &id, &work->spaces[kind], err);
-        if (status == HPS_OK) { /* as a load does; else the index stays half grown */
-            status = work->store->ops->limits->reserve(work->spaces[kind], table, NULL, 0, err);
+        if (status == HPS_OK) {
+            status =
+                work->store->ops->limits->reserve(work->spaces[kind], table, first, PIECE, err);
         }
         if (status == HPS_OK) {
             status = fill(work, (enum kind)kind);
@@ -403,8 +414,9 @@ static hps_status measure(struct work *work, uint32_t dim, uint64_t n_rows)
             status = round_of(work, &times[i]);
         }
         if (status == HPS_OK) {
-            (void)snprintf(name, sizeof(name), "dim %u, %llu M rows, %s", dim,
-                           (unsigned long long)(n_rows >> 20), skewed ? "zipf 0.99" : "uniform");
+            (void)snprintf(name, sizeof(name), "dim %u, %llu M rows, %s%s", dim,
+                           (unsigned long long)(n_rows >> 20), skewed ? "zipf 0.99" : "uniform",
+                           work->dense ? ", dense" : "");
             report_all(name, dim, times);
         }
     }
@@ -421,8 +433,8 @@ static hps_status run_dim(struct work *work, uint32_t dim, uint64_t n_rows, stru
         status = open_tables(work, dim, n_rows, err);
     }
     if (status == HPS_OK) {
-        (void)snprintf(name, sizeof(name), "dim %u, %llu M rows", dim,
-                       (unsigned long long)(n_rows >> 20));
+        (void)snprintf(name, sizeof(name), "dim %u, %llu M rows%s", dim,
+                       (unsigned long long)(n_rows >> 20), work->dense ? ", dense" : "");
         report_bytes(work, name, dim);
         status = measure(work, dim, n_rows);
     }
@@ -440,6 +452,7 @@ hps_status bench_bytes(struct hps_error *err)
         uint32_t dim;
         uint64_t n_rows;
     } sizes[] = {{16, UINT64_C(8) << 20}, {64, UINT64_C(2) << 20}, {128, UINT64_C(2) << 20}};
+    enum { N_SIZES = sizeof(sizes) / sizeof(sizes[0]) };
     struct work *work = hps_calloc(1, sizeof(*work));
     hps_status status = HPS_NO_MEMORY;
 
@@ -456,8 +469,9 @@ hps_status bench_bytes(struct hps_error *err)
         work->offsets[b] = b * BAG_KEYS;
     }
     bench_bags_open(&work->torch);
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]) && status == HPS_OK; i++) {
-        status = run_dim(work, sizes[i].dim, sizes[i].n_rows, err);
+    for (size_t i = 0; i < 2 * N_SIZES && status == HPS_OK; i++) {
+        work->dense = i % 2 == 0;
+        status = run_dim(work, sizes[i / 2].dim, sizes[i / 2].n_rows, err);
     }
     if (work->torch.to == NULL) {
         bench_left_out("torch.nn.EmbeddingBag", "HPS_PYTHON has no torch, or its process ended");
