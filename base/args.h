@@ -121,7 +121,7 @@ int hps_args_wrong(const struct hps_program *program, const struct hps_command *
 
 /* Print the help of a program (verb NULL) or of one verb. */
 void hps_args_help(const struct hps_program *program, const struct hps_command *verb, FILE *out);
-/* Print "hpsctl 0.1.0 (0123456789ab)" and the lines of program->parts. */
+/* Print "hpsctl 0.2.0 (0123456789ab)" and the lines of program->parts. */
 void hps_args_version(const struct hps_program *program, FILE *out);
 
 /* The allowed range of a numeric option. */

@@ -5,7 +5,7 @@
 #ifndef HPS_BASE_BUILD_INFO_H
 #define HPS_BASE_BUILD_INFO_H
 
-extern const char hps_build_version[];  /* "0.1.0" */
+extern const char hps_build_version[];  /* "0.2.0" */
 extern const char hps_build_revision[]; /* commit of the source, or "unknown" */
 
 #endif

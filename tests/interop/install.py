@@ -44,9 +44,10 @@ def find(version):
 
 def install(python, directory):
     """A virtual environment's Python that has the package of a copy, as setuptools builds where the source is."""
-    package = f"{directory}/package"
+    package = f"{directory}/clients/python"
     shutil.copytree(f"{documents.ROOT}/clients/python", package,
-                    ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+                    ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__", "lookup.binpb"))
+    shutil.copytree(f"{documents.ROOT}/proto/hps", f"{directory}/proto/hps")
     run(python, "-m", "venv", f"{directory}/venv")
     inside = f"{directory}/venv/bin/python"
     said = run(inside, "-m", "pip", "install", "-v", package)

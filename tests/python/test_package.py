@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package as others get it: its descriptor, its types, what pip makes of it, and the code of the documents."""
+"""The package as others get it: its types, what pip makes of it, and the code of the documents."""
 import os
 import re
 import shutil
@@ -12,8 +12,10 @@ import pytest
 
 import documents
 from documents import ROOT
+from rig import BIN
 
 PACKAGE = os.path.join(ROOT, "clients", "python")
+VERSION = re.search(r"^hpsd (\S+) ", subprocess.run([f"{BIN}/hpsd", "--version"], capture_output=True, text=True, check=True).stdout)[1]
 
 
 def run(*args, **how):
@@ -22,8 +24,12 @@ def run(*args, **how):
     return done.stdout
 
 
-def test_descriptor_when_protos_have_changed_then_it_is_theirs():
-    run(sys.executable, os.path.join(PACKAGE, "describe"), "--check")
+def copied(work):
+    """The path of a copy of the package, with the protocol file but without its descriptor; setuptools builds where the source is."""
+    package = os.path.join(work, "clients", "python")
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info", "lookup.binpb"))
+    shutil.copytree(os.path.join(ROOT, "proto", "hps"), os.path.join(work, "proto", "hps"))
+    return package
 
 
 # ---- types -------------------------------------------------------------------------------------------
@@ -48,11 +54,11 @@ def test_document_when_its_code_is_run_then_it_works(name, two_tables, work):
 # ---- pip ---------------------------------------------------------------------------------------------
 
 def test_install_when_as_shown_and_without_network_then_the_first_lookup_works(work, two_tables):
-    """Of a copy, as setuptools builds where the source is. apt-get would need the network: ./dev has what it names."""
+    """apt-get would need the network: ./dev has what it names."""
     apt, path, pip = documents.block("docs/python.md", "apt-get").code.splitlines()
     index_line = documents.block("docs/python.md", "pip install clients").code.split("#")[0].strip()
     assert set(apt.split()[2:]) <= set(documents.read("dev").split()) and path == "export PYTHONPATH=$PWD/clients/python"
-    shutil.copytree(PACKAGE, os.path.join(work, "clients", "python"))
+    copied(work)
     run("/usr/bin/python3", "-m", "venv", "--system-site-packages", os.path.join(work, "venv"))
     alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     for readme in (documents.read("README.md"), documents.read("clients/python/README.md")):
@@ -68,17 +74,20 @@ def test_install_when_as_shown_and_without_network_then_the_first_lookup_works(w
     assert installed.startswith(work)
 
 
-def test_distributions_when_built_then_all_of_the_package_and_no_licence_table(work):
+def test_distributions_when_built_then_they_have_the_version_and_files_of_the_package_and_no_licence_table(work):
     """Setuptools refuses a table `license` from 2027-02-18 on; that of Debian 12 knows nothing else."""
-    copy = shutil.copytree(PACKAGE, os.path.join(work, "package"), ignore=shutil.ignore_patterns("__pycache__", "build"))
+    copy = copied(work)
     run("/usr/bin/python3", "-c", "import setuptools.build_meta as of; of.build_wheel('.'); of.build_sdist('.')", cwd=copy)
     package = {os.path.relpath(os.path.join(folder, name), PACKAGE) for folder, _, names in os.walk(f"{PACKAGE}/hpsd")
                for name in names if not name.endswith(".pyc")}
     assert {"hpsd/py.typed", "hpsd/lookup.binpb"} < package
-    with zipfile.ZipFile(f"{copy}/hpsd-0.1.0-py3-none-any.whl") as wheel:
+    with zipfile.ZipFile(f"{copy}/hpsd-{VERSION}-py3-none-any.whl") as wheel:
         names = set(wheel.namelist())
-        metadata = wheel.read("hpsd-0.1.0.dist-info/METADATA").decode()
+        metadata = wheel.read(f"hpsd-{VERSION}.dist-info/METADATA").decode()
     assert {name for name in names if "dist-info" not in name} == package
-    assert not re.search("^License", metadata, re.MULTILINE)
-    with tarfile.open(f"{copy}/hpsd-0.1.0.tar.gz") as sdist:
-        assert {f"hpsd-0.1.0/{name}" for name in package | {"pyproject.toml", "README.md"}} <= set(sdist.getnames())
+    assert f"hpsd-{VERSION}.dist-info/LICENSE" in names or f"hpsd-{VERSION}.dist-info/licenses/LICENSE" in names
+    assert not re.search("^License:", metadata, re.MULTILINE)
+    for minor in range(9, 14):
+        assert f"Classifier: Programming Language :: Python :: 3.{minor}\n" in metadata
+    with tarfile.open(f"{copy}/hpsd-{VERSION}.tar.gz") as sdist:
+        assert {f"hpsd-{VERSION}/{name}" for name in package | {"pyproject.toml", "setup.py", "README.md", "LICENSE"}} <= set(sdist.getnames())

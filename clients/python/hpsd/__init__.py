@@ -15,7 +15,7 @@ from ._model import Model, Position, Table, Version
 from .errors import (DeadlineExceeded, Error, InvalidArgument, NotFound, NotVisible, PermissionDenied,
                      ResourceExhausted, Unauthenticated, Unavailable, Unimplemented)
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"  # of all of hpsd: CMakeLists.txt reads it here
 __all__ = [
     "Answer", "Client", "DeadlineExceeded", "Error", "FlatAnswer", "InvalidArgument", "Model", "NotFound", "NotVisible",
     "PermissionDenied", "Position", "ResourceExhausted", "Status", "TLS", "Table", "Unauthenticated", "Unavailable", "Unimplemented",

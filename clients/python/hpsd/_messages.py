@@ -6,14 +6,19 @@ from __future__ import annotations
 import pkgutil
 from typing import Any, Dict
 
-from google.protobuf import descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from .errors import malformed
 
 _PACKAGE = "hps.v1"
 _pool = descriptor_pool.DescriptorPool()
-_pool.AddSerializedFile(pkgutil.get_data(__package__, "lookup.binpb") or b"")
+try:
+    _described = pkgutil.get_data(__package__, "lookup.binpb") or b""
+except FileNotFoundError:
+    raise ImportError("hpsd/lookup.binpb is missing: run ./dev build, or install the package with pip") from None
+for _file in descriptor_pb2.FileDescriptorSet.FromString(_described).file:
+    _pool.AddSerializedFile(_file.SerializeToString())
 
 
 def class_of(name: str) -> Any:
