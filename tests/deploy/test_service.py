@@ -365,7 +365,9 @@ def test_install_when_done_then_all_files_exist_and_the_unit_finds_hpsd(tmp_path
         "usr/share/doc/hpsd/examples/hpsd-redis.json", "usr/share/doc/hpsd/examples/redis-hpsd.conf",
         "usr/share/doc/hpsd/examples/redis.compose.yml", "usr/share/doc/hpsd/examples/hpsd.logrotate",
         "usr/share/hpsd/hpsd.rules.yml",
-        "usr/share/hpsd/hpsd.json", "usr/share/bash-completion/completions/hpsctl"}
+        "usr/share/hpsd/hpsd.json", "usr/share/bash-completion/completions/hpsctl",
+        "usr/share/bash-completion/completions/hpsd", "usr/share/zsh/vendor-completions/_hpsctl",
+        "usr/share/zsh/vendor-completions/_hpsd"}
     program = unit("hpsd.service")["ExecStart"].split()[0]
     assert os.access(f"{tmp_path}{program}", os.X_OK)
     check = subprocess.run([f"{tmp_path}{program}", "--config",

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from made_up import Admin, partition, version
-from rig import BIN, PATIENCE_S, admin_pb, ask, default_config, floats, generate, hpsgen
+from rig import BIN, PATIENCE_S, Daemon, admin_pb, ask, default_config, floats, generate, hpsgen
 
 pytestmark = pytest.mark.one_thread
 TOOLS = ("hpsd", "hpsd-sim", "hpsctl", "hps-gen", "hps-bench", "hps-publish")
@@ -303,4 +303,23 @@ def test_completion_when_printed_then_bash_takes_it():
     assert (done.returncode, done.stderr) == (0, "")
     assert "rollback" in script
     [words] = [line for line in script.splitlines() if line.strip().startswith("updates)")]
-    assert {"pause", "resume", "seek", "accept-gap", "--to", "--all"} <= set(words.split("'")[1].split()), words
+    assert {"pause", "resume", "seek", "accept-gap", "--to", "--all"} <= set(words.split("'")[3].split()), words
+    assert run("hpsctl", "completion", "zsh").stdout.startswith("#compdef hpsctl\n")
+
+
+def test_completion_when_bash_runs_it_then_verbs_options_and_names_of_the_server(work):
+    for name in ("items", "users"):
+        np.save(f"{work}/{name}.npy", np.zeros((4, 4), "<f4"))
+    script = ('source <(hpsctl completion bash); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _hpsctl_complete; '
+              'printf "%s\\n" "${COMPREPLY[@]}"')
+
+    def offered(typed):  # after the address of `one`
+        done = subprocess.run(["bash", "-c", script, "-", "hpsctl", "--addr", one.admin, *typed.split(" ")], text=True, check=True,
+                              capture_output=True, env={**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"})
+        assert done.stderr == ""
+        return {word for word in done.stdout.split() if word.startswith("--") == typed.split(" ")[-1].startswith("--")}
+    with Daemon(work, flags=["--table", f"items={work}/items.npy", "--table", f"users={work}/users.npy"]) as one:
+        assert offered("act") == {"activate"} and offered("help roll") == {"rollback"} and offered("updates pau") == {"pause"}
+        assert offered("lookup ") == {"default"} and offered("lookup default ") == {"items", "users"}
+        assert offered("lookup --values 3 default it") == {"items"} and offered("lookup default items ") == set()
+        assert offered("lookup --poo") == {"--pooling"}
