@@ -93,7 +93,9 @@ def run_page(name, address, work, edit=lambda code: code):
     with open(os.path.join(work, "page.py"), "w", encoding="utf-8") as f:
         f.write(edit(at("\n".join(python_pages()[name]), address)))
     path = os.path.join(ROOT, "clients", "python")
+    programs = os.environ.get("HPS_BIN_DIR", os.path.join(ROOT, "build", "bin"))
     done = subprocess.run([sys.executable, "-W", "error::UserWarning", "page.py"], capture_output=True, text=True,
-                          timeout=120, cwd=work, check=False, env={**os.environ, "PYTHONPATH": path})
+                          timeout=120, cwd=work, check=False,
+                          env={**os.environ, "PYTHONPATH": path, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

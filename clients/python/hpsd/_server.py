@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon of its own for a notebook or a test."""
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from types import TracebackType
+from typing import IO, Any, Mapping, Optional, Type
+
+import grpc
+import numpy as np
+
+from ._client import Client, connect
+from .errors import Error
+
+# Runs the daemon until this pipe ends, as it does when the process with its other end dies; then removes the directory.
+_KEEPER = """
+import os, shutil, signal, subprocess, sys, threading
+directory, *command = sys.argv[1:]
+daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+def watch():
+    while os.read(0, 4096):
+        pass
+    daemon.send_signal(signal.SIGQUIT)
+threading.Thread(target=watch, daemon=True).start()
+code = daemon.wait()
+shutil.rmtree(directory, ignore_errors=True)
+raise SystemExit(code if code >= 0 else 1)
+"""
+
+
+class Server:
+    """A daemon that `serve` started. It ends with `close`, with the `with` block, or with this process."""
+
+    client: Client
+    address: str
+
+    def __init__(self, keeper: "subprocess.Popen[bytes]", address: str) -> None:
+        self._keeper = keeper
+        self.address = address
+        self.client = connect(address)
+
+    def close(self) -> None:
+        """Stop the daemon at once. Files in a given state directory stay."""
+        self.client.close()
+        _stop(self._keeper)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], failure: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
+        self.close()
+
+
+def _program() -> str:
+    try:
+        from hpsd_server import path
+        return str(path("hpsd"))
+    except ImportError:
+        found = shutil.which("hpsd") or shutil.which("hpsd", path="/usr/local/sbin:/usr/sbin")
+        if found is None:
+            raise Error("there is no program hpsd: pip install hpsd-server, or install the Debian package hpsd") from None
+        return found
+
+
+def _stop(keeper: "subprocess.Popen[bytes]") -> None:
+    assert keeper.stdin is not None and keeper.stdout is not None
+    keeper.stdin.close()
+    keeper.wait()
+    keeper.stdout.close()
+
+
+def serve(tables: Mapping[str, Any], state_dir: Any = None) -> Server:
+    """Start a daemon that serves `tables` as the model "default", and return when it is ready.
+
+    A table is a matrix with one row for each key from 0 on, or the path of a file that hpsd --table reads. The daemon
+    listens on Unix sockets in a directory that only this user can read, and for metrics on a free port of this host. Without
+    `state_dir` its store is temporary. Raises hpsd.Error with the text of the daemon if it does not start.
+    """
+    directory = tempfile.mkdtemp(prefix="hpsd-")
+    try:
+        command = [_program(), "--state-dir", os.fspath(state_dir if state_dir is not None else os.path.join(directory, "state")),
+                   "--listen", f"unix:{directory}/grpc.sock", "--admin-listen", f"unix:{directory}/admin.sock",
+                   "--http-listen", "127.0.0.1:0"]
+        for number, (name, table) in enumerate(tables.items()):
+            path = f"{directory}/{number}.npy"
+            if isinstance(table, (str, os.PathLike)):
+                path = os.fspath(table)
+            else:
+                np.save(path, np.asarray(table))
+            command += ["--table", f"{name}={path}"]
+        log = open(f"{directory}/log", "w+b")  # pylint: disable=consider-using-with
+        # In a session of its own: Ctrl-C in a terminal interrupts this process, not the daemon.
+        keeper = subprocess.Popen([sys.executable, "-I", "-S", "-c", _KEEPER, directory, *command],  # pylint: disable=consider-using-with
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    assert keeper.stdin is not None
+    os.register_at_fork(after_in_child=keeper.stdin.close)  # only this process keeps the daemon
+    with log:
+        try:
+            _wait(keeper, log)
+        except BaseException:
+            _stop(keeper)
+            raise
+    return Server(keeper, f"unix:{directory}/grpc.sock")
+
+
+def _wait(keeper: "subprocess.Popen[bytes]", log: IO[bytes]) -> None:
+    """Until the daemon serves the tables. A daemon that cannot load a file continues, and reports it."""
+    assert keeper.stdout is not None
+    addresses = dict(word.split("=", 1) for word in keeper.stdout.readline().decode().split()[1:])
+    while addresses:
+        try:
+            connection = http.client.HTTPConnection(addresses["http"])
+            connection.request("GET", "/readyz")
+            reply = connection.getresponse()
+            reasons = reply.read().decode()
+            connection.close()
+        except OSError:  # it has ended
+            break
+        if reply.status == 200:
+            return
+        if "failed to load" in reasons:
+            raise Error(reasons.strip(), grpc.StatusCode.FAILED_PRECONDITION)
+        time.sleep(0.02)
+    keeper.wait()
+    log.seek(0)
+    raise Error(log.read().decode(errors="replace").strip() or "hpsd has not started",
+                grpc.StatusCode.FAILED_PRECONDITION)
