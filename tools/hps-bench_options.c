@@ -39,6 +39,7 @@ static struct {
     const char *row_layout;
     const char *output;
     uint64_t n_rows, max_wait_us;
+    bool retry;
 } flags = {
     .tables = "all",
     .rate = "max",
@@ -52,7 +53,10 @@ static struct {
 
 static const struct hps_arg args[] = {
     {"addr", 0, HPS_ARG_TEXT, "ADDR", &tool_connect.address,
-     "gRPC listener of the server, HOST:PORT or unix:PATH (default 127.0.0.1:8601)"},
+     "gRPC listener of the server, HOST:PORT or unix:PATH, or several, separated by commas "
+     "(default 127.0.0.1:8601)"},
+    {"retry", 0, HPS_ARG_FLAG, NULL, &flags.retry,
+     "repeat calls that fail, also at the other servers of --addr, as applications do"},
     {"admin", 0, HPS_ARG_TEXT, "ADDR", &flags.admin,
      "admin listener, which reports tables and row counts; not used with --rows (default "
      "$HPSD_ADDR, else " TOOL_ADMIN_ADDRESS ")"},
@@ -253,11 +257,13 @@ bool bench_options(int argc, char **argv, struct bench_plan *out_plan, int *out_
     if (plan.duration_us == 0 && plan.n_requests == 0) {
         plan.duration_us = DURATION_US_DEFAULT;
     }
-    if (tool_address_check("--addr", tool_connect.address, &err) != HPS_OK) {
+    if (strchr(tool_connect.address, ',') == NULL && /* hpsd_open checks a list */
+        tool_address_check("--addr", tool_connect.address, &err) != HPS_OK) {
         *out_code = hps_args_wrong(&program, NULL, "%s", err.text);
         return false;
     }
     plan.connect = tool_hpsd_options(&tool_connect);
+    plan.connect.single_attempt = !flags.retry;
     plan.n_threads = plan.n_threads < plan.n_connections ? plan.n_threads : plan.n_connections;
     plan.max_wait_us = (uint32_t)flags.max_wait_us;
     hps_status status = find_tables(&err);

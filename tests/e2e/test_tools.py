@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 from concurrent import futures
 
@@ -295,6 +296,17 @@ def test_bench_when_a_server_says_what_drives_terminals_then_it_is_shown_and_doe
     text = done.stdout + done.stderr
     assert not any(c in text.replace("\n", "") for c in EVIL if not c.isprintable()), repr(text)
     assert SHOWN in text, text
+
+
+def test_bench_when_one_of_two_servers_is_missing_then_calls_are_repeated_at_the_other(daemon, work):
+    generate(f"{work}/g", "--tables", 1, "--rows", 1000, "--dim", 8)
+    one = daemon(default_config(server={"model_roots": [work]}))
+    one.load("m", f"{work}/g")
+    args = ("--model", "m", "--tables", "feature_0", "--rows", 1000, "--verify", "-q", "-n", 50, "-o", "json")
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        missing = "127.0.0.1:%d" % closed.getsockname()[1]
+    said = json.loads(run("hps-bench", "--addr", f"{missing},{one.grpc[0]}", "--retry", *args).stdout)
+    assert said["requests"] == 50 and said["errors"] == {} and said["rows_checked"] == 50 * 64
 
 
 def test_completion_when_printed_then_bash_takes_it():
