@@ -186,6 +186,23 @@ def test_container_when_built_then_it_has_the_libraries_that_hpsd_needs():
     assert owners <= there, owners - there
 
 
+def test_container_when_run_then_its_user_is_a_number_and_its_configuration_is_reachable():
+    text = read("Containerfile")
+    assert re.search(r"^USER [1-9][0-9]*:[1-9][0-9]*$", text, re.M) and re.search(r"^HEALTHCHECK .*hpsctl", text, re.M)
+    config, = re.findall(r"^COPY deploy/(\S+) /etc/hpsd/hpsd.json$", text, re.M)
+    done = run(os.path.join(BIN, "hpsd"), "--check", "--config", os.path.join(DEPLOY, config))
+    assert done.returncode == 0, done.stderr
+    assert "0.0.0.0:8601" in done.stdout and "0.0.0.0:8602" in done.stdout
+
+
+def test_compose_when_read_then_its_files_exist_and_its_ports_are_published_on_this_host_only():
+    text = read("compose.yml")
+    ports_of = re.findall(r'ports: \[(.*)\]', text)
+    assert ports_of and all(port.startswith("127.0.0.1:") for line in ports_of for port in re.findall(r'"(.*?)"', line))
+    files = re.findall(r'"\./(\S+?):', text)
+    assert len(files) == 3 and all(os.path.exists(os.path.join(DEPLOY, name)) for name in files)
+
+
 # ---- a fleet over Redis -------------------------------------------------------------------------------
 
 def services():
