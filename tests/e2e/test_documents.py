@@ -43,6 +43,8 @@ NOT_RUN = {
     ("docs/migration.md", " import numpy as np\n import tritonclient"): "as the one before",
     ("docs/migration.md", " import torch"): "needs torch; ./dev frameworks runs it (tests/frameworks/test_torch.py)",
     ("docs/triton.md", "./dev triton"): "needs Triton; ./dev interop runs it (tests/interop/test_triton_backend.py)",
+    ("README.md", "sudo apt install"): "needs bare roots of Debian; ./dev package --test runs it (tests/package)",
+    ("README.md", "pip install build"): "as the one before",
     ("docs/operations.md", "./dev build && sudo cmake --install"):
         "needs root and systemd; tests/deploy installs into a directory and starts hpsd by its units there",
     ("docs/operations.md", "level=info msg=reloaded"): "lines of a log; test_config.py asserts them",
@@ -142,7 +144,7 @@ def test_readme_when_followed_then_the_output_is_as_shown(work, code):
         def names(line):
             return re.sub(r"\d+(?= |$)", "N", line.strip())
         assert names(env["HPSD_SAID"]) == names(README_READY.code)
-        first, second = documents.python_pages()["README"]
+        _, first, second = documents.python_pages()["README"]
         assert len(first.splitlines()) == 3
         assert run("python3", "-c", documents.at(first + second, address)) == README_ROWS.code
         took = re.compile(r"\d+ us")

@@ -64,7 +64,7 @@ def replace(inside, version):
 
 
 def do_lookup(inside, address, rows):
-    code = documents.at(documents.python_pages()["README"][0], address)
+    code = documents.at(documents.python_pages()["README"][1], address)
     said = run(inside, "-c", code)
     if said != f"{rows}\n":
         raise Failed(f"expected {rows}, got {said}")

@@ -12,7 +12,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 ADDRESS = "127.0.0.1:8601"
 # Prepended to code of a section that does not import hpsd itself.
 SETUP = f'import hpsd\nimport numpy as np\n\nclient = hpsd.connect("{ADDRESS}")\n'
-PAGES = ("README.md", "clients/python/README.md", "docs/python.md")  # tests/python runs their Python code
+PAGES = ("README.md", "clients/python/README.md", "deploy/wheel/README.md", "docs/python.md")  # tests/python runs their Python code
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def python_pages():
         for one in _of_file(file):
             if one.language == "python":
                 section = f"python_{one.section.replace(' ', '_')}"
-                name = {"README.md": "README", "clients/python/README.md": "clients"}.get(file, section)
+                name = {"README.md": "README", "clients/python/README.md": "clients", "deploy/wheel/README.md": "wheel"}.get(file, section)
                 pages.setdefault(name, [] if "import hpsd" in one.code else [SETUP]).append(one.code)
     return {name.replace("_", "_torch_", 1) if any("torch" in code for code in codes) else name: codes
             for name, codes in pages.items()}

@@ -68,7 +68,7 @@ def test_install_when_as_shown_and_without_network_then_the_first_lookup_works(w
         offline = []
     run(*offline, "bash", "-euc", f". venv/bin/activate; {pip}", cwd=work, env=alone)
     python = os.path.join(work, "venv", "bin", "python")
-    out = run(python, "-c", documents.at(documents.python_pages()["README"][0], two_tables.grpc[0]), cwd=work, env=alone)
+    out = run(python, "-c", documents.at(documents.python_pages()["README"][1], two_tables.grpc[0]), cwd=work, env=alone)
     assert len(re.findall(r"[-0-9.e]+", out)) >= 3 * 16
     installed = run(python, "-c", "import hpsd; print(hpsd.__path__[0])", cwd=work, env=alone).strip()
     assert installed.startswith(work)

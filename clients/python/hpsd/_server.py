@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon of its own for a notebook or a test."""
+"""Starts a daemon for a notebook or a test."""
 from __future__ import annotations
 
 import http.client
@@ -93,10 +93,10 @@ def serve(tables: Mapping[str, Any], state_dir: Any = None) -> Server:
             if isinstance(table, (str, os.PathLike)):
                 path = os.fspath(table)
             else:
-                np.save(path, np.asarray(table))
+                np.save(path, table if hasattr(table, "dtype") else np.asarray(table, np.float32))
             command += ["--table", f"{name}={path}"]
         log = open(f"{directory}/log", "w+b")  # pylint: disable=consider-using-with
-        # In a session of its own: Ctrl-C in a terminal interrupts this process, not the daemon.
+        # In a separate session: Ctrl-C in a terminal interrupts this process, not the daemon.
         keeper = subprocess.Popen([sys.executable, "-I", "-S", "-c", _KEEPER, directory, *command],  # pylint: disable=consider-using-with
                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
     except BaseException:
