@@ -66,6 +66,8 @@ mounted() {
     # shellcheck disable=SC2016 # of the inner shell
     unshare --mount --pid --fork --kill-child --mount-proc bash -euc '
         roots=$1 upper=$2 lower=$3 suite=$4 layer=$5 dir=$6 command=$7
+        exec {lock}>>"$roots/apt/$suite/used"
+        flock "$lock" # apt fails if another one uses its cache
         mount -t tmpfs tmpfs /media
         if [[ -z $upper || $layer == - ]]; then
             upper=/media
