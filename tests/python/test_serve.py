@@ -103,3 +103,11 @@ def test_serve_when_its_process_is_killed_then_the_daemon_ends(places, forks):
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
+
+
+def test_serve_when_never_closed_then_the_interpreter_ends_normally(places):
+    code = "import hpsd; print(hpsd.serve({'items': [[1., 2.]]}).client.lookup('items', [0]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S * 2, check=False,
+                          env={**os.environ, "PYTHONPATH": f"{ROOT}/clients/python"})
+    assert (done.returncode, done.stdout) == (0, "[[1. 2.]]\n"), done.stderr
+    until_ended(places / "t")

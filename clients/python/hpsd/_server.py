@@ -2,6 +2,7 @@
 """Starts a daemon for a notebook or a test."""
 from __future__ import annotations
 
+import atexit
 import http.client
 import os
 import shutil
@@ -44,9 +45,11 @@ class Server:
         self._keeper = keeper
         self.address = address
         self.client = connect(address)
+        atexit.register(self.close)  # gRPC may crash if a connection is open when the interpreter ends
 
     def close(self) -> None:
         """Stop the daemon at once. Files in a given state directory stay."""
+        atexit.unregister(self.close)
         self.client.close()
         _stop(self._keeper)
 
