@@ -20,14 +20,15 @@ enum { RATE_US = 2 * 1000 * 1000 };
 
 /* ---- partitions ------------------------------------------------------------------------------ */
 
-/* The state in the view. */
+/* The state in the view. No partition starts while the batch is held. */
 static enum hps_partition_state shown_state(const struct hps_update_stream *stream,
                                             const struct update_partition *partition)
 {
     bool blocked = partition->phase == UPDATE_BLOCKED;
     bool runs = update_phase_reads(partition->phase);
+    bool waits = runs || partition->phase == UPDATE_STARTING;
     return stream->frozen && (runs || blocked)       ? HPS_PARTITION_FROZEN
-           : stream->batch->held && runs             ? HPS_PARTITION_HELD
+           : stream->batch->held && waits            ? HPS_PARTITION_HELD
            : runs && update_leader_silent(partition) ? HPS_PARTITION_UNREACHABLE
                                                      : update_partition_state(partition->phase);
 }
