@@ -70,33 +70,34 @@ def test_poll_when_the_topic_grows_then_new_partitions_are_read(broker):
         assert reader.values(11)[10] == b"new"
 
 
-def test_assign_when_retention_passed_then_a_gap_with_the_bounds(broker):
+def test_assign_when_retention_passed_then_a_gap(broker):
     topic = broker.create("hps_et.log_gap.a", 1)
     broker.write(topic, numbers(0, 20))
     broker.drop(topic, 0, 8)
     with Reader(broker.bootstrap, "log_gap") as reader:
         reader.ask("assign", topic, 0, 3, 5)
-        assert reader.event(GAP)[1:4] == (5, 3, 20)
+        assert reader.event(GAP)[1:3] == (5, 3)
         assert not reader.records
+        assert reader.offsets(topic, 0) == (0, 8, 20, 20)
         reader.ask("assign", topic, 0, 8, 5)
         assert reader.values(12) == in_order(8, 20)
         reader.ask("assign", topic, 0, 21, 6)
-        assert reader.event(GAP)[1:4] == (6, 21, 20)
+        assert reader.event(GAP)[1:3] == (6, 21)
 
 
-def test_poll_when_the_topic_is_deleted_and_made_anew_then_it_is_told_and_read_again(broker):
+def test_poll_when_the_topic_is_deleted_and_made_anew_then_lists_show_it_and_it_is_read_again(broker):
     topic = broker.create("hps_et.log_anew.a", 1)
     broker.write(topic, numbers(0, 10))
     with Reader(broker.bootstrap, "log_anew") as reader:
         reader.ask("assign", topic, 0, 0, 3)
         assert reader.values(10) == in_order(0, 10)
         broker.delete(topic)
-        assert reader.event(GONE)[1:3] == (3, 10)
+        reader.until(lambda: topic not in reader.topics(), "a list without it")
         broker.create(topic, 1)
         broker.write(topic, numbers(100, 105))
         reader.until(lambda: topic in reader.topics(), "the topic")
         reader.ask("assign", topic, 0, 10, 4)
-        assert reader.event(GAP)[1:4] == (4, 10, 5)
+        assert reader.event(GAP)[1:3] == (4, 10)
         reader.ask("assign", topic, 0, 0, 4)
         assert reader.values(15)[10:] == in_order(100, 105)
 

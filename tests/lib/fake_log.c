@@ -530,7 +530,7 @@ static bool is_hidden(const struct topic *topic)
     return topic->set[HPS_FAKE_DELETED] || topic->set[HPS_FAKE_HIDDEN];
 }
 
-/* False: the consumer stops to read the partition, and reports why. A deleted or hidden topic
+/* False: the consumer stops reading the partition, and reports why. A deleted or hidden topic
  * delivers nothing, and only the list shows why, as with Kafka. If it was recreated: GONE. */
 static bool readable(struct fake_consumer *c, uint32_t i)
 {
@@ -551,9 +551,7 @@ static bool readable(struct fake_consumer *c, uint32_t i)
         if (reading->next >= partition->low && reading->next <= partition->high) {
             return true;
         }
-        add_event(c, HPS_CONSUMER_GAP, reading,
-                  topic->set[HPS_FAKE_OFFSETS] == HPS_OK ? partition : NULL, HPS_RANGE,
-                  "the offset is not there");
+        add_event(c, HPS_CONSUMER_GAP, reading, NULL, HPS_RANGE, "the offset is not there");
     }
     drop_reading(c, i);
     return false;

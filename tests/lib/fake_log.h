@@ -44,14 +44,15 @@ enum hps_fake_setting {
 
 /* Settings of a topic. Each is 0, or HPS_OK, at first. */
 enum hps_fake_topic_setting {
-    HPS_FAKE_DELETED, /* consumers see it GONE, and a topic of that name may be created; false: it
-                         exists again, unless another one was created */
+    HPS_FAKE_DELETED, /* it is not listed and delivers nothing, and a topic of that name may be
+                         created: then consumers see this one GONE; false: it exists again, unless
+                         another one was created */
     HPS_FAKE_HIDDEN,  /* the user may not see it: it is not listed, and refused by name */
     HPS_FAKE_SLOW,  /* new records are not delivered, and polls end at the old end, as with an open
                        transaction; its leader names the true end */
     HPS_FAKE_FAILS, /* hps_status: assigned partitions FAIL with it */
     HPS_FAKE_OFFSETS, /* hps_status: requests for its offsets fail, as without a leader:
-                         UNAVAILABLE; nor does a GAP event have offsets */
+                         UNAVAILABLE */
     HPS_FAKE_KEPT_MS, /* the log has all records that are younger; 0: not known */
     HPS_FAKE_TIME_OF, /* enum hps_record_time: the times of new records */
     HPS_FAKE_TOPIC_SETTINGS

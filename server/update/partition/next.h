@@ -56,8 +56,8 @@
  *                          record of the new topic.
  *     retention passed     ON_OFFSETS: the position is before the first record: GAP. The records
  *                          between are lost. accept-gap continues with the first record.
- *     no right to read     ON_LOST or ON_REFUSED, then ON_OFFSETS with PERMISSION: FAILED. Nothing
- *                          is lost. Grant the right, then resume.
+ *     no right to read     ON_REFUSED, or ON_LOST and then ON_OFFSETS with PERMISSION: FAILED.
+ *                          Nothing is lost. Grant the right, then resume.
  *     disk full            The batch is held and nothing is polled: the phase stays, `read` is past
  *                          `next`, and as-of stays until the batch is applied. If a command drops
  *                          the batch: ON_ABANDONED, STARTING, and it is read again from `next`.

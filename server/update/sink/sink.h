@@ -120,8 +120,8 @@ void update_commit_due(struct hps_update_stream *stream);
 void update_note_event_time(struct hps_update_stream *stream, int64_t event_time_ms);
 /* Read and apply no record until a pause has passed. */
 void update_retry_later(struct hps_update_stream *stream);
-/* The number of records that must be stored: positions of partitions, and whether the version is
- * frozen. */
+/* The number of records that must be stored: positions of partitions, partitions that only other
+ * versions read, and whether the version is frozen. */
 uint32_t update_n_unstored(const struct hps_update_stream *stream);
 
 /* ---- share.c --------------------------------------------------------------------------------- */

@@ -69,8 +69,8 @@ static bool take_topic(struct hps_update_stream *stream, const struct hps_consum
     return true;
 }
 
-/* Stop to read partitions that the list lacks. A broker that has just started may list its topics
- * late. */
+/* Stop reading partitions that the list lacks. They are gone if lists lack them for longer: a
+ * broker that has just started may list its topics late. */
 static void note_missing(struct hps_update_stream *stream, uint64_t asked_us)
 {
     const struct update_event lost = {.kind = UPDATE_ON_LOST};
