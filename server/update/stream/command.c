@@ -61,12 +61,17 @@ static hps_status move_event(const struct hps_update_command *command,
 }
 
 /* If a shared tier has the only copy of the rows, other daemons have applied records to it, too: a
- * partition does not move back. */
+ * partition does not move back. Until the tier has named its position, no move can be judged. */
 static hps_status check_move(const struct hps_update_stream *stream,
                              const struct update_partition *partition, int64_t offset,
                              struct hps_error *err)
 {
     bool has_position = partition->basis != UPDATE_NOWHERE;
+    if (stream->sole_copy && !has_position && !partition->shared_asked) {
+        return hps_error_set(err, HPS_UNAVAILABLE,
+                             "the shared tier has the only copy of the rows, and has not named its "
+                             "position yet; retry later");
+    }
     if (!stream->sole_copy || !has_position || offset >= partition->applied->next) {
         return HPS_OK;
     }

@@ -46,7 +46,8 @@ struct hps_update_work {
     uint32_t n; /* partitions that it changed */
     /* NOT_FOUND: no such model, version or partition; PRECONDITION: there is no gap to accept;
      * EXHAUSTED: too many commands wait; UNAVAILABLE: the log does not answer, the version is
-     * removed, or a half-applied batch must be completed before a SEEK or ACCEPT_GAP */
+     * removed, or before a SEEK or ACCEPT_GAP a half-applied batch must be completed, or the
+     * position of a shared tier with the only copy must be known */
     struct hps_error error;
     struct hps_updater *updater; /* this and the rest belong to the updater */
     uint64_t before_id;

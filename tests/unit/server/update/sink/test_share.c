@@ -301,6 +301,10 @@ static const struct row ONLY_COPY[] = {
          ACCEPT(OK), SETTLE, SHARD_AT(0, 20), SHARED(1, 101), SHARED(9, 209)),
     CASE("a shard is away at the start: waits", TEN(100), SHARD_AWAY(1), START(4),
          IS(STARTING, NULL), SHARD_BACK(1), SETTLE, SHARED_TEN(100)),
+    CASE("a seek before the tier has named its position: rejected", TEN_READ, SHARD_AWAY(1),
+         RESTART, TEN(200), TRIM(14), TURNS(2), SEEK_TO(EARLIEST, UNAVAILABLE), SHARD_BACK(1),
+         SETTLE, SHOWS(held, false), IS(GAP, "retention"), ACCEPT(OK), SETTLE, SHARD_AT(0, 20),
+         SHARED(9, 209)),
     CASE("a shard is away: the batch waits", TEN_READ, SHARD_AWAY(1), TEN(200), SETTLE, NEXT(10),
          SHOWS(held, true), SHARD_BACK(1), SETTLE, SHARED_TEN(200), SHOWS(held, false)),
     /* A shard that does not return its position gets no batch, and no seek. */
