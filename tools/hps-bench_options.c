@@ -239,6 +239,21 @@ static hps_status find_tables(struct hps_error *err)
                                   "--admin, or give --tables and --rows)");
 }
 
+/* Addresses that are separated by commas. */
+static hps_status addresses_check(const char *list, struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+    for (const char *one = list, *next; status == HPS_OK && one != NULL; one = next) {
+        const char *comma = strchr(one, ',');
+        char address[512]; /* hpsd_open rejects longer ones */
+        snprintf(address, sizeof(address), "%.*s",
+                 (int)(comma != NULL ? (size_t)(comma - one) : strlen(one)), one);
+        next = comma != NULL ? comma + 1 : NULL;
+        status = tool_address_check("--addr", address, err);
+    }
+    return status;
+}
+
 bool bench_options(int argc, char **argv, struct bench_plan *out_plan, int *out_code)
 {
     struct hps_args read;
@@ -257,8 +272,7 @@ bool bench_options(int argc, char **argv, struct bench_plan *out_plan, int *out_
     if (plan.duration_us == 0 && plan.n_requests == 0) {
         plan.duration_us = DURATION_US_DEFAULT;
     }
-    if (strchr(tool_connect.address, ',') == NULL && /* hpsd_open checks a list */
-        tool_address_check("--addr", tool_connect.address, &err) != HPS_OK) {
+    if (addresses_check(tool_connect.address, &err) != HPS_OK) {
         *out_code = hps_args_wrong(&program, NULL, "%s", err.text);
         return false;
     }
