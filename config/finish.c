@@ -17,6 +17,7 @@
 #include "base/assert.h"
 #include "base/heap.h"
 #include "base/rows/fileio.h"
+#include "base/rows/safetensors.h"
 #include "base/rows/topic_filter.h"
 #include "base/rows/update_record.h"
 #include "base/text.h"
@@ -181,7 +182,7 @@ static hps_status replace(struct hps_config *config, char **field, char *fresh,
 /* The directory that holds `path`: "/models/m/1/t" -> "/models/m/1", "t.npy" -> ".". */
 static char *directory_of(const char *path)
 {
-    size_t n = strlen(path);
+    size_t n = hps_safetensors_file_size(path);
     while (n > 1 && path[n - 1] == '/') {
         n--;
     }

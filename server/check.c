@@ -10,6 +10,7 @@
 #include "base/assert.h"
 #include "base/heap.h"
 #include "base/rows/fileio.h"
+#include "base/rows/safetensors.h"
 #include "server/daemon_internal.h"
 #include "server/load/loader.h"
 
@@ -47,6 +48,10 @@ static void report_unloadable(struct checking *checking, const struct hps_error 
 static void entry_name(const struct hps_model_table *files, char *out_name, size_t size)
 {
     static const char *const tails[] = {".rows.npy", ".npy"};
+    if (files->form == HPS_ROW_FORM_SAFETENSORS) {
+        snprintf(out_name, size, "%s", files->name);
+        return;
+    }
     const char *slash = strrchr(files->path, '/');
     const char *base = slash != NULL ? slash + 1 : files->path;
     size_t n = strlen(base);
@@ -63,7 +68,7 @@ static void entry_name(const struct hps_model_table *files, char *out_name, size
 /* owner: the caller; NULL: out of memory */
 static char *parent_of(const char *path)
 {
-    const char *slash = strrchr(path, '/');
+    const char *slash = memrchr(path, '/', hps_safetensors_file_size(path));
     return slash == NULL ? hps_strdup(".") : hps_strndup(path, (size_t)(slash - path) + 1);
 }
 

@@ -16,8 +16,9 @@ static const struct hps_arg args[] = {
     {"config", 0, HPS_ARG_TEXT, "FILE", &given.config_file,
      "ps.json of HPS, with or without the keys that hpsd adds (docs/config.md lists all)"},
     {"table", 0, HPS_ARG_LIST, "NAME=PATH", &given.tables,
-     "instead of --config: serve a .npy file or the directory of a HugeCTR table; repeatable; all "
-     "tables belong to the model \"default\""},
+     "instead of --config: serve a .npy file, a tensor FILE.safetensors:TENSOR or the directory of "
+     "a "
+     "HugeCTR table; repeatable; all tables belong to the model \"default\""},
     {"state-dir", 0, HPS_ARG_TEXT, "DIR", &given.flags.state_dir,
      "where the RocksDB store and the admin socket live; required unless FILE has "
      "server.state_dir, or for --check"},

@@ -38,9 +38,12 @@ static struct {
 
 const struct hps_arg hpsctl_load_args[] = {
     {"from", 0, HPS_ARG_TEXT, "DIR", &load_flags.from,
-     "directory of the model files, on the machine of the server and below its model_roots"},
+     "directory of the model files, or a .safetensors file, on the machine of the server and below "
+     "its model_roots"},
     {"table", 0, HPS_ARG_LIST, "NAME=PATH", &load_flags.tables,
-     "instead of --from: directory or file of one table; repeatable, in the order of the tables"},
+     "instead of --from: directory or file of one table, or FILE.safetensors:TENSOR; repeatable, "
+     "in "
+     "the order of the tables"},
     {"config", 0, HPS_ARG_TEXT, "FILE", &load_flags.config,
      "instead of --from: use the entry of the model in this ps.json (files, default rows, cache, "
      "policies)"},

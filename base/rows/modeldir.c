@@ -18,6 +18,7 @@
 #include "base/hash.h"
 #include "base/heap.h"
 #include "base/rows/fileio.h"
+#include "base/rows/safetensors.h"
 
 static bool is_digit(char c)
 {
@@ -293,6 +294,104 @@ static hps_status check_scales(const struct hps_model_dir *dir, const char *name
     return status;
 }
 
+/* Check that the parts before and after a file name-00002-of-00005.safetensors exist. */
+static hps_status check_parts(const struct hps_model_dir *dir, const char *path,
+                              struct hps_error *err)
+{
+    hps_status status = HPS_OK;
+    const char *of = strstr(path, "-of-");
+    const char *begin = of;
+    while (begin != NULL && begin > path && is_digit(begin[-1])) {
+        begin--;
+    }
+    if (of == NULL || begin == of || begin == path || begin[-1] != '-' || !is_digit(of[4])) {
+        return HPS_OK;
+    }
+    unsigned long part = strtoul(begin, NULL, 10), n = strtoul(of + 4, NULL, 10);
+    for (unsigned long i = part - 1; part > 0 && i <= part + 1 && status == HPS_OK; i++) {
+        bool is = i == part || i < 1 || i > n;
+        char *other =
+            is ? NULL
+               : hps_file_path("%.*s%0*lu%s", (int)(begin - path), path, (int)(of - begin), i, of);
+        if (!is) {
+            status = other == NULL ? no_memory(err, path) : exists(dir->roots, other, &is, err);
+        }
+        if (status == HPS_OK && !is) {
+            status = hps_error_set(err, HPS_INVALID, "%s: there is no '%s'", path, other);
+        }
+        hps_free(other);
+    }
+    return status;
+}
+
+/* Whether the tensor has the keys, scales or biases of another tensor. */
+static bool is_companion(const struct hps_safetensors *set, const struct hps_tensor *tensor)
+{
+    static const char *const tails[] = {".keys", ".scale", ".bias"};
+    char name[1024];
+
+    for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++) {
+        size_t n = stem_size(tensor->name, tails[i]);
+        if (n > 0 && n < sizeof(name)) {
+            memcpy(name, tensor->name, n);
+            name[n] = '\0';
+            const struct hps_tensor *of = hps_safetensors_find(set, name);
+            if (of != NULL && hps_tensor_is_table(of)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static hps_status add_tensor(struct hps_model_dir *dir, const char *path, const char *tensor,
+                             struct hps_error *err)
+{
+    char *name = hps_strdup(tensor);
+
+    if (name == NULL) {
+        return no_memory(err, path);
+    }
+    for (size_t i = 0; name[i] != '\0'; i++) {
+        if (!is_name_char(name[i])) {
+            name[i] = '_';
+        }
+    }
+    hps_status status =
+        strchr(tensor, ':') != NULL
+            ? hps_error_set(err, HPS_INVALID, "%s: tensor '%.200s', expected a name without ':'",
+                            path, tensor)
+            : add_table(dir, name, strlen(name), HPS_ROW_FORM_SAFETENSORS,
+                        hps_file_path("%s:%s", path, tensor), err);
+    hps_free(name);
+    return status;
+}
+
+/* Add each table of a safetensors file. */
+static hps_status add_tensors(struct hps_model_dir *dir, const char *path, struct hps_error *err)
+{
+    struct hps_safetensors set = {0};
+    uint64_t bytes = 0;
+    int fd = -1;
+
+    hps_status status = check_parts(dir, path, err);
+    if (status == HPS_OK) {
+        status = hps_roots_open_read(dir->roots, path, &fd, &bytes, err);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = hps_safetensors_read(fd, path, bytes, &set, err);
+    close(fd);
+    for (size_t i = 0; i < set.n_tensors && status == HPS_OK; i++) {
+        if (hps_tensor_is_table(&set.tensors[i]) && !is_companion(&set, &set.tensors[i])) {
+            status = add_tensor(dir, path, set.tensors[i].name, err);
+        }
+    }
+    hps_safetensors_close(&set);
+    return status;
+}
+
 static hps_status add_entry(struct hps_model_dir *dir, const char *name, struct hps_error *err)
 {
     struct stat st;
@@ -303,8 +402,12 @@ static hps_status add_entry(struct hps_model_dir *dir, const char *name, struct 
         return no_memory(err, dir->path);
     }
     hps_status status = hps_roots_stat(dir->roots, path, &st, err);
+    bool is_tensors = status == HPS_OK && !S_ISDIR(st.st_mode) && hps_safetensors_is_path(name);
+    if (is_tensors) {
+        status = add_tensors(dir, path, err);
+    }
     hps_free(path);
-    if (status != HPS_OK) {
+    if (status != HPS_OK || is_tensors) {
         return status;
     }
     if (S_ISDIR(st.st_mode)) {
@@ -333,6 +436,9 @@ static hps_status add_entries(struct hps_model_dir *dir, struct hps_error *err)
     int fd = -1;
 
     hps_status status = hps_roots_stat(dir->roots, dir->path, &st, err);
+    if (status == HPS_OK && S_ISREG(st.st_mode) && hps_safetensors_is_path(dir->path)) {
+        return add_tensors(dir, dir->path, err);
+    }
     if (status == HPS_OK && S_ISREG(st.st_mode)) {
         return hps_error_set(err, HPS_INVALID,
                              "%s: a file, expected the directory of a model; give the file of a "
@@ -374,6 +480,9 @@ static hps_status find_descriptions(struct hps_model_dir *dir, struct hps_error 
     bool has_manifest = false;
     bool has_config = false;
 
+    if (hps_safetensors_is_path(dir->path)) {
+        return HPS_OK; /* may be a file */
+    }
     hps_status status = exists_in(dir->roots, dir->path, "manifest.json", &has_manifest, err);
     if (status == HPS_OK) {
         status = exists_in(dir->roots, dir->path, "config.json", &has_config, err);
@@ -409,6 +518,11 @@ static hps_status check_tables(struct hps_model_dir *dir, struct hps_error *err)
 {
     bool is_table = false;
 
+    if (dir->n_tables == 0 && hps_safetensors_is_path(dir->path)) {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: no tensor of 2 dimensions of F32, F16, BF16, U8 or I8",
+                             dir->path);
+    }
     if (dir->n_tables == 0) {
         hps_status status = is_hugectr(dir->roots, dir->path, &is_table, err);
         if (status != HPS_OK) {
@@ -418,8 +532,8 @@ static hps_status check_tables(struct hps_model_dir *dir, struct hps_error *err)
                              is_table ? "%s: holds the files of one table, expected its parent "
                                         "directory, with one entry per table"
                                       : "%s: no tables: expected T/key and T/emb_vector, T.npy, or "
-                                        "T.keys.npy and T.rows.npy; other formats are not read: "
-                                        "save each table with numpy.save",
+                                        "T.keys.npy and T.rows.npy, or *.safetensors; python "
+                                        "-m hpsd convert makes them from other formats",
                              dir->path);
     }
     qsort(dir->tables, dir->n_tables, sizeof(dir->tables[0]), compare_tables);
@@ -488,7 +602,10 @@ static hps_status resolve(const char *path, struct hps_model_table *table, struc
         stem = stem_size(path, ".keys.npy");
     }
     hps_status status = HPS_OK;
-    if (stem > 0) {
+    if (hps_safetensors_is_path(path) && path[n] == '\0') {
+        table->form = HPS_ROW_FORM_SAFETENSORS;
+        table->path = hps_strdup(path);
+    } else if (stem > 0) {
         table->form = HPS_ROW_FORM_NPY_PAIR;
         table->path = hps_file_path("%.*s.rows.npy", (int)stem, path);
     } else if (hps_roots_stat(table->roots, path, &st, &why) != HPS_OK) {
@@ -537,7 +654,12 @@ static hps_status add_file(struct hps_fingerprint *print, const struct hps_model
 {
     struct stat st;
 
-    hps_status status = hps_roots_stat(table->roots, path, &st, err);
+    char *file = hps_strndup(path, hps_safetensors_file_size(path));
+    if (file == NULL) {
+        return no_memory(err, path);
+    }
+    hps_status status = hps_roots_stat(table->roots, file, &st, err);
+    hps_free(file);
     if (status != HPS_OK) {
         return status;
     }
@@ -579,6 +701,7 @@ static hps_status add_files(struct hps_fingerprint *print, const struct hps_mode
 {
     char *keys = NULL;
     char *rows = NULL;
+    bool is_single = table->form == HPS_ROW_FORM_NPY || table->form == HPS_ROW_FORM_SAFETENSORS;
     hps_status status = HPS_OK;
 
     switch (table->form) {
@@ -592,11 +715,11 @@ static hps_status add_files(struct hps_fingerprint *print, const struct hps_mode
         rows = hps_strdup(table->path);
         break;
     default:
-        HPS_ASSERT(table->form == HPS_ROW_FORM_NPY);
+        HPS_ASSERT(is_single);
         rows = hps_strdup(table->path);
         break;
     }
-    if (rows == NULL || (keys == NULL && table->form != HPS_ROW_FORM_NPY)) {
+    if (rows == NULL || (keys == NULL && !is_single)) {
         status = no_memory(err, table->path);
     }
     if (status == HPS_OK && keys != NULL) {
@@ -605,7 +728,8 @@ static hps_status add_files(struct hps_fingerprint *print, const struct hps_mode
     if (status == HPS_OK) {
         status = add_file(print, table, rows, err);
     }
-    if (status == HPS_OK && table->form != HPS_ROW_FORM_HUGECTR) {
+    if (status == HPS_OK && table->form != HPS_ROW_FORM_HUGECTR &&
+        table->form != HPS_ROW_FORM_SAFETENSORS) {
         status = add_scales(print, table, rows, err);
     }
     hps_free(keys);

@@ -7,6 +7,8 @@
  *   T/key, T/emb_vector            HugeCTR form
  *   T.npy                          rows; the row number is the key
  *   T.keys.npy, T.rows.npy         a pair: keys and rows
+ *   *.safetensors                  each tensor [rows, dim] is a table. Characters of its name that
+ *                                  names of tables may not have become '_'
  *
  * If T.npy or T.rows.npy has INT8 rows (uint8), T.scale_bias.npy has their scales and biases.
  *
@@ -22,6 +24,7 @@
 
 #include "base/rows/roots.h"
 #include "base/rows/rowfile.h"
+#include "base/rows/safetensors.h"
 #include "base/status.h"
 
 enum { HPS_MODEL_NAME_BYTES_MAX = 120, HPS_MODEL_TABLES_MAX = 4096 };
@@ -38,7 +41,8 @@ struct hps_model_table {
     const struct hps_roots *roots; /* the files must be below these; borrowed; NULL: any path */
     char *name;
     enum hps_row_form form; /* never AUTO */
-    char *path;             /* path for hps_row_reader_open; for a pair T.rows.npy */
+    char *path;             /* path for hps_row_reader_open; for a pair T.rows.npy, for
+                             * a tensor F.safetensors:TENSOR */
 };
 
 struct hps_model_dir {
@@ -50,20 +54,22 @@ struct hps_model_dir {
     char *dle_path;      /* <path>/config.json of a DLE checkpoint; NULL: not such a checkpoint */
 };
 
-/* List the tables of a directory. Hidden files, and files in none of the forms above, are ignored.
- * But a link that leads out of `roots` is an error, because it could be a table. The result borrows
- * `roots`; if NULL, any path is allowed.
+/* List the tables of a directory, or of one safetensors file. Hidden files, and files in none of
+ * the forms above, are ignored. But a link that leads out of `roots` is an error, because it could
+ * be a table. The result borrows `roots`; if NULL, any path is allowed.
  *
  * error   NOT_FOUND, PERMISSION (also: not below the roots), IO, NO_MEMORY; INVALID: no table,
  *         a table in two forms, only one of the two files of a pair or HugeCTR table, scales
- *         without rows, a missing number among feature_<i>, a bad name, too many tables
+ *         without rows, a missing number among feature_<i> or the parts of a safetensors file, a
+ * bad name, too many tables
  */
 hps_status hps_model_dir_open(const char *path, const struct hps_roots *roots,
                               struct hps_model_dir *out_dir, struct hps_error *err) HPS_MUST_CHECK;
 void hps_model_dir_close(struct hps_model_dir *dir); /* no effect if all zero */
 
-/* Find one table by its path: a HugeCTR directory, a .npy file, or a pair, given by one of its
- * files or by their common prefix. Roots and errors as hps_model_dir_open. */
+/* Find one table by its path: a HugeCTR directory, a .npy file, F.safetensors:TENSOR, or a
+ * pair, given by one of its files or by their common prefix. Roots and errors as
+ * hps_model_dir_open. */
 hps_status hps_model_table_open(const char *name, const char *path, const struct hps_roots *roots,
                                 struct hps_model_table *out_table, struct hps_error *err)
     HPS_MUST_CHECK;

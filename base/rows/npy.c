@@ -28,10 +28,10 @@ struct cursor {
 static const struct {
     const char *descr; /* as written */
     uint32_t bytes;
-} types[] = {[HPS_NPY_F4] = {"<f4", 4},       [HPS_NPY_F2] = {"<f2", 2}, [HPS_NPY_I8] = {"<i8", 8},
-             [HPS_NPY_U8] = {"<u8", 8},       [HPS_NPY_U2] = {"<u2", 2}, [HPS_NPY_U1] = {"|u1", 1},
-             [HPS_NPY_I4] = {"<i4", 4},       [HPS_NPY_U4] = {"<u4", 4}, [HPS_NPY_V2] = {"|V2", 2},
-             [HPS_NPY_BF16] = {"bfloat16", 2}};
+} types[] = {[HPS_NPY_F4] = {"<f4", 4}, [HPS_NPY_F2] = {"<f2", 2},       [HPS_NPY_I8] = {"<i8", 8},
+             [HPS_NPY_U8] = {"<u8", 8}, [HPS_NPY_U2] = {"<u2", 2},       [HPS_NPY_U1] = {"|u1", 1},
+             [HPS_NPY_I4] = {"<i4", 4}, [HPS_NPY_U4] = {"<u4", 4},       [HPS_NPY_V2] = {"|V2", 2},
+             [HPS_NPY_I1] = {"|i1", 1}, [HPS_NPY_BF16] = {"bfloat16", 2}};
 
 enum { N_TYPES = sizeof(types) / sizeof(types[0]) };
 

@@ -18,8 +18,8 @@ enum {
     HPS_NPY_DIMS_MAX = 2
 };
 
-/* Named as in NumPy, by the size in bytes: U8 is uint64, U1 is uint8. V2 is an untyped item of two
- * bytes, the type in which ml_dtypes saves bfloat16. */
+/* Named as in NumPy, by the size in bytes: U8 is uint64, U1 is uint8, I1 is int8. V2 is an untyped
+ * item of two bytes, the type in which ml_dtypes saves bfloat16. */
 enum hps_npy_type {
     HPS_NPY_F4,
     HPS_NPY_F2,
@@ -30,6 +30,7 @@ enum hps_npy_type {
     HPS_NPY_I4,
     HPS_NPY_U4,
     HPS_NPY_V2,
+    HPS_NPY_I1,
     HPS_NPY_BF16 /* the header says "bfloat16"; hps_npy_format cannot write it */
 };
 

@@ -30,6 +30,8 @@ const char *hps_row_form_text(enum hps_row_form form)
         return "npy";
     case HPS_ROW_FORM_NPY_PAIR:
         return "npy-pair";
+    case HPS_ROW_FORM_SAFETENSORS:
+        return "safetensors";
     default:
         return "auto";
     }
@@ -62,6 +64,10 @@ static hps_status detect_form(const char *path, const struct hps_roots *roots,
 {
     struct stat st;
 
+    if (hps_safetensors_is_path(path)) {
+        *out_form = HPS_ROW_FORM_SAFETENSORS;
+        return HPS_OK;
+    }
     hps_status status = hps_roots_stat(roots, path, &st, err);
     if (status != HPS_OK) {
         return status;
@@ -76,11 +82,14 @@ static hps_status detect_form(const char *path, const struct hps_roots *roots,
     return HPS_OK;
 }
 
-static hps_status make_paths(struct hps_row_reader *reader, const char *path, struct hps_error *err)
+static hps_status make_paths(struct hps_row_reader *reader, const char *path,
+                             const struct hps_roots *roots, struct hps_error *err)
 {
     size_t n = strlen(path);
 
     switch (reader->desc.form) {
+    case HPS_ROW_FORM_SAFETENSORS:
+        return rowtensor_begin(reader, path, roots, err);
     case HPS_ROW_FORM_HUGECTR:
         reader->keys.path = hps_file_path("%s/key", path);
         reader->rows.path = hps_file_path("%s/emb_vector", path);
@@ -106,19 +115,14 @@ static hps_status make_paths(struct hps_row_reader *reader, const char *path, st
 }
 
 /* Open one file of the table. */
-static hps_status open_part(struct hps_row_reader *reader, struct rowfile_part *part,
-                            const struct hps_row_options *options, uint64_t *out_bytes,
-                            struct hps_error *err)
+static hps_status open_part(struct rowfile_part *part, const struct hps_row_options *options,
+                            uint64_t *out_bytes, struct hps_error *err)
 {
     HPS_ASSERT(part->path != NULL && part->fd < 0);
-    hps_status status = hps_roots_open_read(options->roots, part->path, &part->fd, out_bytes, err);
-    if (status == HPS_OK) {
-        reader->desc.bytes += *out_bytes;
-    }
-    return status;
+    return hps_roots_open_read(options->roots, part->path, &part->fd, out_bytes, err);
 }
 
-/* The same for a .npy; reads and checks its header. */
+/* The same for a .npy or a tensor; reads and checks its header. */
 static hps_status open_npy(struct hps_row_reader *reader, struct rowfile_part *part,
                            const struct hps_row_options *options, struct hps_npy *out_npy,
                            struct hps_error *err)
@@ -126,7 +130,10 @@ static hps_status open_npy(struct hps_row_reader *reader, struct rowfile_part *p
     size_t size = HPS_NPY_HEADER_BYTES_MAX + 12;
     uint64_t bytes = 0;
 
-    hps_status status = open_part(reader, part, options, &bytes, err);
+    if (reader->set.head != NULL) {
+        return rowtensor_open(reader, part, out_npy, err);
+    }
+    hps_status status = open_part(part, options, &bytes, err);
     if (status != HPS_OK) {
         return status;
     }
@@ -179,35 +186,60 @@ static bool means_bf16(const struct hps_row_options *options)
            (options->dtype == 0 && options->row_dtype == HPS_DTYPE_BF16);
 }
 
+/* Check the type and shape of scales or biases: [rows, width]. */
+static hps_status check_scales(const struct hps_row_reader *reader, const struct rowfile_part *part,
+                               const struct hps_npy *npy, uint32_t width, struct hps_error *err)
+{
+    uint64_t columns = npy->n_dims == 2 ? npy->shape[1] : 1;
+
+    if (columns != width || (npy->type != HPS_NPY_F4 && npy->type != HPS_NPY_F2)) {
+        return hps_error_set(err, HPS_INVALID,
+                             width == 2 ? "%s: expected an array [rows, 2] of float32 or float16: "
+                                          "the scale and the bias of each row"
+                                        : "%s: expected a tensor [rows] of F32 or F16",
+                             part->path);
+    }
+    if (npy->shape[0] != reader->desc.n_rows) {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: scales of %" PRIu64 " rows, expected %" PRIu64 " as in %s",
+                             part->path, npy->shape[0], reader->desc.n_rows, reader->rows.path);
+    }
+    return HPS_OK;
+}
+
 /* Open the scales and biases of INT8 rows; their type decides the type of the rows. */
 static hps_status open_scales(struct hps_row_reader *reader, const struct hps_row_options *options,
                               struct hps_error *err)
 {
-    struct hps_npy npy;
+    struct hps_npy npy, bias;
+    bool is_split = reader->biases.path != NULL;
 
-    reader->scales.path = hps_row_scale_bias_path(reader->rows.path);
+    if (reader->scales.path == NULL) {
+        reader->scales.path = hps_row_scale_bias_path(reader->rows.path);
+    }
     if (reader->scales.path == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "%s: no memory to open it", reader->rows.path);
     }
     hps_status status = open_npy(reader, &reader->scales, options, &npy, err);
+    if (status == HPS_OK && is_split) {
+        status = open_npy(reader, &reader->biases, options, &bias, err);
+    }
     if (status != HPS_OK) {
         return hps_error_prefix(err, status, "rows of uint8 need their scales and biases");
     }
-    if (npy.n_dims != 2 || npy.shape[1] != 2 ||
-        (npy.type != HPS_NPY_F4 && npy.type != HPS_NPY_F2)) {
-        return hps_error_set(err, HPS_INVALID,
-                             "%s: expected an array [rows, 2] of float32 or float16: the scale and "
-                             "the bias of each row",
-                             reader->scales.path);
+    status = check_scales(reader, &reader->scales, &npy, is_split ? 1 : 2, err);
+    if (status == HPS_OK && is_split) {
+        status = check_scales(reader, &reader->biases, &bias, 1, err);
     }
-    if (npy.shape[0] != reader->desc.n_rows) {
-        return hps_error_set(
-            err, HPS_INVALID, "%s: scales of %" PRIu64 " rows, expected %" PRIu64 " as in %s",
-            reader->scales.path, npy.shape[0], reader->desc.n_rows, reader->rows.path);
+    if (status == HPS_OK && is_split && bias.type != npy.type) {
+        status = hps_error_set(err, HPS_INVALID, "%s: expected the type of %s", reader->biases.path,
+                               reader->scales.path);
     }
-    reader->desc.file_dtype =
-        npy.type == HPS_NPY_F4 ? HPS_DTYPE_INT8_ROWWISE_F32 : HPS_DTYPE_INT8_ROWWISE_F16;
-    return HPS_OK;
+    reader->scales_type = npy.type;
+    reader->desc.file_dtype = npy.type == HPS_NPY_F4 || reader->is_signed
+                                  ? HPS_DTYPE_INT8_ROWWISE_F32
+                                  : HPS_DTYPE_INT8_ROWWISE_F16;
+    return status;
 }
 
 /* Set desc's file_dtype from the type of the array of rows. */
@@ -221,6 +253,16 @@ static hps_status take_type(struct hps_row_reader *reader, const struct hps_row_
     case HPS_NPY_F2:
         reader->desc.file_dtype = HPS_DTYPE_FP16;
         return HPS_OK;
+    case HPS_NPY_I1:
+        if (reader->desc.form != HPS_ROW_FORM_SAFETENSORS) {
+            return hps_error_set(
+                err, HPS_INVALID,
+                "%s: rows of int8, expected uint8 (value * scale + bias), float32, "
+                "float16 or bfloat16",
+                reader->rows.path);
+        }
+        reader->is_signed = true;
+        return open_scales(reader, options, err);
     case HPS_NPY_U1:
         return open_scales(reader, options, err);
     case HPS_NPY_BF16:
@@ -332,9 +374,9 @@ static hps_status open_hugectr(struct hps_row_reader *reader, const struct hps_r
     uint64_t keys_bytes = 0;
     uint64_t rows_bytes = 0;
 
-    hps_status status = open_part(reader, &reader->keys, options, &keys_bytes, err);
+    hps_status status = open_part(&reader->keys, options, &keys_bytes, err);
     if (status == HPS_OK) {
-        status = open_part(reader, &reader->rows, options, &rows_bytes, err);
+        status = open_part(&reader->rows, options, &rows_bytes, err);
     }
     if (status != HPS_OK) {
         return status;
@@ -379,23 +421,17 @@ static hps_status open_hugectr(struct hps_row_reader *reader, const struct hps_r
 static hps_status open_files(struct hps_row_reader *reader, const char *path,
                              const struct hps_row_options *options, struct hps_error *err)
 {
-    hps_status status = make_paths(reader, path, err);
+    hps_status status = make_paths(reader, path, options->roots, err);
 
     if (status != HPS_OK) {
         return status;
     }
-    switch (reader->desc.form) {
-    case HPS_ROW_FORM_HUGECTR:
+    if (reader->desc.form == HPS_ROW_FORM_HUGECTR) {
         return open_hugectr(reader, options, err);
-    case HPS_ROW_FORM_NPY:
-        status = open_npy_rows(reader, options, err);
-        break;
-    default:
-        status = open_npy_rows(reader, options, err);
-        if (status == HPS_OK) {
-            status = open_npy_keys(reader, options, err);
-        }
-        return status;
+    }
+    status = open_npy_rows(reader, options, err);
+    if (reader->keys.path != NULL) {
+        return status == HPS_OK ? open_npy_keys(reader, options, err) : status;
     }
     if (status == HPS_OK && reader->key_bytes == 4 && reader->desc.n_rows > UINT64_C(1) << 32) {
         status = hps_error_set(err, HPS_INVALID,
@@ -424,6 +460,15 @@ static hps_status take_row_dtype(struct hps_row_reader *reader, enum hps_dtype w
     return HPS_OK;
 }
 
+static void close_part(struct rowfile_part *part)
+{
+    if (part->fd >= 0) {
+        close(part->fd);
+    }
+    hps_free(part->path);
+    *part = (struct rowfile_part){.fd = -1};
+}
+
 hps_status hps_row_reader_open(const char *path, const struct hps_row_options *options,
                                struct hps_row_reader **out_reader, struct hps_error *err)
 {
@@ -443,11 +488,17 @@ hps_status hps_row_reader_open(const char *path, const struct hps_row_options *o
     reader->keys.fd = -1;
     reader->rows.fd = -1;
     reader->scales.fd = -1;
+    reader->biases.fd = -1;
     reader->desc.form = form;
     reader->keys_type = HPS_NPY_I8;
     reader->key_bytes = options->key_bytes == 4 ? 4 : KEY_BYTES;
     reader->nan_allowed = options->nan_allowed;
     hps_status status = open_files(reader, path, options, err);
+    hps_safetensors_close(&reader->set);
+    if (status == HPS_OK && !hps_dtype_is_int8(reader->desc.file_dtype)) {
+        close_part(&reader->scales); /* paths of tensors that only INT8 rows need */
+        close_part(&reader->biases);
+    }
     if (status == HPS_OK) {
         status = take_row_dtype(reader, options->row_dtype, err);
     }
@@ -462,14 +513,6 @@ hps_status hps_row_reader_open(const char *path, const struct hps_row_options *o
     return HPS_OK;
 }
 
-static void close_part(struct rowfile_part *part)
-{
-    if (part->fd >= 0) {
-        close(part->fd);
-    }
-    hps_free(part->path);
-}
-
 void hps_row_reader_close(struct hps_row_reader *reader)
 {
     if (reader == NULL) {
@@ -479,6 +522,7 @@ void hps_row_reader_close(struct hps_row_reader *reader)
     close_part(&reader->keys);
     close_part(&reader->rows);
     close_part(&reader->scales);
+    close_part(&reader->biases);
     hps_free(reader);
 }
 

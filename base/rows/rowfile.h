@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of one embedding table: streaming reader and writer of three forms.
+ * Files of one embedding table: streaming reader of four forms, and writer of three.
  *
  *   HUGECTR   T/key         int64 LE, no header         T/emb_vector  float32 LE, row i <-> key i
  *   NPY       T.npy         [rows, dim], the row number is the key
  *   NPY_PAIR  T.keys.npy    int64, uint64, int32 or     T.rows.npy  [rows, dim]
  *                           uint32 [rows]
+ *   SAFETENSORS  F.safetensors:TENSOR, a tensor [rows, dim]; the tensor TENSOR.keys has the keys;
+ *             without it, the row number is the key
  *
  * Types of rows in a .npy:
  *
@@ -16,6 +18,12 @@
  *   <V2       two untyped bytes, as ml_dtypes saves its bfloat16; same as uint16
  *   uint8     bytes of INT8 rows. Their scales and biases are in T.scale_bias.npy, [rows, 2]. If
  *             that file is float32, the rows are INT8_ROWWISE_F32; if float16, INT8_ROWWISE_F16
+ *
+ * Types of rows in a safetensors file: F32, F16, BF16, U8 and I8. The path of U8 and I8 rows names
+ * the tensors of their scales and biases: F.safetensors:TENSOR:SCALE:BIAS, F32 or F16, [rows] or
+ * [rows, 1]; without them, they are TENSOR.scale and TENSOR.bias. I8 rows become U8 rows with
+ * float32 scales, by adding 128 to the values and subtracting 128 * scale from the bias. Without
+ * TENSOR, the file must have exactly one table.
  *
  * The reader can convert rows to another type than that of the files, except INT8 rows. INT8 rows
  * are quantised already, and a second conversion would add a second rounding error.
@@ -38,13 +46,15 @@
 enum { HPS_ROW_DIM_MAX = 65536 };
 
 enum hps_row_form {
-    HPS_ROW_FORM_AUTO, /* HUGECTR if a directory, NPY_PAIR if *.rows.npy or *.keys.npy, else NPY */
+    HPS_ROW_FORM_AUTO, /* HUGECTR if a directory, SAFETENSORS if F.safetensors, NPY_PAIR if
+                        *.rows.npy or *.keys.npy, else NPY */
     HPS_ROW_FORM_HUGECTR,
     HPS_ROW_FORM_NPY,
-    HPS_ROW_FORM_NPY_PAIR
+    HPS_ROW_FORM_NPY_PAIR,
+    HPS_ROW_FORM_SAFETENSORS
 };
 
-/* "hugectr", "npy", "npy-pair", "auto". */
+/* "hugectr", "npy", "npy-pair", "safetensors", "auto". */
 const char *hps_row_form_text(enum hps_row_form form);
 
 struct hps_row_options {
@@ -67,7 +77,6 @@ struct hps_row_desc {
     uint32_t dim;
     enum hps_dtype dtype;      /* type of the rows that the reader returns */
     enum hps_dtype file_dtype; /* type of the rows in the files */
-    uint64_t bytes;            /* size of all files of the table */
     bool sorted_unique;        /* keys are known to be strictly ascending, as unsigned integers */
 };
 
@@ -75,7 +84,7 @@ struct hps_row_reader;
 
 /* Open the files of one table and check headers and sizes.
  *
- * path    the directory, the .npy file, or one of the files of a pair; copied
+ * path    the directory, the .npy file, one of the files of a pair, or F.safetensors:TENSOR; copied
  * error   NOT_FOUND, PERMISSION, IO, NO_MEMORY; INVALID: bad content (the text names file, byte
  *         offset and the expected content), or INT8 rows and another row_dtype
  */
@@ -108,7 +117,7 @@ const struct hps_row_loss *hps_row_reader_loss(const struct hps_row_reader *read
 char *hps_row_scale_bias_path(const char *rows_path);
 
 struct hps_row_writer_options {
-    enum hps_row_form form; /* not AUTO */
+    enum hps_row_form form; /* not AUTO, not SAFETENSORS */
     uint32_t dim;
     enum hps_dtype dtype; /* of appended rows; HUGECTR supports only FP32 */
 };

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/half.h"
 #include "base/heap.h"
 #include "base/rows/fileio.h"
 #include "base/rows/finite.h"
@@ -129,7 +130,58 @@ hps_status hps_row_reader_scan_keys(struct hps_row_reader *reader, struct hps_er
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Read n rows as the files have them, from row number `row` on. INT8 rows are in two files. */
+/* Shift signed values by 128, and the bias so that value * scale + bias stays the same. */
+static void make_unsigned(uint8_t *values, size_t dim, float scale, float *bias)
+{
+    for (size_t i = 0; i < dim; i++) {
+        values[i] ^= 0x80;
+    }
+    *bias -= 128 * scale;
+}
+
+/* Read the scales and biases of n INT8 rows from two arrays. The values are in `piece`. */
+static hps_status read_split(struct hps_row_reader *reader, uint64_t row, size_t n, uint8_t *rows,
+                             struct hps_error *err)
+{
+    size_t row_bytes = (size_t)file_row_bytes(reader);
+    size_t dim = reader->desc.dim;
+    size_t width = hps_npy_type_bytes(reader->scales_type);
+    uint8_t *scales = reader->piece + n * dim;
+    uint8_t *biases = scales + n * width;
+
+    hps_status status = hps_file_pread(reader->scales.fd, reader->scales.path, scales, n * width,
+                                       reader->scales.offset + row * width, err);
+    if (status == HPS_OK) {
+        status = hps_file_pread(reader->biases.fd, reader->biases.path, biases, n * width,
+                                reader->biases.offset + row * width, err);
+    }
+    for (size_t i = 0; status == HPS_OK && i < n; i++) {
+        uint8_t *to = rows + i * row_bytes;
+        memcpy(to, reader->piece + i * dim, dim);
+        if (!reader->is_signed) {
+            memcpy(to + dim, scales + i * width, width);
+            memcpy(to + dim + width, biases + i * width, width);
+            continue;
+        }
+        float pair[2];
+        HPS_ASSERT(row_bytes == dim + sizeof(pair));
+        if (width == sizeof(float)) {
+            memcpy(&pair[0], scales + i * width, width);
+            memcpy(&pair[1], biases + i * width, width);
+        } else {
+            uint16_t half[2];
+            memcpy(&half[0], scales + i * width, width);
+            memcpy(&half[1], biases + i * width, width);
+            pair[0] = hps_float_of_fp16(half[0]);
+            pair[1] = hps_float_of_fp16(half[1]);
+        }
+        make_unsigned(to, dim, pair[0], &pair[1]);
+        memcpy(to + dim, pair, sizeof(pair));
+    }
+    return status;
+}
+
+/* Read n rows as the files have them, from row number `row` on. INT8 rows are in several arrays. */
 static hps_status read_stored(struct hps_row_reader *reader, uint64_t row, size_t n, uint8_t *rows,
                               struct hps_error *err)
 {
@@ -145,6 +197,9 @@ static hps_status read_stored(struct hps_row_reader *reader, uint64_t row, size_
     uint8_t *scales = reader->piece + n * dim;
     hps_status status = hps_file_pread(reader->rows.fd, reader->rows.path, reader->piece, n * dim,
                                        reader->rows.offset + row * dim, err);
+    if (status == HPS_OK && reader->biases.path != NULL) {
+        return read_split(reader, row, n, rows, err);
+    }
     if (status == HPS_OK) {
         status = hps_file_pread(reader->scales.fd, reader->scales.path, scales, n * scale_bytes,
                                 reader->scales.offset + row * scale_bytes, err);
@@ -164,13 +219,18 @@ static hps_status refuse_not_finite(const struct hps_row_reader *reader, uint64_
     uint32_t dim = reader->desc.dim;
     bool is_split = reader->scales.path != NULL;
     bool is_scale = is_split && at >= dim;
-    const struct rowfile_part *part = is_scale ? &reader->scales : &reader->rows;
-    uint64_t row_bytes = is_scale   ? file_row_bytes(reader) - dim
-                         : is_split ? dim
-                                    : file_row_bytes(reader);
-    uint64_t offset = part->offset + row * row_bytes +
-                      hps_dtype_value_offset(reader->desc.file_dtype, dim, at) -
-                      (is_scale ? dim : 0);
+    bool has_biases = reader->biases.path != NULL;
+    const struct rowfile_part *part = !is_scale                ? &reader->rows
+                                      : has_biases && at > dim ? &reader->biases
+                                                               : &reader->scales;
+    uint64_t row_bytes = !is_split     ? file_row_bytes(reader)
+                         : !is_scale   ? dim
+                         : !has_biases ? file_row_bytes(reader) - dim
+                                       : hps_npy_type_bytes(reader->scales_type);
+    uint64_t offset = part->offset + row * row_bytes;
+    if (!is_scale || !has_biases) {
+        offset += hps_dtype_value_offset(reader->desc.file_dtype, dim, at) - (is_scale ? dim : 0);
+    }
 
     return hps_error_set(err, HPS_INVALID,
                          "%s: NaN or Inf at byte %" PRIu64 ": row %" PRIu64 " (key %" PRId64

@@ -50,9 +50,11 @@ static hps_status check_table(const struct hps_strings *names, const struct hps_
                               const struct hps_source_named *table, char out_path[PATH_MAX],
                               struct hps_error *err)
 {
-    char resolved[PATH_MAX];
+    char resolved[PATH_MAX], file[PATH_MAX];
     struct stat info;
-    hps_status status = check_path(names, roots, "path", table->path, resolved, err);
+    size_t n_file = hps_safetensors_file_size(table->path);
+    snprintf(file, sizeof(file), "%.*s", n_file < PATH_MAX ? (int)n_file : 0, table->path);
+    hps_status status = check_path(names, roots, "path", file, resolved, err);
     if (status == HPS_NOT_FOUND) {
         char rows[PATH_MAX];
         int n = snprintf(rows, sizeof(rows), "%s.rows.npy", table->path);

@@ -225,7 +225,13 @@ static hps_status add_root_of(struct hps_roots *roots, const struct hps_config_t
 {
     char resolved[PATH_MAX];
     struct stat info;
-    if (realpath(table->path, resolved) == NULL) {
+    char *file = hps_strndup(table->path, hps_safetensors_file_size(table->path));
+    if (file == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for a path");
+    }
+    bool found = realpath(file, resolved) != NULL;
+    hps_free(file);
+    if (!found) {
         int error = errno;
         /* A link without target, or not the common prefix of a pair either. */
         if (lstat(table->path, &info) == 0 || !hps_source_canonical(table->path, resolved)) {
@@ -323,7 +329,8 @@ bool hps_source_canonical(const char *path, char out_path[PATH_MAX])
     while (size > 1 && path[size - 1] == '/') {
         size--;
     }
-    size_t begin = size;
+    size_t n_file = hps_safetensors_file_size(path);
+    size_t begin = size < n_file ? size : n_file; /* names of tensors may have slashes */
     while (begin > 0 && path[begin - 1] != '/') {
         begin--;
     }

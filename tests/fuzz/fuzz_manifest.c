@@ -83,7 +83,6 @@ static void check_dir(const struct hps_manifest *manifest)
                                       .dim = DIM,
                                       .dtype = HPS_DTYPE_FP32,
                                       .file_dtype = HPS_DTYPE_FP32,
-                                      .bytes = 152,
                                       .sorted_unique = true};
     const char *path = hps_tmpdir_join(&place_dir, "dir");
     struct hps_model_dir dir = {0};

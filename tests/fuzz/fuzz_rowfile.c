@@ -18,7 +18,11 @@ enum { ROWS_MAX = 64, ROW_BYTES_MAX = 4096 };
 static hps_key keys[ROWS_MAX];
 static uint8_t rows[ROWS_MAX * ROW_BYTES_MAX];
 
-enum { MODE_TYPED = 4, TYPES_SCALES = 64 }; /* bits of the first byte, and of the second */
+enum {
+    MODE_TYPED = 4,
+    TYPES_SCALES = 64,
+    TYPES_TENSORS = 128
+}; /* bits of the first byte, and of the second */
 
 /* Writes a file with bytes of the script, which begin with a size of two bytes. */
 static void write_part(const char *name, struct script *script)
@@ -38,6 +42,10 @@ static void write_files(uint8_t mode, uint8_t types, struct script *script)
                                             {"dir/t.npy", "dir/u.npy"}};
     const char *const *name = names[mode & 3];
 
+    if ((types & TYPES_TENSORS) != 0) {
+        hps_tmpdir_write(&place_dir, "dir/t.safetensors", script->at, script->left);
+        return;
+    }
     if ((mode & 3) == 2) {
         hps_tmpdir_mkdir(&place_dir, "dir/t");
     }
@@ -149,7 +157,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint8_t types = (mode & MODE_TYPED) != 0 ? script_u8(&script) : 0;
     write_files(mode, types, &script);
     hps_status status = hps_model_dir_open(hps_tmpdir_join(&place_dir, "dir"), NULL, &dir, &err);
-    HPS_ASSERT(status == HPS_OK && dir.n_tables >= 1 && dir.n_tables <= 2);
+    bool is_tensors = (types & TYPES_TENSORS) != 0;
+    HPS_ASSERT(status == HPS_OK ? dir.n_tables >= 1 && (is_tensors || dir.n_tables <= 2)
+                                : is_tensors && err.text[0] != '\0');
+    if (status != HPS_OK) {
+        hps_tmpdir_remove(&place_dir, "dir");
+        return 0;
+    }
     HPS_ASSERT(hps_model_fingerprint(dir.tables, dir.n_tables, &print, &err) == HPS_OK);
     for (size_t i = 0; i < dir.n_tables; i++) {
         read_table(&dir.tables[i], mode, types);

@@ -191,6 +191,7 @@ LINE_COLUMNS_MAX = 100
 
 TESTED = ("base", "net", "config", "backends", "cache", "server")
 UNTESTED = {  # source files without a test at the same path in tests/unit/, and the tests that cover them
+    "base/rows/rowtensor.c": "test_rowfile.c",
     "backends/host/load.c": "test_map.c and test_store_host_map.c",
     "backends/host/share.c": "test_memory.c and test_versions.c: who gives way when memory is short",
     "backends/host/space.c": "test_map.c and test_store_host_map.c",

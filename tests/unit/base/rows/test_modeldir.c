@@ -351,6 +351,55 @@ static void test_all_when_memory_fails_then_survived(void **state)
     assert_true(hps_fault_heap_run(open_and_print, NULL) > 20);
 }
 
+static void write_tensors(const char *name, const char *head, size_t n_data)
+{
+    uint8_t file[1024] = {0};
+    uint64_t n = strlen(head);
+    memcpy(file, &n, 8);
+    memcpy(file + 8, head, n);
+    hps_tmpdir_write(&dir, name, file, 8 + n + n_data);
+}
+
+static void test_open_when_safetensors_then_each_matrix_is_a_table(void **state)
+{
+    (void)state;
+    struct hps_model_dir model = {0};
+    struct hps_error err = {0};
+    struct hps_fingerprint before, after;
+    write_tensors("m-1-of-2.safetensors",
+                  "{\"emb.0/w\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]},"
+                  "\"bias\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]}}",
+                  16);
+    assert_int_equal(hps_model_dir_open(dir.path, NULL, &model, &err), HPS_INVALID);
+    assert_non_null(strstr(err.text, "m-2-of-2.safetensors"));
+    write_tensors("m-2-of-2.safetensors",
+                  "{\"q\":{\"dtype\":\"U8\",\"shape\":[1,2],\"data_offsets\":[0,2]},"
+                  "\"q.scale\":{\"dtype\":\"F32\",\"shape\":[1,1],\"data_offsets\":[2,6]}}",
+                  6);
+    assert_int_equal(hps_model_dir_open(dir.path, NULL, &model, &err), HPS_OK);
+    assert_int_equal(model.n_tables, 2);
+    assert_string_equal(model.tables[0].name, "emb_0_w");
+    assert_string_equal(model.tables[0].path,
+                        hps_tmpdir_join(&dir, "m-1-of-2.safetensors:emb.0/w"));
+    assert_int_equal(model.tables[0].form, HPS_ROW_FORM_SAFETENSORS);
+    assert_string_equal(model.tables[1].name, "q");
+    assert_int_equal(hps_model_fingerprint(model.tables, 2, &before, &err), HPS_OK);
+    touch("m-1-of-2.safetensors");
+    assert_int_equal(hps_model_fingerprint(model.tables, 2, &after, &err), HPS_OK);
+    assert_true(before.hash != after.hash);
+    hps_model_dir_close(&model);
+    assert_int_equal(hps_model_dir_open(dir.path, NULL, &model, &err), HPS_INVALID); /* empty */
+    assert_int_equal(
+        hps_model_dir_open(hps_tmpdir_join(&dir, "m-2-of-2.safetensors"), NULL, &model, &err),
+        HPS_OK);
+    assert_int_equal(model.n_tables, 1);
+    hps_model_dir_close(&model);
+    write_tensors("m-1-of-2.safetensors",
+                  "{\"q\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]}}", 8);
+    assert_int_equal(hps_model_dir_open(dir.path, NULL, &model, &err), HPS_INVALID);
+    assert_non_null(strstr(err.text, "table 'q' twice"));
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -365,6 +414,7 @@ int main(void)
         T(test_name_when_at_the_limits_then_hps_rule),
         T(test_label_when_a_number_or_no_path_then_not_valid),
         T(test_fingerprint_when_any_file_changes_then_another),
+        T(test_open_when_safetensors_then_each_matrix_is_a_table),
         T(test_all_when_memory_fails_then_survived),
     };
 #undef T

@@ -81,7 +81,6 @@ static void expect_table(const char *name, enum hps_row_form form, enum hps_dtyp
     assert_int_equal(desc->n_rows, n);
     assert_int_equal(desc->dim, dim);
     assert_int_equal(desc->dtype, dtype);
-    assert_true(desc->bytes >= n * hps_dtype_row_bytes(dtype, dim));
     assert_true(desc->sorted_unique == (form == HPS_ROW_FORM_NPY));
     size_t row_bytes = hps_dtype_row_bytes(dtype, dim);
     size_t value_bytes = row_bytes / dim;
@@ -108,6 +107,153 @@ static void expect_table(const char *name, enum hps_row_form form, enum hps_dtyp
         }
     }
     hps_row_reader_close(reader);
+}
+
+/* A safetensors file with this header and these data. */
+static void write_tensors(const char *name, const char *head, const void *data, size_t size)
+{
+    uint8_t file[4096];
+    uint64_t n = strlen(head);
+
+    assert_true(8 + n + size <= sizeof(file));
+    memcpy(file, &n, 8);
+    memcpy(file + 8, head, n);
+    memcpy(file + 8 + n, data, size);
+    hps_tmpdir_write(&dir, name, file, 8 + n + size);
+}
+
+/* Read the 2 rows of a table of 2 rows. */
+static void expect_two(const char *path, enum hps_dtype dtype, const hps_key keys[2],
+                       const void *rows, size_t size)
+{
+    struct hps_row_reader *reader = NULL;
+    struct hps_error err = {0};
+    hps_key got_keys[3];
+    uint8_t got[256];
+    size_t n = 0;
+
+    hps_status status = open_reader(path, (struct hps_row_options){0}, &reader, &err);
+    if (status != HPS_OK) {
+        fail_msg("%s", err.text);
+    }
+    const struct hps_row_desc *desc = hps_row_reader_desc(reader);
+    assert_int_equal(desc->form, HPS_ROW_FORM_SAFETENSORS);
+    assert_int_equal(desc->file_dtype, dtype);
+    assert_int_equal(hps_row_reader_next(reader, 3, got_keys, got, &n, &err), HPS_OK);
+    assert_int_equal(n, 2);
+    assert_memory_equal(got_keys, keys, 2 * sizeof(keys[0]));
+    assert_memory_equal(got, rows, size);
+    hps_row_reader_close(reader);
+}
+
+static const hps_key first_keys[2] = {0, 1};
+
+static void test_safetensors_when_tensors_of_floats_then_rows(void **state)
+{
+    (void)state;
+    static const float data[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    static const uint16_t half[4] = {0x3c00, 0x3c01, 0x3c02, 0x3c03};
+    static const hps_key keys[2] = {9, UINT64_MAX};
+    uint8_t more[8 + 16 + 16];
+    write_tensors("m.safetensors",
+                  "{\"a/b.weight\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]},"
+                  "\"c\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[16,32]},"
+                  "\"__metadata__\":{\"format\":\"pt\"}}   ",
+                  data, sizeof(data));
+    expect_two("m.safetensors:a/b.weight", HPS_DTYPE_FP32, first_keys, data, 16);
+    expect_two("m.safetensors:c", HPS_DTYPE_FP32, first_keys, data + 4, 16);
+    memcpy(more, half, 8);
+    memcpy(more + 8, keys, 16);
+    write_tensors("k.safetensors",
+                  "{\"t\":{\"dtype\":\"BF16\",\"shape\":[2,2],\"data_offsets\":[0,8]},"
+                  "\"t.keys\":{\"dtype\":\"U64\",\"shape\":[2],\"data_offsets\":[8,24]}}",
+                  more, 24);
+    expect_two("k.safetensors", HPS_DTYPE_BF16, keys, half, 8);
+    write_tensors("h.safetensors",
+                  "{\"t\":{\"dtype\":\"F16\",\"shape\":[2,2],\"data_offsets\":[0,8]}}", half, 8);
+    expect_two("h.safetensors", HPS_DTYPE_FP16, first_keys, half, 8);
+}
+
+static void test_safetensors_when_rows_are_int8_then_with_scales_and_biases(void **state)
+{
+    (void)state;
+    static const uint8_t u8[4] = {0, 1, 128, 255};
+    static const float scales[2] = {0.5f, 2.0f}, biases[2] = {-1.0f, 3.0f};
+    static const uint16_t halves[4] = {0x3c00, 0x4000, 0x4200, 0x4400}; /* 1, 2, 3, 4 */
+    uint8_t data[4 + 16 + 8], rows[2 * 10];
+    memcpy(data, u8, 4);
+    memcpy(data + 4, halves, 8); /* scales 1, 2, biases 3, 4 */
+    memcpy(data + 12, scales, 8);
+    memcpy(data + 20, biases, 8);
+#define HEAD(type)                                                            \
+    "{\"t\":{\"dtype\":\"" type "\",\"shape\":[2,2],\"data_offsets\":[0,4]}," \
+    "\"t.scale\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[4,8]},"   \
+    "\"t.bias\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[8,12]},"   \
+    "\"s\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[12,20]},"     \
+    "\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[20,28]}}"
+    write_tensors("u.safetensors", HEAD("U8"), data, sizeof(data));
+    for (size_t i = 0; i < 2; i++) {
+        memcpy(rows + i * 6, u8 + 2 * i, 2);
+        memcpy(rows + i * 6 + 2, &halves[i], 2);
+        memcpy(rows + i * 6 + 4, &halves[2 + i], 2);
+    }
+    expect_two("u.safetensors:t", HPS_DTYPE_INT8_ROWWISE_F16, first_keys, rows, 12);
+    for (size_t i = 0; i < 2; i++) {
+        memcpy(rows + i * 10, u8 + 2 * i, 2);
+        memcpy(rows + i * 10 + 2, &scales[i], 4);
+        memcpy(rows + i * 10 + 6, &biases[i], 4);
+    }
+    expect_two("u.safetensors:t:s:b", HPS_DTYPE_INT8_ROWWISE_F32, first_keys, rows, 20);
+    write_tensors("i.safetensors", HEAD("I8"), data, sizeof(data));
+#undef HEAD
+    for (size_t i = 0; i < 2; i++) { /* (v + 128) * scale + (bias - 128 * scale) */
+        float scale = (float)(i + 1), bias = (float)(i + 3) - 128 * scale;
+        rows[i * 10] = u8[2 * i] ^ 0x80;
+        rows[i * 10 + 1] = u8[2 * i + 1] ^ 0x80;
+        memcpy(rows + i * 10 + 2, &scale, 4);
+        memcpy(rows + i * 10 + 6, &bias, 4);
+    }
+    expect_two("i.safetensors:t", HPS_DTYPE_INT8_ROWWISE_F32, first_keys, rows, 20);
+}
+
+static void test_safetensors_when_wrong_then_it_says_what_was_expected(void **state)
+{
+    (void)state;
+    static const struct hps_row_options any = {0};
+    static const uint8_t data[64] = {0};
+#define TENSOR(name, type, shape, begin, end)                                                     \
+    "\"" name "\":{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":[" #begin "," #end \
+    "]}"
+    write_tensors(
+        "m.safetensors",
+        "{" TENSOR("a", "F32", "[2,2]", 0, 16) "," TENSOR("b", "F64", "[1,2]", 16, 32) "," TENSOR(
+            "c", "U8", "[2,2]", 32, 36) "," TENSOR("d", "F32", "[3]", 36,
+                                                   48) "," TENSOR("e", "I64", "[1,2]", 48, 64) "}",
+        data, sizeof(data));
+    expect_refused("m.safetensors", any, HPS_INVALID, "has 2 tables, 'a', 'c'; expected");
+    expect_refused("m.safetensors:x", any, HPS_INVALID, "has no tensor 'x'");
+    expect_refused("m.safetensors:a:b", any, HPS_INVALID,
+                   "expected FILE:TENSOR or FILE:TENSOR:SCALE");
+    expect_refused("m.safetensors:", any, HPS_INVALID, "expected FILE:TENSOR");
+    expect_refused("m.safetensors:b", any, HPS_INVALID, "a tensor of F64");
+    expect_refused("m.safetensors:c", any, HPS_INVALID, "has no tensor 'c.scale'");
+    expect_refused("m.safetensors:c:d:d", any, HPS_INVALID, "scales of 3 rows, expected 2");
+    expect_refused("m.safetensors:c:a:d", any, HPS_INVALID,
+                   "expected a tensor [rows] of F32 or F16");
+    expect_refused("m.safetensors:d", any, HPS_INVALID, "an array of 1 dimension, expected 2");
+    expect_refused("m.safetensors:e", any, HPS_INVALID, "rows of 64-bit integers");
+    expect_refused("m.safetensors:a", (struct hps_row_options){.dim = 3}, HPS_INVALID,
+                   "2 values per row, expected 3");
+    expect_refused("none.safetensors:a", any, HPS_NOT_FOUND, "none.safetensors");
+    write_tensors("n.safetensors", "{" TENSOR("d", "F32", "[16]", 0, 64) "}", data, 64);
+    expect_refused("n.safetensors", any, HPS_INVALID, "no tensor of 2 dimensions");
+    write_tensors("short.safetensors", "{" TENSOR("a", "F32", "[4,4]", 0, 64) "}", data, 60);
+    expect_refused("short.safetensors:a", any, HPS_INVALID, "the file is too short");
+#undef TENSOR
+    hps_tmpdir_write(&dir, "tiny.safetensors", "1234567", 7);
+    expect_refused("tiny.safetensors:a", any, HPS_INVALID, "expected a safetensors file");
+    hps_tmpdir_write(&dir, "zip.safetensors", "PK\x03\x04PK\x03\x04PK", 10);
+    expect_refused("zip.safetensors:a", any, HPS_INVALID, "expected at most 16777216");
 }
 
 static const hps_key odd_keys[5] = {7, 0, UINT64_MAX, UINT64_C(1) << 63, 3};
@@ -420,6 +566,9 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
+        T(test_safetensors_when_tensors_of_floats_then_rows),
+        T(test_safetensors_when_rows_are_int8_then_with_scales_and_biases),
+        T(test_safetensors_when_wrong_then_it_says_what_was_expected),
         T(test_hugectr_when_written_then_read_back),
         T(test_npy_when_written_then_read_back),
         T(test_pair_when_written_then_read_back_by_either_name),
