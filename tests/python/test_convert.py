@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m hpsd convert`: its output, its limits, and hostile sources. tests/frameworks/test_convert.py converts files of
+the genuine libraries."""
+import io
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+
+from hpsd.convert import main
+from rig import Daemon, ask, default_config, floats
+
+PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "clients", "python")
+
+
+def dump(directory, name, keys, rows, world=2):
+    """A dump of DynamicEmb: keys are distributed to the ranks by their remainder."""
+    os.makedirs(directory, exist_ok=True)
+    keys = np.asarray(keys, "<i8")
+    for rank in range(world):
+        mine = keys % world == rank
+        for what, array in (("keys", keys[mine]), ("values", rows[mine]), ("scores", keys[mine])):
+            array.tofile(f"{directory}/{name}_emb_{what}.rank_{rank}.world_size_{world}")
+
+
+def random_rows(n, dim, dtype="<f4"):
+    return np.random.default_rng(n).standard_normal((n, dim)).astype(dtype)
+
+
+class Storage:
+    """Pickles as a storage of torch."""
+
+    def __init__(self, kind, key, n):
+        self.pid = ("storage", kind, key, "cpu", n)
+
+
+class Global:
+    """Pickles as the class or function module.name."""
+
+    def __init__(self, module, name):
+        self.name = f"c{module}\n{name}\n".encode()
+
+
+class Pickler(pickle._Pickler):  # pylint: disable=protected-access
+    """Writes the pickles of torch.save without torch."""
+
+    def persistent_id(self, obj):
+        return obj.pid if isinstance(obj, Storage) else None
+
+    def save(self, obj, save_persistent_id=True):
+        if isinstance(obj, Global):
+            self.write(obj.name)
+        elif isinstance(obj, tuple) and obj and isinstance(obj[0], Global):  # a call
+            self.write(obj[0].name)
+            super().save(obj[1:])
+            self.write(b"R")
+        else:
+            super().save(obj, save_persistent_id)
+
+
+def save(path, content, **data):
+    """A file as torch.save writes it."""
+    buffer = io.BytesIO()
+    Pickler(buffer, 2).dump(content)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/data.pkl", buffer.getvalue())
+        archive.writestr("a/byteorder", "little")
+        for key, array in data.items():
+            archive.writestr(f"a/data/{key}", array.tobytes())
+    return path
+
+
+def tensor(key, shape, strides=None, kind="FloatStorage", offset=0):
+    n = int(np.prod(shape))
+    return (Global("torch._utils", "_rebuild_tensor_v2"), Storage(Global("torch", kind), key, n), offset, shape,
+            strides or (shape[1], 1), False, {})
+
+
+def convert(*arguments):
+    return main(["convert", *(str(each) for each in arguments)])
+
+
+def refused(capsys, *arguments):
+    assert convert(*arguments) == 1
+    return capsys.readouterr().err
+
+
+def test_convert_when_a_dump_then_hpsd_serves_it(work, capsys):
+    keys, rows = np.array([5, -1, 2**63 - 1, 8, -2**63, 0]), random_rows(6, 4)
+    dump(f"{work}/in/model/sparse", "items", keys, rows)
+    assert convert("dynamicemb", f"{work}/in", "--out", f"{work}/out") == 0
+    assert "model_sparse_items  6 rows  dim 4  fp32  from model/sparse/items" in capsys.readouterr().out
+    with Daemon(work, default_config(server={"model_roots": [work]})) as one:
+        one.ctl("load", "m", "--from", f"{work}/out", "--activate")
+        np.testing.assert_array_equal(floats(ask(one.stub(), "m", {"model_sparse_items": keys}).results[0]), rows)
+
+
+@pytest.mark.parametrize("dtype, numpy_dtype", [("fp16", "<f2"), ("bf16", "<u2")])
+def test_convert_when_a_dump_has_another_type_then_dim_and_dtype_are_needed(work, capsys, dtype, numpy_dtype):
+    rows = random_rows(8, 4, "<f2").view(numpy_dtype)
+    dump(f"{work}/in", "t", np.arange(8), rows)
+    assert "expected --dim too" in refused(capsys, "dynamicemb", f"{work}/in", "--dry-run", "--dtype", dtype)
+    assert "expected 4 keys x 4 values x 4 bytes" in refused(capsys, "dynamicemb", f"{work}/in", "--dry-run", "--dim", 4)
+    assert convert("dynamicemb", f"{work}/in", "--out", f"{work}/out", "--dim", "t=4", "--dtype", dtype) == 0
+    at = np.load(f"{work}/out/t.keys.npy")
+    np.testing.assert_array_equal(np.load(f"{work}/out/t.rows.npy"), rows[at])
+    with open(f"{work}/out/manifest.json", encoding="utf-8") as file:
+        table, = json.load(file)["tables"]
+    assert (table["dtype"], table["rows"], table["dim"]) == (dtype, 8, 4)
+
+
+def test_convert_when_a_dump_is_damaged_then_it_says_what_was_expected(work, capsys):
+    dump(f"{work}/in", "t", np.arange(8), random_rows(8, 4))
+    values = f"{work}/in/t_emb_values.rank_1.world_size_2"
+    os.truncate(values, 40)
+    assert "40 bytes, expected 4 keys x 4 values x 4 bytes" in refused(capsys, "dynamicemb", f"{work}/in", "--dry-run")
+    os.remove(values)
+    assert "t_emb_values.rank_1.world_size_2: missing" in refused(capsys, "dynamicemb", f"{work}/in", "--dry-run")
+    os.remove(f"{work}/in/t_emb_keys.rank_1.world_size_2")
+    assert "has the ranks [0] of world sizes [2]" in refused(capsys, "dynamicemb", f"{work}/in", "--dry-run")
+    assert "expected a dump of DynamicEmb" in refused(capsys, "dynamicemb", work + "/nothing", "--dry-run") + refused(
+        capsys, "dynamicemb", f"{PACKAGE}/hpsd/torch", "--dry-run")
+
+
+def test_convert_when_the_source_is_four_times_the_memory_then_the_memory_is_enough(work):
+    dump(f"{work}/in", "t", np.arange(1 << 16), random_rows(1 << 16, 64), world=1)  # 16 MiB
+    tracemalloc.start()
+    try:
+        assert convert("dynamicemb", f"{work}/in", "--out", f"{work}/out", "--memory", "4MiB") == 0
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_convert_when_interrupted_then_nothing_is_left(work):
+    dump(f"{work}/in", "t", np.arange(1 << 18), random_rows(1 << 18, 64), world=1)
+    os.mkdir(f"{work}/to")
+    command = [sys.executable, "-m", "hpsd", "convert", "dynamicemb", f"{work}/in", "--out", f"{work}/to/out", "--memory", "64K"]
+    for signum, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
+        with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": PACKAGE}, stdout=subprocess.DEVNULL) as child:
+            while not os.listdir(f"{work}/to") and child.poll() is None:
+                time.sleep(.001)
+            child.send_signal(signum)
+            assert child.wait(60) == code
+        left = [name for _, _, files in os.walk(f"{work}/to") for name in files]
+        assert all(name.endswith(".part") for name in left) and (signum == signal.SIGKILL or not left)
+    assert not os.path.exists(f"{work}/to/out")
+
+
+def test_convert_when_a_state_dict_then_types_names_and_views_are_kept(work, capsys):
+    values = random_rows(10, 4)
+    half = values.astype("<f2")
+    path = save(f"{work}/x.pt", {
+        "state_dict": {"emb.weight": tensor("0", (6, 4), offset=16), "b.emb": tensor("1", (10, 4), kind="BFloat16Storage"),
+                       "fc.weight": tensor("0", (10, 4)), "emb.long": tensor("2", (2, 2), kind="LongStorage"),
+                       "emb.t": tensor("0", (4, 10), (1, 4))}}, **{"0": values, "1": half, "2": np.zeros(4, "<i8")})
+    assert convert("torch", path, "--out", f"{work}/out") == 0
+    said = capsys.readouterr().out
+    assert "not converted: state_dict.fc.weight, state_dict.emb.long, state_dict.emb.t" in said
+    np.testing.assert_array_equal(np.load(f"{work}/out/state_dict_emb.npy"), values[4:])
+    np.testing.assert_array_equal(np.load(f"{work}/out/state_dict_b_emb.npy"), half.view("<u2"))
+    assert convert("torch", path, "--out", f"{work}/fc", "--table", "fc=state_dict.fc.weight") == 0
+    np.testing.assert_array_equal(np.load(f"{work}/fc/fc.npy"), values)
+    for source, why in (("emb.t", "strides [1, 4], expected [10, 1]"), ("emb.long", "type int64, expected fp32, fp16 or bf16"),
+                        ("nothing", "no array 'state_dict.nothing' in the source, expected one of: state_dict.b.emb")):
+        assert why in refused(capsys, "torch", path, "--dry-run", "--table", f"t=state_dict.{source}")
+    assert "expected a new or empty directory" in refused(capsys, "torch", path, "--out", f"{work}/out")
+    assert "expected NAME=SOURCE_NAME" in refused(capsys, "torch", path, "--dry-run", "--table", "t")
+
+
+def test_convert_when_a_pickle_has_code_then_it_does_not_run(work, capsys):
+    bad = (Global("os", "system"), f"touch {work}/ran")
+    path = save(f"{work}/x.pt", {"emb": tensor("0", (2, 2)), "bad": bad}, **{"0": random_rows(2, 2)})
+    assert convert("torch", path, "--dry-run") == 0  # the object is ignored
+    assert "an object of os.system" in refused(capsys, "torch", save(f"{work}/y.pt", bad), "--dry-run")
+    os.mkdir(f"{work}/dcp")
+    with open(f"{work}/dcp/.metadata", "wb") as file:
+        Pickler(file, 2).dump(bad)
+    assert "no state_dict_metadata" in refused(capsys, "dcp", f"{work}/dcp", "--dry-run")
+    assert not os.path.exists(f"{work}/ran")
+
+
+def test_convert_when_an_archive_is_damaged_then_it_says_what_was_expected(work, capsys):
+    path = save(f"{work}/x.pt", {"emb": tensor("0", (3, 2))}, **{"0": random_rows(2, 2)})
+    assert "'emb' has 6 values, but its data are 16 bytes" in refused(capsys, "torch", path, "--dry-run")
+    os.truncate(path, os.path.getsize(path) - 30)
+    assert "a damaged archive" in refused(capsys, "torch", path, "--dry-run")
+    with open(path, "wb") as file:
+        file.write(b"\x80\x02}q\x00.")
+    assert "not a zip archive" in refused(capsys, "torch", path, "--dry-run")
+    assert "No such file" in refused(capsys, "torch", path + "x", "--dry-run")
+
+
+def test_convert_when_rows_are_quantised_then_values_and_scales_are_split(work, capsys):
+    packed = np.arange(32 * 5, dtype=np.uint8).reshape(5, 32)
+    packed[:, :4] = np.array([[.5, -1]] * 5, "<f2").view("u1")
+    path = save(f"{work}/q.pt", {"m.embedding_bags.t.weight": tensor("0", (5, 32), kind="ByteStorage")}, **{"0": packed})
+    assert "expected --dim N" in refused(capsys, "torchrec-int8", path, "--dry-run")
+    assert "rows of 32 bytes, expected 16 for --dim 12" in refused(capsys, "torchrec-int8", path, "--dry-run", "--dim", 12)
+    assert convert("torchrec-int8", path, "--out", f"{work}/out", "--dim", "t=16") == 0
+    np.testing.assert_array_equal(np.load(f"{work}/out/t.npy"), packed[:, 4:20])
+    np.testing.assert_array_equal(np.load(f"{work}/out/t.scale_bias.npy"), [[.5, -1]] * 5)
+
+
+@pytest.mark.parametrize("data, why", [(b"", "truncated"), (b"x" * 60, "expected the index of a TensorFlow checkpoint")])
+def test_convert_when_an_index_is_no_index_then_refused(work, capsys, data, why):
+    with open(f"{work}/m.ckpt.index", "wb") as file:
+        file.write(data)
+    assert why in refused(capsys, "tf", f"{work}/m.ckpt", "--dry-run")
+    assert "expected a checkpoint's prefix" in refused(capsys, "tf", f"{work}/other", "--dry-run")
