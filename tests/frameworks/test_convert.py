@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that the genuine libraries wrote become tables with the same bits."""
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig
+from torchrec.inference.modules import quantize_embeddings
+
+import ports
+from hpsd.convert import main
+from rig import Daemon, ask, default_config, floats
+from write_dcp import TABLES, full
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def convert(*arguments):
+    assert main(["convert", *map(str, arguments)]) == 0
+
+
+def loaded(directory):
+    """{table: its rows as in the files}, and the types in the manifest."""
+    with open(f"{directory}/manifest.json", encoding="utf-8") as file:
+        tables = json.load(file)["tables"]
+    return ({table["name"]: np.load(f"{directory}/{table['name']}.npy") for table in tables},
+            {table["name"]: table["dtype"] for table in tables})
+
+
+def bits(tensor):
+    return tensor.detach().contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def serves(work, directory, rows):
+    """hpsd loads the directory and replies with these rows: {table: rows}"""
+    with Daemon(work, default_config(server={"model_roots": [work]})) as one:
+        one.ctl("load", "m", "--from", str(directory), "--activate")
+        for name, expected in rows.items():
+            got = floats(ask(one.stub(), "m", {name: np.arange(len(expected))}).results[0])
+            np.testing.assert_array_equal(got, expected, err_msg=name)
+
+
+@pytest.fixture(name="checkpoint", scope="session")
+def checkpoint_of_two_ranks(tmp_path_factory):
+    directory, port = tmp_path_factory.mktemp("dcp"), str(ports.take())
+    ranks = [subprocess.Popen([sys.executable, f"{HERE}/write_dcp.py", str(rank), "2", port, str(directory)])
+             for rank in range(2)]
+    assert [rank.wait(300) for rank in ranks] == [0, 0]
+    return directory
+
+
+def test_dcp_when_tables_are_sharded_in_all_ways_then_they_are_put_together(work, checkpoint, capsys):
+    convert("dcp", checkpoint, "--out", f"{work}/out", "--memory", 200)
+    assert "not converted: over.bias, over.weight" in capsys.readouterr().out
+    tables, _ = loaded(f"{work}/out")
+    assert set(tables) == set(TABLES)
+    for name, rows in tables.items():
+        np.testing.assert_array_equal(rows, full(name).numpy())
+    serves(work, f"{work}/out", {name: full(name).numpy() for name in TABLES})
+
+
+def test_dcp_when_a_file_is_missing_or_cut_then_it_says_which(work, checkpoint, capsys):
+    subprocess.run(["cp", "-r", checkpoint, f"{work}/c"], check=True)
+    os.truncate(f"{work}/c/__1_0.distcp", 3000)
+    assert main(["convert", "dcp", f"{work}/c", "--out", f"{work}/out"]) == 1
+    assert "__1_0.distcp: 3000 bytes, expected at least" in capsys.readouterr().err
+    os.remove(f"{work}/c/__1_0.distcp")
+    assert main(["convert", "dcp", f"{work}/c", "--out", f"{work}/out"]) == 1
+    assert "__1_0.distcp: missing; expected the files of all ranks" in capsys.readouterr().err
+    assert not os.path.exists(f"{work}/out")
+
+
+def test_torch_when_a_state_dict_then_all_types(work):
+    model = torch.nn.ModuleDict({
+        "ebc": EmbeddingBagCollection(tables=[EmbeddingBagConfig(name="a", embedding_dim=4, num_embeddings=9,
+                                                                 feature_names=["a"])]),
+        "ec": EmbeddingCollection(tables=[EmbeddingConfig(name="b", embedding_dim=8, num_embeddings=5, feature_names=["b"])]),
+    })
+    torch.save(model.state_dict(), f"{work}/x.pt")
+    convert("torch", f"{work}/x.pt", "--out", f"{work}/out")
+    tables, dtypes = loaded(f"{work}/out")
+    state = model.state_dict()
+    assert dtypes == {"a": "fp32", "b": "fp32"}
+    assert tables["a"].tobytes() == bits(state["ebc.embedding_bags.a.weight"])
+    assert tables["b"].tobytes() == bits(state["ec.embeddings.b.weight"])
+    torch.save({"step": 3, "model": {"emb": torch.randn(5, 4).bfloat16(), "emb2": torch.nn.Parameter(torch.randn(4, 2).half())}},
+               f"{work}/y.pt")
+    convert("torch", f"{work}/y.pt", "--out", f"{work}/y")
+    tables, dtypes = loaded(f"{work}/y")
+    state = torch.load(f"{work}/y.pt")["model"]
+    assert dtypes == {"model_emb": "bf16", "model_emb2": "fp16"}
+    assert tables["model_emb"].tobytes() == bits(state["emb"]) and tables["model_emb2"].tobytes() == bits(state["emb2"])
+    serves(work, f"{work}/y", {"model_emb": state["emb"].float().numpy()})
+
+
+def test_torchrec_int8_when_converted_then_replies_are_those_of_torchrec(work):
+    collection = EmbeddingBagCollection(tables=[
+        EmbeddingBagConfig(name=name, embedding_dim=dim, num_embeddings=9, feature_names=[name])
+        for name, dim in (("q16", 16), ("q12", 12))])
+    model = quantize_embeddings(torch.nn.Sequential(collection), dtype=torch.int8, inplace=True)
+    state = model.state_dict()
+    torch.save(state, f"{work}/q.pt")
+    convert("torchrec-int8", f"{work}/q.pt", "--out", f"{work}/out", "--dim", "q16=16", "--dim", "q12=12")
+    from torchrec import KeyedJaggedTensor  # pylint: disable=import-outside-toplevel
+    every = KeyedJaggedTensor(keys=["q16", "q12"], values=torch.arange(9).repeat(2), lengths=torch.ones(18, dtype=torch.int64))
+    replies = model(every).to_dict()
+    serves(work, f"{work}/out", {name: reply.float().numpy() for name, reply in replies.items()})
+
+
+def test_safetensors_when_written_by_the_library_then_hpsd_reads_it(work):
+    safetensors = pytest.importorskip("safetensors.torch")
+    tensors = {"a.emb": torch.randn(9, 4), "half": torch.randn(5, 3).half(), "brain": torch.randn(5, 7).bfloat16(),
+               "q": torch.randint(0, 256, (6, 4), dtype=torch.uint8), "q.scale": torch.rand(6) + 1, "q.bias": torch.randn(6),
+               "count": torch.arange(3), "f8": torch.randn(4, 4).to(torch.float8_e4m3fn)}
+    os.mkdir(f"{work}/m")
+    safetensors.save_file(tensors, f"{work}/m/model.safetensors", metadata={"format": "pt"})
+    serves(work, f"{work}/m", {"a_emb": tensors["a.emb"].numpy(), "half": tensors["half"].float().numpy(),
+                               "brain": tensors["brain"].float().numpy()})
+
+
+def test_keras_when_saved_then_tables_have_the_names_of_layers(work):
+    pytest.importorskip("h5py")
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    keras = pytest.importorskip("keras")
+    inputs = [keras.Input((1,), dtype="int32") for _ in range(2)]
+    tower = keras.Sequential([keras.layers.Embedding(9, 4, name="inner"), keras.layers.Dense(4)], name="tower")
+    outputs = [keras.layers.Embedding(7, 4, name="users")(inputs[0]), keras.layers.Embedding(5, 4, name="items")(inputs[1]),
+               tower(inputs[0])]
+    model = keras.Model(inputs, keras.layers.Concatenate()(outputs))
+    model.save(f"{work}/m.keras")
+    model.save_weights(f"{work}/m.weights.h5")
+    expected = {"users": model.get_layer("users"), "items": model.get_layer("items"), "inner": tower.get_layer("inner")}
+    for source, names in (("m.keras", list(expected)),
+                          ("m.weights.h5", ["embedding", "embedding_1", "sequential_layers_embedding"])):
+        convert("keras", f"{work}/{source}", "--out", f"{work}/{source}.out")
+        tables, _ = loaded(f"{work}/{source}.out")
+        assert set(tables) == set(names)
+        for name, layer in zip(names, expected.values()):
+            np.testing.assert_array_equal(tables[name], layer.get_weights()[0])
+
+
+WRITE_TF = r"""
+import sys, numpy as np, tensorflow as tf
+out = sys.argv[1]
+rows = lambda n, dim: (np.arange(n * dim, dtype="f4").reshape(n, dim) / 8 + n)
+model = tf.keras.Sequential([tf.keras.Input((1,), dtype="int32"), tf.keras.layers.Embedding(300, 4, name="emb"),
+                             tf.keras.layers.Flatten(), tf.keras.layers.Dense(1)])
+model.layers[0].set_weights([rows(300, 4)])
+model.compile("adam", "mse")
+tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(out + "/two/ckpt")
+module = tf.Module()
+module.users_emb = tf.Variable(rows(70, 8), name="users_emb")
+module.bf_emb = tf.Variable(tf.cast(rows(5, 3), tf.bfloat16), name="bf_emb")
+tf.saved_model.save(module, out + "/saved")
+model.export(out + "/exported")
+tf.compat.v1.disable_eager_execution()
+def part_of(all_rows):
+    def make(shape, dtype=None, partition_info=None):
+        (row, column), (n, dim) = partition_info.var_offset, shape
+        return tf.constant(all_rows[row:row + n, column:column + dim])
+    return make
+with tf.Graph().as_default():
+    parts = tf.compat.v1.get_variable("emb/w", shape=(1000, 6), partitioner=tf.compat.v1.fixed_size_partitioner(3),
+                                      initializer=part_of(rows(1000, 6)))
+    sharded = tf.compat.v1.get_variable("cols/emb", shape=(9, 300), use_resource=False,
+                                        partitioner=tf.compat.v1.fixed_size_partitioner(2, axis=1),
+                                        initializer=part_of(rows(9, 300)))
+    with tf.compat.v1.Session() as session:
+        session.run(tf.compat.v1.global_variables_initializer())
+        tf.compat.v1.train.Saver().save(session, out + "/one/model.ckpt", global_step=7)
+"""
+
+
+def rows_of_tf(n, dim):
+    return np.arange(n * dim, dtype="f4").reshape(n, dim) / 8 + n
+
+
+@pytest.fixture(name="tensorflow", scope="session")
+def files_of_tensorflow(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("tf")
+    python = os.environ.get("HPS_TF_PYTHON", sys.executable)  # for an environment of its own
+    if subprocess.run([python, "-c", "import tensorflow"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("TensorFlow is not installed")
+    for name in ("one", "two"):
+        (directory / name).mkdir()
+    subprocess.run([python, "-c", WRITE_TF, str(directory)], check=True, timeout=500,
+                   env={**os.environ, "KERAS_BACKEND": "tensorflow"})
+    return directory
+
+
+@pytest.mark.parametrize("source, expected", [
+    ("two/ckpt", {"sequential_emb": (300, 4)}), ("exported", {"sequential_emb": (300, 4)}),
+    ("saved", {"users_emb": (70, 8), "bf_emb": (5, 3)}), ("one", {"emb_w": (1000, 6), "cols_emb": (9, 300)}),
+    ("one/model.ckpt-7.index", {"emb_w": (1000, 6), "cols_emb": (9, 300)})])
+def test_tf_when_written_by_tensorflow_then_all_variables_are_found(work, tensorflow, source, expected):
+    convert("tf", tensorflow / source, "--out", f"{work}/out", "--memory", 9000)
+    tables, dtypes = loaded(f"{work}/out")
+    assert set(tables) == set(expected)
+    for name, (n, dim) in expected.items():
+        rows = rows_of_tf(n, dim)
+        if dtypes[name] == "bf16":
+            assert tables[name].tobytes() == bits(torch.tensor(rows).bfloat16())
+        else:
+            np.testing.assert_array_equal(tables[name], rows)
