@@ -7,7 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]] if hasattr(np.ndarray, "__class_getitem__") else Any
+Array = Any  # an array of NumPy
 
 # hpsd's names of the types, and the types in NumPy. bf16 is stored as its bits.
 DTYPES: Dict[str, str] = {"fp32": "<f4", "fp16": "<f2", "bf16": "<u2", "uint8": "|u1"}
@@ -125,7 +125,7 @@ class Table(NamedTuple):
 
 def read_into(path: str, offset: int, out: Array) -> None:
     """Fill a C-ordered array from a file."""
-    view = memoryview(out).cast("B") if out.size else memoryview(b"")
+    view = memoryview(out.data).cast("B") if out.size else memoryview(b"")
     with open(path, "rb", buffering=0) as file:
         file.seek(offset)
         done = 0

@@ -143,7 +143,7 @@ class _Bundle:
         name, width = key.decode("utf-8", "replace"), SIZES[dtype]
         slices = _all(entry, 7)
         if not slices:
-            return [Part(0, 0, *shape, *self.place(entry, shape[0] * shape[1] * width, name))]
+            return [Part(0, 0, shape[0], shape[1], *self.place(entry, shape[0] * shape[1] * width, name))]
         parts = []
         for one in slices:
             extents = [(_signed(_one(extent, 1, 0)), _signed(_one(extent, 2, -1))) for extent in _all(one, 1)]

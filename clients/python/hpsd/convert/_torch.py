@@ -23,6 +23,8 @@ SIZES = {"fp32": 4, "fp16": 2, "bf16": 2, "uint8": 1, "fp64": 8, "int64": 8, "in
 class Stand:
     """Stands for an object of a class in a pickle; keeps only its arguments and state."""
     of = ""
+    args: Tuple[Any, ...]
+    state: Any
 
     def __init__(self, *args: Any, **_more: Any) -> None:
         self.args, self.state = args, None
@@ -91,6 +93,7 @@ class _Archive:
     def __init__(self, path: str, begin: int = 0, size: Optional[int] = None) -> None:
         self.path, self.begin = path, begin
         self.size = os.path.getsize(path) - begin if size is None else size
+        file: Any
         with Slice(path, begin, self.size) as file:
             magic = file.read(4)
             file.seek(0)
@@ -112,7 +115,7 @@ class _Archive:
 
     def _data_offset(self, entry: zipfile.ZipInfo) -> int:
         with Slice(self.path, self.begin + entry.header_offset, 30) as file:
-            head = file.read(30)
+            head = file.read(30) or b""
         return (self.begin + entry.header_offset + 30 + int.from_bytes(head[26:28], "little")
                 + int.from_bytes(head[28:30], "little"))
 
@@ -124,7 +127,8 @@ class _Archive:
         kind = getattr(pid[1], "of", "").rpartition(".")[2]
         dtype = STORAGES.get(kind, kind)
         entry = self.entries.get(f"{self.root}data/{pid[2]}")
-        expected, step = [], 1
+        expected: List[int] = []
+        step = 1
         for size in reversed(stored.size):
             expected.insert(0, step)
             step *= max(size, 1)
@@ -165,7 +169,7 @@ def open_torch(request: Request) -> List[Tensor]:
     tensors = []
     for name, stored in found.items():
         dtype, shape, offset, refusal = archive.locate(name, stored)
-        part = Part(0, 0, *shape, archive.path, offset) if len(shape) == 2 else None
+        part = Part(0, 0, shape[0], shape[1], archive.path, offset) if len(shape) == 2 else None
         tensor = Tensor(name, dtype, shape, [part] if part else [])
         tensor.refusal = refusal or tensor.refusal
         tensors.append(tensor)
@@ -199,7 +203,7 @@ def _numbers(value: Any) -> Tuple[int, ...]:
 
 def _dcp_dtype(properties: Any) -> str:
     state = properties.state if isinstance(properties, Stand) else None
-    given = state[0] if isinstance(state, tuple) and state else properties.field("dtype") if state else None
+    given = state[0] if isinstance(state, tuple) and state else state.get("dtype") if isinstance(state, dict) else None
     name = getattr(given, "of", "unknown").rpartition(".")[2]
     return DTYPES.get(name, name)
 
@@ -222,7 +226,7 @@ class _DcpTensor(Tensor):
             if refusal or dtype != self.dtype or shape != sizes:
                 raise ConvertError(f"{path}: '{self.name}' at byte {begin} is {dtype} {list(shape)}, expected "
                                    f"{self.dtype} {list(sizes)}{'; ' + refusal if refusal else ''}")
-            self.parts.append(Part(*offsets, *sizes, path, at))
+            self.parts.append(Part(offsets[0], offsets[1], sizes[0], sizes[1], path, at))
         super().prepare()
 
 
@@ -249,7 +253,7 @@ def open_dcp(request: Request) -> List[Tensor]:
             continue  # not a tensor
         found = []
         for chunk in chunks:
-            offsets, sizes = _numbers(chunk.field("offsets")), _numbers(chunk.field("sizes"))
+            offsets, sizes = (_numbers(chunk.field(each)) for each in ("offsets", "sizes"))
             if (name, offsets) not in where:
                 raise ConvertError(f"{path}: no file for the part of '{name}' at {list(offsets)}")
             found.append((offsets, sizes, where[name, offsets]))

@@ -60,7 +60,8 @@ def _pieces(tensor: Tensor, begin: int, end: int) -> List[Any]:
 
 def _header(file: BinaryIO, dtype: str, rows: int, columns: Any) -> None:
     shape = (rows,) if columns is None else (rows, columns)
-    np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
+    np_format: Any = np.lib.format
+    np_format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
 
 
 def _write_table(table: Table, directory: str, memory: int, progress: _Progress) -> Dict[str, Any]:
@@ -74,7 +75,7 @@ def _write_table(table: Table, directory: str, memory: int, progress: _Progress)
         for begin in range(0, tensor.rows, step):
             end = min(tensor.rows, begin + step)
             for out, piece in zip(outs, _pieces(tensor, begin, end)):
-                view = memoryview(np.ascontiguousarray(piece)).cast("B")
+                view = memoryview(np.ascontiguousarray(piece).data).cast("B")
                 while view:
                     view = view[out.write(view):]
             progress.add((end - begin) * tensor.row_bytes, table.name)
@@ -92,7 +93,7 @@ def _write_table(table: Table, directory: str, memory: int, progress: _Progress)
 def _check_table(table: Table, paths: List[str]) -> None:
     """Read a sample of the rows from the source again, and compare it with what was written."""
     tensor = table.tensor
-    written = [np.load(path, mmap_mode="r") if os.path.getsize(path) > 0 and tensor.rows else None for path in paths]
+    written: List[Any] = [np.load(path, mmap_mode="r") if os.path.getsize(path) > 0 and tensor.rows else None for path in paths]
     some = {0, tensor.rows - 1} | set(random.sample(range(tensor.rows), min(SAMPLE, tensor.rows)))
     for row in sorted(some) if tensor.rows else ():
         for array, piece in zip(written, _pieces(tensor, row, row + 1)):
