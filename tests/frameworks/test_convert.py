@@ -11,11 +11,13 @@ import torch
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig
 from torchrec.inference.modules import quantize_embeddings
 
+import documents
 import ports
 from hpsd.convert import main
-from rig import Daemon, ask, default_config, floats
+from rig import BIN, Daemon, ask, default_config, floats
 from write_dcp import TABLES, full
 
+os.environ.setdefault("KERAS_BACKEND", "torch")
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -124,7 +126,6 @@ def test_safetensors_when_written_by_the_library_then_hpsd_reads_it(work):
 
 def test_keras_when_saved_then_tables_have_the_names_of_layers(work):
     pytest.importorskip("h5py")
-    os.environ.setdefault("KERAS_BACKEND", "torch")
     keras = pytest.importorskip("keras")
     inputs = [keras.Input((1,), dtype="int32") for _ in range(2)]
     tower = keras.Sequential([keras.layers.Embedding(9, 4, name="inner"), keras.layers.Dense(4)], name="tower")
@@ -141,6 +142,24 @@ def test_keras_when_saved_then_tables_have_the_names_of_layers(work):
         assert set(tables) == set(names)
         for name, layer in zip(names, expected.values()):
             np.testing.assert_array_equal(tables[name], layer.get_weights()[0])
+
+
+@pytest.mark.parametrize("library, kind", [("torch", "dcp"), ("keras", "keras")])
+def test_page_when_followed_then_a_trained_model_is_served(work, library, kind):
+    pytest.importorskip({"keras": "h5py"}.get(library, library))
+    pytest.importorskip(library)
+    env = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "KERAS_BACKEND": "torch",
+           "PYTHONPATH": f"{documents.ROOT}/clients/python"}
+    code = documents.block("docs/loading.md", f"import {library}").code
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=work, env=env, timeout=300)
+    lines = documents.block("docs/loading.md", f"python3 -m hpsd convert {kind}").code
+    lines = lines.replace("python3", sys.executable).replace(" --state-dir state", (
+        f" --state-dir state --listen unix:{work}/hpsd.sock --http-listen 127.0.0.1:0")) + "\nkill $!\n"
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", lines], capture_output=True, text=True, cwd=work, check=False,
+                          env={**env, "HPSD_ADDR": f"unix:{work}/hpsd.sock"}, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = np.load(f"{work}/tables/users.npy")
+    assert rows.shape == (1000, 16) and f"{rows[1, 0]:.4f}"[:6] in done.stdout, done.stdout
 
 
 WRITE_TF = r"""

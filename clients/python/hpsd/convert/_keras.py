@@ -59,8 +59,8 @@ def _layer_names(config: Any) -> Dict[str, Tuple[str, str]]:
 
 
 def open_keras(request: Request) -> List[Tensor]:
-    """The variables of a model; those of Embedding layers are tables. In a .keras they have the names of their
-    layers, in a .weights.h5 those of the file."""
+    """The variables of a model. The variables of Embedding layers are tables. A .keras gives them the names of the
+    layers, a .weights.h5 the names in the file."""
     try:
         import h5py  # pylint: disable=import-outside-toplevel
     except ImportError:

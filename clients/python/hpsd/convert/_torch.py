@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of torch.save, and distributed checkpoints. torch is not needed.
 
-Pickles are read with stand-ins for all classes: nothing of a pickle is imported or called.
+Pickles are read with stand-ins for all classes, so no code that a pickle names is imported or called.
 """
 import io
 import os
@@ -21,7 +21,7 @@ SIZES = {"fp32": 4, "fp16": 2, "bf16": 2, "uint8": 1, "fp64": 8, "int64": 8, "in
 
 
 class Stand:
-    """Stands for an object of a class in a pickle; keeps only its arguments and state."""
+    """In place of an object of any class in a pickle; keeps only its arguments and state."""
     of = ""
     args: Tuple[Any, ...]
     state: Any
@@ -209,7 +209,7 @@ def _dcp_dtype(properties: Any) -> str:
 
 
 class _DcpTensor(Tensor):
-    """Its parts are found when it is converted: each is in an archive of its own."""
+    """Its parts are found when it is converted: each part has its own archive."""
 
     def __init__(self, name: str, dtype: str, shape: Tuple[int, ...], directory: str, chunks: List[Any]) -> None:
         super().__init__(name, dtype, shape, [])
