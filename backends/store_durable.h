@@ -33,6 +33,18 @@ typedef hps_status (*hps_record_fn)(void *ctx, const void *key, size_t key_size,
  * status. */
 typedef hps_status (*hps_space_fn)(void *ctx, const char *model, int64_t version);
 
+/* What `view` calls. A status that is not OK ends the view, which returns this status. */
+struct hps_view {
+    const struct hps_table *tables;
+    uint32_t n_tables;
+    void *ctx;
+    hps_record_fn record;
+    hps_status (*begin)(void *ctx,
+                        const struct hps_table *table); /* before the rows of the table */
+    hps_status (*rows)(void *ctx, const struct hps_table *table, const hps_key *keys,
+                       const uint8_t *rows, uint32_t n);
+};
+
 struct hps_store_durable_ops {
     /* Apply all writes and records to the space, or none of them, even if the process crashes.
      * After the call returned OK, a crash of the process loses nothing. A power cut loses the
@@ -51,6 +63,10 @@ struct hps_store_durable_ops {
     /* Pass the records that `apply` wrote to this space to `fn`, in byte order of their keys. */
     hps_status (*space_record_scan)(struct hps_space *space, hps_record_fn fn, void *ctx,
                                     struct hps_error *err);
+
+    /* Pass the records of the space, then all rows of each table in ascending order of keys, as
+     * they were at one moment. Writes continue. NULL: the store cannot do this. Errors as scan. */
+    hps_status (*view)(struct hps_space *space, const struct hps_view *view, struct hps_error *err);
 
     /* Write or delete a record of the store. OK: the change is on disk. */
     hps_status (*record_put)(struct hps_store *store, const void *key, size_t key_size,

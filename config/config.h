@@ -219,8 +219,9 @@ struct hps_config_server {
     enum hps_config_log_level log_level;   /* same numbers as enum hps_log_level */
     enum hps_config_log_format log_format; /* same numbers as enum hps_log_format */
     uint32_t keep_versions;
-    struct hps_strings model_roots; /* after finish never empty */
-    uint64_t disk_free_min_bytes;   /* 0: max(2 GiB, 5 % of the file system) */
+    struct hps_strings model_roots;  /* after finish never empty */
+    struct hps_strings export_roots; /* empty: no exports */
+    uint64_t disk_free_min_bytes;    /* 0: max(2 GiB, 5 % of the file system) */
     uint64_t load_memory_bytes;
     bool host_dense;
     uint64_t hot_keys_bytes;   /* 0: hot keys are not counted */

@@ -407,6 +407,8 @@ static hps_status make_services(struct hps_daemon *daemon, struct hps_error *err
                                           .slowlog = daemon->slowlog,
                                           .audit = daemon->audit,
                                           .metrics = &daemon->series,
+                                          .export_roots =
+                                              &daemon->options.config->server.export_roots,
                                           .ctx = daemon,
                                           .status = daemon_status,
                                           .drain = daemon_ask_drain,
@@ -724,6 +726,7 @@ void hps_daemon_close(struct hps_daemon *daemon)
     hps_pool_free(daemon->io);
     hps_devices_drain(daemon->devices); /* its replies go to the loops */
     hps_admin_snapshot_cancel();
+    hps_admin_export_cancel();
     hps_pool_free(daemon->admin_pool); /* writes the pending lines of the audit log */
     hps_catalog_stop(daemon->catalog);
     for (unsigned i = 0; i < daemon->n_threads; i++) {

@@ -219,6 +219,7 @@ int hpsctl_top(struct hpsctl *ctl);
 int hpsctl_updates(struct hpsctl *ctl);
 int hpsctl_wait_for(struct hpsctl *ctl);
 int hpsctl_snapshot(struct hpsctl *ctl);
+int hpsctl_export(struct hpsctl *ctl);
 int hpsctl_completion(struct hpsctl *ctl);
 
 extern const struct hps_arg hpsctl_load_args[];
@@ -230,5 +231,6 @@ extern const struct hps_arg hpsctl_top_args[];
 extern const struct hps_arg hpsctl_updates_args[];
 extern const struct hps_arg hpsctl_wait_for_args[];
 extern const struct hps_arg hpsctl_snapshot_args[];
+extern const struct hps_arg hpsctl_export_args[];
 
 #endif

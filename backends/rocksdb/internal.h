@@ -349,6 +349,9 @@ hps_status hps_rocksdb_scan(struct hps_space *space, const struct hps_table *tab
                                              uint32_t n),
                             void *ctx, struct hps_error *err);
 
+hps_status hps_rocksdb_view(struct hps_space *space, const struct hps_view *view,
+                            struct hps_error *err);
+
 /* write.c */
 hps_status hps_rocksdb_put(struct hps_space *space, const struct hps_call *call,
                            const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
@@ -380,6 +383,9 @@ hps_status hps_rocksdb_record_delete(struct hps_store *base, const void *key, si
                                      struct hps_error *err);
 hps_status hps_rocksdb_record_scan(struct hps_store *base, const char *prefix, hps_record_fn fn,
                                    void *ctx, struct hps_error *err);
+/* `options`: of the read. */
+hps_status hps_rocksdb_space_records(struct hps_space *space, const rocksdb_readoptions_t *options,
+                                     hps_record_fn fn, void *ctx, struct hps_error *err);
 hps_status hps_rocksdb_space_record_scan(struct hps_space *space, hps_record_fn fn, void *ctx,
                                          struct hps_error *err);
 

@@ -18,6 +18,7 @@
 
 enum {
     SCAN_ROWS = 1024,
+    VIEW_READAHEAD_BYTES = 2 << 20,
     CHUNK_KEYS = 1024,    /* per multi-get; the deadline is checked between them */
     SPLIT_KEYS_CPU = 512, /* minimum keys per reader if reading only copies */
     SPLIT_KEYS_DISK = 32, /* minimum if each row waits for the disk */
@@ -417,10 +418,11 @@ static hps_status scan_rows(rocksdb_iterator_t *iter, const struct hps_table *ta
     return buffer->n > 0 ? fn(ctx, buffer->keys, buffer->rows, buffer->n) : HPS_OK;
 }
 
-hps_status hps_rocksdb_scan(struct hps_space *space, const struct hps_table *table,
-                            hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
-                                             uint32_t n),
-                            void *ctx, struct hps_error *err)
+static hps_status scan_table(struct hps_space *space, const rocksdb_readoptions_t *options,
+                             const struct hps_table *table,
+                             hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
+                                              uint32_t n),
+                             void *ctx, struct hps_error *err)
 {
     struct hps_rocksdb *store = hps_rocksdb_of(space);
     struct scan_buffer buffer = {
@@ -432,11 +434,52 @@ hps_status hps_rocksdb_scan(struct hps_space *space, const struct hps_table *tab
         status = hps_rocksdb_fail_memory(err);
     } else {
         rocksdb_iterator_t *iter =
-            rocksdb_create_iterator_cf(store->db, store->read_scan, hps_rocksdb_handle(space));
+            rocksdb_create_iterator_cf(store->db, options, hps_rocksdb_handle(space));
         status = scan_rows(iter, table, &buffer, fn, ctx, err);
         rocksdb_iter_destroy(iter);
     }
     hps_free(buffer.keys);
     hps_free(buffer.rows);
+    return status;
+}
+
+hps_status hps_rocksdb_scan(struct hps_space *space, const struct hps_table *table,
+                            hps_status (*fn)(void *ctx, const hps_key *keys, const uint8_t *rows,
+                                             uint32_t n),
+                            void *ctx, struct hps_error *err)
+{
+    return scan_table(space, hps_rocksdb_of(space)->read_scan, table, fn, ctx, err);
+}
+
+struct view_table {
+    const struct hps_view *view;
+    const struct hps_table *table;
+};
+
+static hps_status view_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
+{
+    const struct view_table *of = ctx;
+    return of->view->rows(of->view->ctx, of->table, keys, rows, n);
+}
+
+hps_status hps_rocksdb_view(struct hps_space *space, const struct hps_view *view,
+                            struct hps_error *err)
+{
+    struct hps_rocksdb *store = hps_rocksdb_of(space);
+    const rocksdb_snapshot_t *snapshot = rocksdb_create_snapshot(store->db);
+    rocksdb_readoptions_t *options = rocksdb_readoptions_create();
+    rocksdb_readoptions_set_fill_cache(options, 0);
+    rocksdb_readoptions_set_readahead_size(options, VIEW_READAHEAD_BYTES);
+    rocksdb_readoptions_set_snapshot(options, snapshot);
+    hps_status status = hps_rocksdb_space_records(space, options, view->record, view->ctx, err);
+    for (uint32_t i = 0; i < view->n_tables && status == HPS_OK; i++) {
+        struct view_table of = {view, &view->tables[i]};
+        status = view->begin(view->ctx, of.table);
+        if (status == HPS_OK) {
+            status = scan_table(space, options, of.table, view_rows, &of, err);
+        }
+    }
+    rocksdb_readoptions_destroy(options);
+    rocksdb_release_snapshot(store->db, snapshot);
     return status;
 }

@@ -83,13 +83,19 @@ hps_status hps_rocksdb_record_scan(struct hps_store *base, const char *prefix, h
     return scan_records(iter, prefix, 0, fn, ctx, err);
 }
 
-hps_status hps_rocksdb_space_record_scan(struct hps_space *space, hps_record_fn fn, void *ctx,
-                                         struct hps_error *err)
+hps_status hps_rocksdb_space_records(struct hps_space *space, const rocksdb_readoptions_t *options,
+                                     hps_record_fn fn, void *ctx, struct hps_error *err)
 {
     struct hps_rocksdb *store = hps_rocksdb_of(space);
     uint32_t prefix = HPS_ROCKSDB_RECORD_TABLE;
     rocksdb_iterator_t *iter =
-        rocksdb_create_iterator_cf(store->db, store->read, hps_rocksdb_handle(space));
+        rocksdb_create_iterator_cf(store->db, options, hps_rocksdb_handle(space));
     rocksdb_iter_seek(iter, (const char *)&prefix, HPS_ROCKSDB_RECORD_PREFIX_BYTES);
     return scan_records(iter, "", HPS_ROCKSDB_RECORD_PREFIX_BYTES, fn, ctx, err);
+}
+
+hps_status hps_rocksdb_space_record_scan(struct hps_space *space, hps_record_fn fn, void *ctx,
+                                         struct hps_error *err)
+{
+    return hps_rocksdb_space_records(space, hps_rocksdb_of(space)->read, fn, ctx, err);
 }

@@ -94,6 +94,7 @@ static const struct hps_store_bulk_ops bulk_ops = {
 static const struct hps_store_durable_ops durable_ops = {
     .apply = hps_rocksdb_apply,
     .space_record_scan = hps_rocksdb_space_record_scan,
+    .view = hps_rocksdb_view,
     .record_put = hps_rocksdb_record_put,
     .record_delete = hps_rocksdb_record_delete,
     .record_scan = hps_rocksdb_record_scan,

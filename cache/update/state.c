@@ -106,6 +106,17 @@ hps_status hps_update_positions(struct hps_version *version, hps_record_fn fn, v
     return status;
 }
 
+bool hps_update_is_position(const void *key, size_t key_size, const void **out_name,
+                            size_t *out_name_size)
+{
+    if (key_size <= PREFIX_SIZE || memcmp(key, POSITION_PREFIX, PREFIX_SIZE) != 0) {
+        return false;
+    }
+    *out_name = (const uint8_t *)key + PREFIX_SIZE;
+    *out_name_size = key_size - PREFIX_SIZE;
+    return true;
+}
+
 uint64_t hps_update_sequence(const struct hps_version *version)
 {
     return version->updates == NULL

@@ -193,6 +193,11 @@ int64_t hps_update_age_ms(const struct hps_version *version);
 hps_status hps_update_positions(struct hps_version *version, hps_record_fn fn, void *ctx)
     HPS_MUST_CHECK;
 
+/* Whether a record of a durable store is a position, as passed to hps_update_positions. *out_name
+ * points into `key`. */
+bool hps_update_is_position(const void *key, size_t key_size, const void **out_name,
+                            size_t *out_name_size);
+
 /* For version->updates_free; no effect if NULL. */
 void hps_updates_free(struct hps_updates *updates);
 

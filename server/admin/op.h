@@ -51,7 +51,8 @@ struct Hps__V1__TableDiff;
 struct Hps__V1__TableDiff **admin_table_diffs(struct hps_arena *arena,
                                               const struct hps_version_diff *diff);
 
-/* The functions below do the work of the methods (models.c, state.c, updates.c, snapshot.c). */
+/* The functions below do the work of the methods (models.c, state.c, updates.c, snapshot.c,
+ * export.c). */
 void admin_ping(struct hps_unary *op);
 void admin_get_status(struct hps_unary *op);
 void admin_list_models(struct hps_unary *op);
@@ -67,6 +68,7 @@ void admin_reset_slow_log(struct hps_unary *op);
 void admin_get_updates(struct hps_unary *op);
 void admin_control_updates(struct hps_unary *op);
 void admin_create_snapshot(struct hps_unary *op);
+void admin_export_version(struct hps_unary *op);
 void admin_get_config(struct hps_unary *op);
 void admin_set_log_level(struct hps_unary *op);
 void admin_drain(struct hps_unary *op);

@@ -48,6 +48,7 @@ static const struct hps_unary_method methods[] = {
            MODEL),
     METHOD("CreateSnapshot", create_snapshot, admin_create_snapshot, CHANGES, HPS_ROLE_ADMIN,
            SERVER),
+    METHOD("ExportVersion", export_version, admin_export_version, CHANGES, HPS_ROLE_ADMIN, MODEL),
     METHOD("GetConfig", get_config, admin_get_config, TELLS, HPS_ROLE_ADMIN, SERVER),
 #undef METHOD
 #undef METHOD_ON

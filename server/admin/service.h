@@ -40,6 +40,8 @@ struct hps_admin_parts {   /* copied; its pointers are borrowed for the life of 
     struct hps_slowlog *slowlog;
     struct hps_audit *audit;
     const struct hps_service_metrics *metrics;
+    /* Directories below which exports are written; may be NULL. */
+    const struct hps_strings *export_roots;
     void *ctx;
     /* The callbacks are called on any thread. */
     void (*status)(void *ctx, struct hps_admin_status *out_status);
@@ -50,6 +52,9 @@ struct hps_admin_parts {   /* copied; its pointers are borrowed for the life of 
 
 /* The caller frees the service with hps_unary_service_free. NULL: out of memory. */
 struct hps_unary_service *hps_admin_service_new(const struct hps_admin_parts *parts);
+/* Make a running ExportVersion and all later ones fail with CANCELLED. Returns at once. Any thread.
+ */
+void hps_admin_export_cancel(void);
 /* Make a running CreateSnapshot and all later ones fail with CANCELLED. Returns at once. The
  * running call checks for it only while it computes the checksums of its files. Any thread. */
 void hps_admin_snapshot_cancel(void);

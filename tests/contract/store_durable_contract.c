@@ -162,6 +162,67 @@ static void test_apply_when_durable_then_rows_deletes_and_records_together(void 
     store->ops->close(store);
 }
 
+struct viewed {
+    struct hps_space *space;
+    struct listed records;
+    uint32_t n_begun, n_rows;
+};
+
+/* The first record: changes everything that the view has not passed yet. */
+static hps_status view_record(void *ctx, const void *key, size_t key_size, const void *value,
+                              size_t value_size)
+{
+    struct viewed *viewed = ctx;
+    if (viewed->records.n == 0) {
+        assert_int_equal(apply(viewed->space, 8), HPS_OK);
+        assert_int_equal(contract_put(viewed->space, &contract_tables[1], 10, 0), HPS_OK);
+    }
+    return list_record(&viewed->records, key, key_size, value, value_size);
+}
+
+static hps_status view_begin(void *ctx, const struct hps_table *table)
+{
+    struct viewed *viewed = ctx;
+    assert_ptr_equal(table, &contract_tables[viewed->n_begun]);
+    viewed->n_begun++;
+    return HPS_OK;
+}
+
+static hps_status view_rows(void *ctx, const struct hps_table *table, const hps_key *keys,
+                            const uint8_t *rows, uint32_t n)
+{
+    static const hps_key expected[] = {1, 3, UINT64_MAX};
+    struct viewed *viewed = ctx;
+    uint8_t row[1024];
+    assert_ptr_equal(table, &contract_tables[0]); /* the other one is empty */
+    assert_true(table->row_bytes <= sizeof(row));
+    for (uint32_t i = 0; i < n; i++) {
+        assert_true(viewed->n_rows < 3 && keys[i] == expected[viewed->n_rows]);
+        viewed->n_rows++;
+        store_contract_fill(row, table->row_bytes, keys[i], 7);
+        assert_memory_equal(rows + (size_t)i * table->row_bytes, row, table->row_bytes);
+    }
+    return HPS_OK;
+}
+
+static void test_view_when_written_meanwhile_then_of_one_moment(void **state)
+{
+    (void)state;
+    struct hps_store *store = contract_open();
+    struct hps_space *space = contract_space_open(store, 1);
+    struct viewed viewed = {.space = space};
+    const struct hps_view view = {contract_tables, 2, &viewed, view_record, view_begin, view_rows};
+    if (store->ops->durable->view != NULL) {
+        assert_int_equal(apply(space, 7), HPS_OK);
+        assert_int_equal(store->ops->durable->view(space, &view, &contract_error), HPS_OK);
+        assert_string_equal(viewed.records.text, "other=;pos=7;");
+        assert_int_equal(viewed.n_begun, 2);
+        assert_int_equal(viewed.n_rows, 3);
+    }
+    contract_drop(space);
+    store->ops->close(store);
+}
+
 static void test_apply_when_over_budget_then_no_part_is_applied(void **state)
 {
     (void)state;
@@ -190,6 +251,8 @@ int contract_durable_run(const char *name)
         cmocka_unit_test_teardown(test_records_when_put_and_deleted_then_scanned_in_order,
                                   contract_clean),
         cmocka_unit_test_teardown(test_apply_when_durable_then_rows_deletes_and_records_together,
+                                  contract_clean),
+        cmocka_unit_test_teardown(test_view_when_written_meanwhile_then_of_one_moment,
                                   contract_clean),
         cmocka_unit_test_teardown(test_apply_when_over_budget_then_no_part_is_applied,
                                   contract_clean),

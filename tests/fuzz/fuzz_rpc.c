@@ -45,6 +45,7 @@ static const char *const paths[] = {
     "/hps.v1.Admin/GetConfig",
     "/hps.v1.Admin/SetLogLevel",
     "/hps.v1.Admin/Drain",
+    "/hps.v1.Admin/ExportVersion", /* without export_roots: always refused */
     "/grpc.health.v1.Health/Check",
     "/grpc.health.v1.Health/Watch",
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
