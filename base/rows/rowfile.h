@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of one embedding table: streaming reader of four forms, and writer of three.
+ * Files of one embedding table: streaming reader and writer of four forms.
  *
  *   HUGECTR   T/key         int64 LE, no header         T/emb_vector  float32 LE, row i <-> key i
  *   NPY       T.npy         [rows, dim], the row number is the key
@@ -117,7 +117,7 @@ const struct hps_row_loss *hps_row_reader_loss(const struct hps_row_reader *read
 char *hps_row_scale_bias_path(const char *rows_path);
 
 struct hps_row_writer_options {
-    enum hps_row_form form; /* not AUTO, not SAFETENSORS */
+    enum hps_row_form form; /* not AUTO */
     uint32_t dim;
     enum hps_dtype dtype; /* of appended rows; HUGECTR supports only FP32 */
 };
@@ -127,8 +127,9 @@ struct hps_row_writer;
 /* Create a table. The rows are written to temporary files in the same directory;
  * hps_row_writer_close renames them to their final names.
  *
- * path    the directory, the .npy file, or T.rows.npy of a pair; copied. For INT8 rows the writer
- *         also creates T.scale_bias.npy.
+ * path    the directory, the .npy file, T.rows.npy of a pair, or T.safetensors, which gets the
+ *         tensors T and T.keys; copied. For INT8 rows the writer also creates T.scale_bias.npy, or
+ *         the tensors T.scale and T.bias.
  * error   INVALID: the dim is out of range, or the form cannot store the type; EXISTS: the
  *         directory of a HUGECTR table exists; EXHAUSTED: the disk is full; IO; NO_MEMORY
  */

@@ -12,12 +12,15 @@
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "base/buf.h"
 #include "base/heap.h"
 #include "base/rows/fileio.h"
 #include "base/rows/npy.h"
 #include "base/rows/rowfile.h"
+#include "base/rows/safetensors.h"
 
-enum { BUFFER_BYTES = 1 << 20, KEY_BYTES = 8 };
+/* TENSORS_HEAD_BYTES: length and header of a safetensors file, padded by spaces. */
+enum { BUFFER_BYTES = 1 << 20, KEY_BYTES = 8, TENSORS_HEAD_BYTES = 2048, TENSORS_NAME_MAX = 200 };
 
 /* One growing file. Small writes are buffered, large ones are direct. */
 struct sink {
@@ -38,6 +41,7 @@ struct hps_row_writer {
     struct sink keys; /* not for NPY */
     struct sink rows;
     struct sink scales; /* of INT8 rows */
+    struct sink biases; /* SAFETENSORS only; for other forms, `scales` has the biases */
 };
 
 static bool is_split(const struct hps_row_writer *writer)
@@ -203,6 +207,34 @@ static hps_status open_pair(struct hps_row_writer *writer, struct hps_error *err
     return status == HPS_OK ? open_rows(writer, err) : status;
 }
 
+/* Rows are written behind the space for the header. Keys, scales and biases are written to files
+ * without a final name, and appended at the end. */
+static hps_status open_tensors(struct hps_row_writer *writer, struct hps_error *err)
+{
+    static const uint8_t blank[TENSORS_HEAD_BYTES];
+    struct sink *beside[] = {&writer->keys, &writer->scales, &writer->biases};
+    const char *slash = strrchr(writer->path, '/');
+    const char *name = slash != NULL ? slash + 1 : writer->path;
+
+    if (!hps_safetensors_is_path(name) || strlen(name) > TENSORS_NAME_MAX ||
+        strpbrk(name, "\"\\:") != NULL) {
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: expected a short name that ends in .safetensors", writer->path);
+    }
+    hps_status status =
+        sink_open(&writer->rows, hps_file_temp_name(writer->path), hps_strdup(writer->path), err);
+    if (status == HPS_OK && writer->rows.path_final == NULL) {
+        status = hps_error_set(err, HPS_NO_MEMORY, "no memory to write %s", writer->path);
+    }
+    if (status == HPS_OK) {
+        status = sink_append(&writer->rows, blank, sizeof(blank), err);
+    }
+    for (size_t i = 0; i < (is_split(writer) ? 3 : 1) && status == HPS_OK; i++) {
+        status = sink_open(beside[i], hps_file_temp_name(writer->path), NULL, err);
+    }
+    return status;
+}
+
 hps_status hps_row_writer_open(const char *path, const struct hps_row_writer_options *options,
                                struct hps_row_writer **out_writer, struct hps_error *err)
 {
@@ -229,6 +261,7 @@ hps_status hps_row_writer_open(const char *path, const struct hps_row_writer_opt
     writer->keys.fd = -1;
     writer->rows.fd = -1;
     writer->scales.fd = -1;
+    writer->biases.fd = -1;
     writer->path = hps_strndup(path, n);
     hps_status status;
     if (writer->path == NULL) {
@@ -237,6 +270,8 @@ hps_status hps_row_writer_open(const char *path, const struct hps_row_writer_opt
         status = open_hugectr(writer, err);
     } else if (options->form == HPS_ROW_FORM_NPY) {
         status = open_rows(writer, err);
+    } else if (options->form == HPS_ROW_FORM_SAFETENSORS) {
+        status = open_tensors(writer, err);
     } else {
         status = open_pair(writer, err);
     }
@@ -261,8 +296,13 @@ static hps_status append_rows(struct hps_row_writer *writer, const uint8_t *rows
         const uint8_t *row = rows + i * writer->row_bytes;
 
         status = sink_append(&writer->rows, row, dim, err);
+        size_t width = writer->row_bytes - dim;
+        if (status == HPS_OK && writer->biases.fd >= 0) {
+            width /= 2;
+            status = sink_append(&writer->biases, row + dim + width, width, err);
+        }
         if (status == HPS_OK) {
-            status = sink_append(&writer->scales, row + dim, writer->row_bytes - dim, err);
+            status = sink_append(&writer->scales, row + dim, width, err);
         }
     }
     return status;
@@ -309,6 +349,89 @@ static enum hps_npy_type npy_type(enum hps_dtype dtype)
     }
 }
 
+/* Append one file to another. */
+static hps_status sink_append_sink(struct sink *to, struct sink *from, struct hps_error *err)
+{
+    hps_status status = sink_flush(from, err);
+
+    for (uint64_t at = 0; status == HPS_OK && at < from->bytes;) {
+        uint64_t left = from->bytes - at;
+        size_t n = left < BUFFER_BYTES / 2 ? (size_t)left : BUFFER_BYTES / 2;
+        status = hps_file_pread(from->fd, from->path, from->buffer, n, at, err);
+        if (status == HPS_OK) {
+            status = sink_append(to, from->buffer, n, err);
+        }
+        at += n;
+    }
+    return status;
+}
+
+/* Append the description of a tensor, whose data begin at *at, and the tensor's data. */
+static hps_status add_tensor(struct hps_row_writer *writer, struct hps_buf *head, const char *tail,
+                             const char *type, struct sink *from, uint64_t row_bytes, uint64_t *at,
+                             struct hps_error *err)
+{
+    const char *slash = strrchr(writer->path, '/');
+    const char *name = slash != NULL ? slash + 1 : writer->path;
+    uint64_t end = *at + writer->n_rows * row_bytes;
+
+    hps_buf_putf(head, "%s\"%.*s%s\":{\"dtype\":\"%s\",\"shape\":[%" PRIu64,
+                 head->size == 0 ? "{" : ",", (int)(strlen(name) - strlen(".safetensors")), name,
+                 tail, type, writer->n_rows);
+    if (from == &writer->rows) {
+        hps_buf_putf(head, ",%" PRIu32, writer->options.dim);
+    }
+    hps_buf_putf(head, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", *at, end);
+    *at = end;
+    return from == &writer->rows ? HPS_OK : sink_append_sink(&writer->rows, from, err);
+}
+
+static hps_status finish_tensors(struct hps_row_writer *writer, struct hps_error *err)
+{
+    static const char *const types[] = {[HPS_DTYPE_FP32] = "F32",
+                                        [HPS_DTYPE_FP16] = "F16",
+                                        [HPS_DTYPE_BF16] = "BF16",
+                                        [HPS_DTYPE_INT8_ROWWISE_F32] = "U8",
+                                        [HPS_DTYPE_INT8_ROWWISE_F16] = "U8"};
+    enum hps_dtype dtype = writer->options.dtype;
+    const char *of_scales = dtype == HPS_DTYPE_INT8_ROWWISE_F32 ? "F32" : "F16";
+    size_t width = (writer->row_bytes - writer->options.dim) / 2; /* of scales, if is_split */
+    size_t row_bytes = is_split(writer) ? writer->options.dim : writer->row_bytes;
+    char file_head[TENSORS_HEAD_BYTES];
+    struct hps_buf head;
+    uint64_t at = 0, size = TENSORS_HEAD_BYTES - sizeof(uint64_t);
+
+    hps_buf_init(&head, TENSORS_HEAD_BYTES);
+    hps_status status =
+        add_tensor(writer, &head, "", types[dtype], &writer->rows, row_bytes, &at, err);
+    if (status == HPS_OK) {
+        status = add_tensor(writer, &head, ".keys", "I64", &writer->keys, KEY_BYTES, &at, err);
+    }
+    if (status == HPS_OK && is_split(writer)) {
+        status = add_tensor(writer, &head, ".scale", of_scales, &writer->scales, width, &at, err);
+    }
+    if (status == HPS_OK && is_split(writer)) {
+        status = add_tensor(writer, &head, ".bias", of_scales, &writer->biases, width, &at, err);
+    }
+    hps_buf_put(&head, "}");
+    if (status == HPS_OK && head.status != HPS_OK) {
+        status = hps_error_set(err, head.status, "no memory to write %s", writer->path);
+    }
+    if (status == HPS_OK) {
+        HPS_ASSERT(head.size <= size);
+        memset(file_head, ' ', sizeof(file_head));
+        memcpy(file_head, &size, sizeof(size));
+        memcpy(file_head + sizeof(size), head.data, head.size);
+        status = sink_flush(&writer->rows, err); /* also the space for the header */
+    }
+    if (status == HPS_OK) {
+        status = hps_file_pwrite(writer->rows.fd, writer->rows.path, file_head, sizeof(file_head),
+                                 0, err);
+    }
+    hps_buf_fini(&head);
+    return status == HPS_OK ? sink_finish(&writer->rows, NULL, err) : status;
+}
+
 static hps_status finish_files(struct hps_row_writer *writer, struct hps_error *err)
 {
     const struct hps_row_writer_options *options = &writer->options;
@@ -339,7 +462,7 @@ static hps_status rename_files(struct hps_row_writer *writer, struct hps_error *
     hps_status status = HPS_OK;
 
     for (size_t i = 0; i < sizeof(beside) / sizeof(beside[0]) && status == HPS_OK; i++) {
-        if (beside[i]->path == NULL) {
+        if (beside[i]->path_final == NULL) {
             continue;
         }
         if (unlink(writer->rows.path_final) != 0 && errno != ENOENT) {
@@ -371,7 +494,9 @@ static hps_status rename_dir(struct hps_row_writer *writer, struct hps_error *er
 
 hps_status hps_row_writer_close(struct hps_row_writer *writer, struct hps_error *err)
 {
-    hps_status status = finish_files(writer, err);
+    hps_status status = writer->options.form == HPS_ROW_FORM_SAFETENSORS
+                            ? finish_tensors(writer, err)
+                            : finish_files(writer, err);
 
     if (status == HPS_OK) {
         bool is_dir = writer->options.form == HPS_ROW_FORM_HUGECTR;
@@ -392,6 +517,7 @@ void hps_row_writer_abort(struct hps_row_writer *writer)
     sink_fini(&writer->keys);
     sink_fini(&writer->rows);
     sink_fini(&writer->scales);
+    sink_fini(&writer->biases);
     if (writer->dir_temp != NULL) {
         (void)rmdir(writer->dir_temp);
         hps_free(writer->dir_temp);

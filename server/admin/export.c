@@ -179,7 +179,9 @@ static hps_status begin_table(void *ctx, const struct hps_table *table)
     said->dtype = table->dtype;
     said->n_rows_known = true;
     char *path = path_in(&export->parts, table->name,
-                         export->form == HPS_ROW_FORM_HUGECTR ? "" : ".rows.npy");
+                         export->form == HPS_ROW_FORM_HUGECTR       ? ""
+                         : export->form == HPS_ROW_FORM_SAFETENSORS ? ".safetensors"
+                                                                    : ".rows.npy");
     if (said->name == NULL || path == NULL) {
         status = no_memory(export->err);
     } else {
@@ -312,9 +314,10 @@ static hps_status choose_form(const char *format, const struct hps_version *vers
                               enum hps_row_form *out_form, struct hps_error *err)
 {
     bool is_hugectr = strcmp(format, "hugectr") == 0;
-    if (!is_hugectr && format[0] != '\0' && strcmp(format, "npy") != 0) {
-        return hps_error_set(err, HPS_INVALID, "format: got \"%.40s\", expected npy or hugectr",
-                             format);
+    bool is_tensors = strcmp(format, "safetensors") == 0;
+    if (!is_hugectr && !is_tensors && format[0] != '\0' && strcmp(format, "npy") != 0) {
+        return hps_error_set(err, HPS_INVALID,
+                             "format: got \"%.40s\", expected npy, safetensors or hugectr", format);
     }
     for (uint32_t i = 0; i < version->n_tables && is_hugectr; i++) {
         if (version->tables[i].dtype != HPS_DTYPE_FP32) {
@@ -324,7 +327,9 @@ static hps_status choose_form(const char *format, const struct hps_version *vers
                                  version->tables[i].name, hps_dtype_name(version->tables[i].dtype));
         }
     }
-    *out_form = is_hugectr ? HPS_ROW_FORM_HUGECTR : HPS_ROW_FORM_NPY_PAIR;
+    *out_form = is_hugectr   ? HPS_ROW_FORM_HUGECTR
+                : is_tensors ? HPS_ROW_FORM_SAFETENSORS
+                             : HPS_ROW_FORM_NPY_PAIR;
     return HPS_OK;
 }
 

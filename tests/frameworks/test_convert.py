@@ -124,6 +124,24 @@ def test_safetensors_when_written_by_the_library_then_hpsd_reads_it(work):
                                "brain": tensors["brain"].float().numpy()})
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8_rowwise_f16"])
+def test_export_when_safetensors_then_the_library_reads_it(work, dtype):
+    safetensors = pytest.importorskip("safetensors.torch")
+    rows = torch.randn(9, 4).bfloat16().float()
+    os.makedirs(f"{work}/m")
+    np.save(f"{work}/m/t.npy", rows.numpy())
+    with Daemon(work, default_config(server={"model_roots": [work], "export_roots": [work]})) as one:
+        one.ctl("load", "m", "--from", f"{work}/m", "--row-dtype", dtype, "--activate")
+        one.ctl("export", "m", "--to", f"{work}/out", "--format", "safetensors")
+    got = safetensors.load_file(f"{work}/out/t.safetensors")
+    assert torch.equal(got["t.keys"], torch.arange(9))
+    if dtype.startswith("int8"):
+        back = got["t"].float() * got["t.scale"].float()[:, None] + got["t.bias"].float()[:, None]
+        assert got["t"].dtype == torch.uint8 and torch.allclose(back, rows, atol=.05)
+    else:
+        assert got["t"].dtype == {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype] and torch.equal(got["t"].float(), rows)
+
+
 def test_keras_when_saved_then_tables_have_the_names_of_layers(work):
     pytest.importorskip("h5py")
     keras = pytest.importorskip("keras")

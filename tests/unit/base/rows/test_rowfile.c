@@ -258,6 +258,19 @@ static void test_safetensors_when_wrong_then_it_says_what_was_expected(void **st
 
 static const hps_key odd_keys[5] = {7, 0, UINT64_MAX, UINT64_C(1) << 63, 3};
 
+static void test_safetensors_when_written_then_read_back(void **state)
+{
+    (void)state;
+    write_table("t.safetensors", HPS_ROW_FORM_SAFETENSORS, HPS_DTYPE_FP32, 3, odd_keys, 5);
+    expect_table("t.safetensors", HPS_ROW_FORM_SAFETENSORS, HPS_DTYPE_FP32, 3, odd_keys, 5, 2);
+    expect_table("t.safetensors:t", HPS_ROW_FORM_SAFETENSORS, HPS_DTYPE_FP32, 3, odd_keys, 5, 16);
+    write_table("t.safetensors", HPS_ROW_FORM_SAFETENSORS, HPS_DTYPE_BF16, 64, odd_keys, 5);
+    expect_table("t.safetensors", HPS_ROW_FORM_SAFETENSORS, HPS_DTYPE_BF16, 64, odd_keys, 5, 2);
+    write_table("e.safetensors", HPS_ROW_FORM_SAFETENSORS, HPS_DTYPE_FP16, 4, NULL, 0);
+    expect_table("e.safetensors", HPS_ROW_FORM_SAFETENSORS, HPS_DTYPE_FP16, 4, NULL, 0, 1);
+    assert_int_equal(hps_tmpdir_entries(&dir, "."), 2); /* no temporary files */
+}
+
 static void test_hugectr_when_written_then_read_back(void **state)
 {
     (void)state;
@@ -566,6 +579,7 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
+        T(test_safetensors_when_written_then_read_back),
         T(test_safetensors_when_tensors_of_floats_then_rows),
         T(test_safetensors_when_rows_are_int8_then_with_scales_and_biases),
         T(test_safetensors_when_wrong_then_it_says_what_was_expected),
