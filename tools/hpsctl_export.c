@@ -17,7 +17,8 @@ const struct hps_arg hpsctl_export_args[] = {
     {"version", 0, HPS_ARG_I64, "N", &flags.version, "version to export (default: the active one)"},
     {"to", 0, HPS_ARG_TEXT, "DIR", &flags.to,
      "new or empty directory on the machine of the server, below server.export_roots"},
-    {"format", 0, HPS_ARG_CHOICE, "npy|safetensors|hugectr", &flags.format, "form of the files (default: npy)"},
+    {"format", 0, HPS_ARG_CHOICE, "npy|safetensors|hugectr", &flags.format,
+     "form of the files (default: npy)"},
     HPS_ARGS_END,
 };
 
