@@ -3,7 +3,8 @@
 collections of TorchRec, and LookupLayer of HPS.
 
     client = hpsd.connect("127.0.0.1:8601", model="dlrm")
-    model.items = hpsd.torch.EmbeddingBag(client, "items", mode="mean")
+    hpsd.torch.replace(model, client)                                    # all layers whose tables hpsd has
+    model.items = hpsd.torch.EmbeddingBag(client, "items", mode="mean")  # one layer
 
 The layers have no weights and no entries in a state_dict. Results have the device and the dtype that the module was moved
 to with .to().
@@ -13,6 +14,7 @@ from ._hps import LookupLayer
 from ._jagged import JaggedTensor, KeyedTensor
 from ._layers import Embedding, EmbeddingBag
 from ._program import set_token
+from ._replace import replace
 
 __all__ = ["Embedding", "EmbeddingBag", "EmbeddingBagCollection", "EmbeddingBagConfig", "EmbeddingCollection",
-           "EmbeddingConfig", "JaggedTensor", "KeyedTensor", "LookupLayer", "set_token"]
+           "EmbeddingConfig", "JaggedTensor", "KeyedTensor", "LookupLayer", "replace", "set_token"]
