@@ -17,7 +17,7 @@ from torchrec import EmbeddingBagConfig, KeyedJaggedTensor
 
 import hpsd
 import hpsd.torch as layers
-from hpsd.torch import _program
+from hpsd import _program
 from rig import PATIENCE_S, Daemon
 from served import DIMS, MODEL, config
 

@@ -297,7 +297,7 @@ def test_lookup_layer_when_changed_as_the_migration_guide_shows_then_the_same_ro
 @pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
 def test_dataloader_when_workers_make_their_clients_then_all_batches_arrive(two_tables, work, start):
     """With spawn and forkserver also where the parent has looked up."""
-    out = documents.run_page("python_torch_dataloader", two_tables.grpc[0], work, lambda code: code.replace(
+    out = documents.run_page("pytorch_dataloader", two_tables.grpc[0], work, lambda code: code.replace(
         "num_workers=2", f"num_workers=2, multiprocessing_context='{start}'").replace("    for rows", (
             f"    hpsd.connect('{two_tables.grpc[0]}').lookup('items', [1])\n" if start != "fork" else "") + "    for rows"))
     assert out == "torch.Size([16, 16])\n" * 4

@@ -12,7 +12,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 ADDRESS = "127.0.0.1:8601"
 # Prepended to code of a section that does not import hpsd itself.
 SETUP = f'import hpsd\nimport numpy as np\n\nclient = hpsd.connect("{ADDRESS}")\n'
-PAGES = ("README.md", "clients/python/README.md", "deploy/wheel/README.md", "docs/python.md")  # tests/python runs their Python code
+# tests/python runs their Python code
+PAGES = ("README.md", "clients/python/README.md", "deploy/wheel/README.md", "docs/python.md", "docs/pytorch.md",
+         "docs/torchrec.md", "docs/tensorflow.md")
 
 
 @dataclass(frozen=True)
@@ -70,17 +72,16 @@ def block(file, begins):
 
 
 def python_pages():
-    """{page: its blocks}. README.md, the client's README.md and each section of docs/python.md are one page, and a page
-    is one program. Names of pages that need torch contain "torch"."""
+    """{page: its blocks}. README.md, the client's README.md and each section of the pages in docs are one page, and a
+    page is one program. Names begin with the name of the file: those of pages that need torch contain "torch"."""
     pages = {}
     for file in PAGES:
         for one in _of_file(file):
             if one.language == "python":
-                section = f"python_{one.section.replace(' ', '_')}"
+                section = f"{os.path.basename(file)[:-3]}_{one.section.replace(' ', '_')}"
                 name = {"README.md": "README", "clients/python/README.md": "clients", "deploy/wheel/README.md": "wheel"}.get(file, section)
                 pages.setdefault(name, [] if "import hpsd" in one.code else [SETUP]).append(one.code)
-    return {name.replace("_", "_torch_", 1) if any("torch" in code for code in codes) else name: codes
-            for name, codes in pages.items()}
+    return pages
 
 
 def at(code, address):

@@ -46,7 +46,7 @@ def test_types_when_checked_then_neither_the_package_nor_the_examples_have_an_er
 
 # ---- the code of the documents -----------------------------------------------------------------------
 
-@pytest.mark.parametrize("name", [name for name in documents.python_pages() if "torch" not in name])
+@pytest.mark.parametrize("name", [name for name in documents.python_pages() if "torch" not in name and "tensorflow" not in name])
 def test_document_when_its_code_is_run_then_it_works(name, two_tables, work):
     documents.run_page(name, two_tables.grpc[0], work)
 

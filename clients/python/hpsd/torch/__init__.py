@@ -9,11 +9,11 @@ collections of TorchRec, and LookupLayer of HPS.
 The layers have no weights and no entries in a state_dict. Results have the device and the dtype that the module was moved
 to with .to().
 """
+from .._program import set_token
 from ._collections import (EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig)
 from ._hps import LookupLayer
 from ._jagged import JaggedTensor, KeyedTensor
 from ._layers import Embedding, EmbeddingBag
-from ._program import set_token
 from ._replace import replace
 
 __all__ = ["Embedding", "EmbeddingBag", "EmbeddingBagCollection", "EmbeddingBagConfig", "EmbeddingCollection",

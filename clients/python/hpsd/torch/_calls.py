@@ -10,7 +10,7 @@ import torch
 
 from .._client import Client
 from ..errors import InvalidArgument
-from . import _program
+from .. import _program
 
 Tensors = Tuple[Optional[torch.Tensor], ...]
 _OUTPUTS = {torch.float16: "fp16", torch.bfloat16: "bf16"}  # other dtypes are converted from fp32

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers as text, for programs of torch.export and torch.compile, which other processes can load. The text has the
+"""Layers as text, for programs of torch and models of Keras, which other processes can load. The text has the
 addresses, model, version, table and options, and never a token. A program uses the connections and the token of a
 client of this process that was made with the same arguments. Without such a client it makes its own connections, with
 the token of set_token, and keeps them until the process ends. Thread-safe."""
@@ -12,9 +12,9 @@ import threading
 import weakref
 from typing import Any, Dict, Tuple
 
-from .._address import PEM, TLS, Token, as_targets, as_tls
-from .._client import Client, Transport, connect
-from ..errors import InvalidArgument
+from ._address import PEM, TLS, Token, as_targets, as_tls
+from ._client import Client, Transport, connect
+from .errors import InvalidArgument
 
 KINDS: Dict[str, Any] = {}  # classes of layers, by name
 _token: Token = None
