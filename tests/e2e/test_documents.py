@@ -42,6 +42,8 @@ NOT_RUN = {
         "needs tritonclient; ./dev interop runs it (tests/interop/test_tritonclient.py)",
     ("docs/migration.md", " import numpy as np\n import tritonclient"): "as the one before",
     ("docs/migration.md", " import torch"): "needs torch; ./dev frameworks runs it (tests/frameworks/test_torch.py)",
+    ("docs/tensorflow.md", "clients/tensorflow/build.sh"):
+        "needs TensorFlow; ./dev frameworks runs it and tests the operator (tests/tensorflow/test_operator.py)",
     ("docs/triton.md", "./dev triton"): "needs Triton; ./dev interop runs it (tests/interop/test_triton_backend.py)",
     ("README.md", "sudo apt install"): "needs bare roots of Debian; ./dev package --test runs it (tests/package)",
     ("README.md", "pip install build"): "as the one before",

@@ -60,6 +60,7 @@ INCLUDES = {
                "net", *BASE),
     "client": ("net", "proto", *BASE),
     "clients/triton": ("client", "base"),
+    "clients/tensorflow": ("client",),
     "tools": ("client", "config", "net", "proto", *BASE),
 }
 GENERATED = re.compile(r"^(hps/v1|inference|grpc/(health|reflection)/\w+)/\w+\.pb-c\.h$")
@@ -113,7 +114,10 @@ LIBRARIES = {
     r"(cstdio|cstring|cxxabi\.h|exception|memory|string|vector)$": {
         "backends/rocksdb/listener.cc": "types of the listener's calls",
         "bench/grpc_cpp_server.cc": "the comparison with libgrpc++",
+        "clients/tensorflow/operator.cc": "what the classes of TensorFlow take and keep",
     },
+    r"(cstdint|cstdlib|map|mutex)$": {"clients/tensorflow/operator.cc": "the clients of a process, by address"},
+    r"tensorflow/": {"clients/tensorflow/operator.cc": "the operator's interface"},
     r"librdkafka/": {
         "backends/kafka/handle.h": "the log of updates, in the files that include it",
         "client/producer.c": "the producer of updates",
@@ -144,8 +148,9 @@ LIBRARIES = {
 CXX_IN = {
     "backends/rocksdb/listener.cc": "a listener of RocksDB is a C++ object",
     "bench/grpc_cpp_server.cc": "the comparison with libgrpc++",
+    "clients/tensorflow/operator.cc": "an operator of TensorFlow is a C++ object",
 }
-CXX_LINES_MAX = 130  # not counting bench/
+CXX_LINES_MAX = 260  # not counting bench/
 
 # Without <locale.h>: numbers are formatted and parsed in the "C" locale.
 SYSTEM = re.compile(
@@ -162,7 +167,7 @@ HEAP_IN = {
 }
 LOCKS = (r"pthread_(?:mutex|cond|condattr|mutexattr|rwlock|rwlockattr|spin|spinlock|barrier)_\w+|PTHREAD_\w+_INITIALIZER|"
          r"(?:mtx|cnd)_\w+|std::(?:\w*mutex|condition_variable\w*|\w+_lock|lock_guard)")
-LOCKS_IN = ("base/lock.h", "base/lock.c")
+LOCKS_IN = ("base/lock.h", "base/lock.c", "clients/tensorflow/operator.cc")  # the last runs in other programs
 UNSAFE = r"strcpy|strcat|sprintf|vsprintf|gets|strtok|atoi|atol|atoll|atof|rand|srand|system|popen"
 SLEEPS = r"sleep|usleep|nanosleep|clock_nanosleep|p?poll(?=\s*\(NULL)"
 SLEEPS_IN = {

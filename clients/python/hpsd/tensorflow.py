@@ -4,11 +4,12 @@
     items = hpsd.tensorflow.Table(hpsd.connect("127.0.0.1:8601", model="dlrm"), "items")
     rows = hpsd.tensorflow.embedding_lookup(items, ids)     # tf.nn.embedding_lookup(weights, ids)
 
-For inference: rows have no gradients. They work eagerly and in a tf.function, but not with jit_compile, and not in a
-SavedModel that another process loads, as that process has no Python.
+For inference: rows have no gradients. They work eagerly and in a tf.function, but not with jit_compile. A SavedModel
+that another process loads needs the operator of clients/tensorflow: see load_operator.
 """
 from __future__ import annotations
 
+import json
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import keras
@@ -21,14 +22,25 @@ from ._address import Addresses
 from ._client import Client
 from ._hps import table_of
 from ._program import set_token
+from ._query import POOLINGS, UNKNOWN_POLICIES, number_of
 from .errors import InvalidArgument
 
 __all__ = ["Embedding", "LookupLayer", "SparseLookupLayer", "Table", "embedding_lookup", "embedding_lookup_sparse",
-           "safe_embedding_lookup_sparse", "set_token"]
+           "load_operator", "safe_embedding_lookup_sparse", "set_token"]
 
 Array = npt.NDArray[Any]
 Bags = Tuple[Array, Array, int, Optional[Array]]  # ids, the bag of each, the number of bags, weights
 _COMBINERS = ("sum", "mean", "sqrtn")
+
+
+_operator: Any = None  # of load_operator
+
+
+def load_operator(path: str) -> None:
+    """Load the operator of clients/tensorflow. From now on tf.functions that are traced look up with it instead of Python, so
+    that another process can load them as a SavedModel. That process loads the operator, too."""
+    global _operator
+    _operator = tf.load_op_library(path).hpsd_rows
 
 
 def _clipped(rows: Array, max_norm: float) -> Array:
@@ -55,6 +67,19 @@ class Table:
         if rows.shape[-1] != self.dim:
             raise InvalidArgument(f"table {self.name!r}: got rows of {rows.shape[-1]} values, expected {self.dim}")
         return rows
+
+    def by_operator(self, inputs: List[Any], **how: Any) -> Any:
+        """The rows, by the operator. It has the address in its attributes, and no token."""
+        left = self.options.keys() - {"timeout", "unknown"}
+        program = json.loads(_program.write(self.client, "operator", {}, {}))
+        connection = json.loads(program["connection"])
+        if left or connection["tls"] is not None:
+            raise InvalidArgument(f"table {self.name!r}: got {sorted(left) or 'tls'}, which the operator of load_operator does not "
+                                  "support")
+        timeout_s = self.options.get("timeout") or connection["timeout"]
+        unknown = number_of(UNKNOWN_POLICIES, self.options.get("unknown"), "unknown")
+        return _operator(*inputs, addresses=",".join(connection["addresses"]), model=connection["model"], table=self.name,
+                         version=program["version"], dim=self.dim, timeout_us=int(timeout_s * 1e6), unknown=unknown, **how)
 
     def rows(self, ids: Array, max_norm: Optional[float]) -> Array:
         rows = self._lookup(ids)
@@ -103,7 +128,16 @@ def embedding_lookup(params: Table, ids: Any, max_norm: Optional[float] = None, 
         if isinstance(ids, tf.RaggedTensor):
             return ids.with_flat_values(embedding_lookup(params, ids.flat_values, max_norm))
         ids = _check_ids(tf.convert_to_tensor(ids))
+        if _operator is not None and not tf.executing_eagerly():
+            rows = params.by_operator([tf.cast(ids, tf.int64), *_nothing(3)])
+            rows.set_shape(ids.shape.concatenate([params.dim]))
+            return rows if max_norm is None else tf.clip_by_norm(rows, max_norm, axes=[-1])
         return _call(lambda keys: params.rows(keys, max_norm), [ids], ids.shape.concatenate([params.dim]))
+
+
+def _nothing(n: int) -> List[Any]:
+    """Empty inputs of the operator: bags, number of bags, and weights."""
+    return [tf.zeros([0], kind) for kind in (tf.int64, tf.int64, tf.float32)[-n:]]
 
 
 def _flat(ids: Any, weights: Any) -> Tuple[Any, Any, Any, Any]:
@@ -119,8 +153,8 @@ def _flat(ids: Any, weights: Any) -> Tuple[Any, Any, Any, Any]:
 
 
 def _pooled(params: Table, ids: Any, weights: Any, combiner: Optional[str], max_norm: Optional[float],
-            prepare: Callable[[Array, Array, int, Optional[Array]], Bags]) -> Any:
-    """prepare: a function from all bags to the bags for the lookup."""
+            prepare: Callable[[Array, Array, int, Optional[Array]], Bags], **how: Any) -> Any:
+    """prepare: a function from all bags to the bags for the lookup. how: the attributes with which the operator does so."""
     mode = combiner or "mean"
     if mode not in _COMBINERS:
         raise ValueError(f"combiner: got {combiner!r}, expected one of {', '.join(_COMBINERS)}")
@@ -128,6 +162,14 @@ def _pooled(params: Table, ids: Any, weights: Any, combiner: Optional[str], max_
         raise TypeError(f"weights: got {type(weights).__name__}, expected {type(ids).__name__}, the type of the ids")
     flat, bag_of, n_bags, of_weights = _flat(ids, weights)
     given = [flat, bag_of, n_bags] + ([] if of_weights is None else [tf.cast(of_weights, tf.float32)])
+
+    if _operator is not None and not tf.executing_eagerly():
+        if max_norm is not None:
+            raise InvalidArgument("max_norm: the operator of load_operator does not support it for bags")
+        inputs = [tf.cast(flat, tf.int64), tf.cast(bag_of, tf.int64), tf.cast(n_bags, tf.int64)[tf.newaxis]]
+        rows = params.by_operator(inputs + (_nothing(1) if of_weights is None else given[3:]), pooling=POOLINGS[mode], **how)
+        rows.set_shape([None, params.dim])
+        return rows
 
     def pool(keys: Array, bags: Array, n: Array, factors: Optional[Array] = None) -> Array:
         if factors is not None and factors.shape != keys.shape:
@@ -165,6 +207,8 @@ def safe_embedding_lookup_sparse(embedding_weights: Table, sparse_ids: Any, spar
     """tf.nn.safe_embedding_lookup_sparse with a table of hpsd. As in TensorFlow, negative ids are left out, and with the
     combiners "mean" and "sqrtn" also ids with weights at or below zero. A row without ids gives zeroes, or the row of
     default_id. A SparseTensor may have more than two dimensions: all but the last are kept."""
+    how = {"safe": True, "fills": default_id is not None, "default_id": default_id or 0}
+
     def prepare(keys: Array, bags: Array, n_bags: int, weights: Optional[Array]) -> Bags:
         kept = _kept(keys, weights, combiner)
         keys, bags, weights = keys[kept], bags[kept], None if weights is None else weights[kept]
@@ -177,11 +221,11 @@ def safe_embedding_lookup_sparse(embedding_weights: Table, sparse_ids: Any, spar
 
     with tf.name_scope(name or "safe_embedding_lookup_sparse"):
         if not isinstance(sparse_ids, tf.SparseTensor) or sparse_ids.shape.rank == 2:
-            return _pooled(embedding_weights, sparse_ids, sparse_weights, combiner, max_norm, prepare)
+            return _pooled(embedding_weights, sparse_ids, sparse_weights, combiner, max_norm, prepare, **how)
         shape, static = sparse_ids.dense_shape, sparse_ids.shape
         rows = [tf.reduce_prod(shape[:-1]), shape[-1]]
         ids, weights = (None if one is None else tf.sparse.reshape(one, rows) for one in (sparse_ids, sparse_weights))
-        out = _pooled(embedding_weights, ids, weights, combiner, max_norm, prepare)
+        out = _pooled(embedding_weights, ids, weights, combiner, max_norm, prepare, **how)
         out = tf.reshape(out, tf.concat([shape[:-1], [embedding_weights.dim]], 0))
         out.set_shape(static[:-1].concatenate([embedding_weights.dim]) if static.rank else None)
         return out
