@@ -79,7 +79,7 @@ def renamed(tree):
 
 
 def installed_environments(tree):
-    for name in ("interop", "frameworks"):
+    for name in ("interop", "frameworks", "tensorflow"):
         for path in (f"tests/{name}/requirements.txt", f"cache/hpsd/{name}/installed.txt"):
             os.makedirs(os.path.dirname(f"{tree}/{path}"))
             program(f"{tree}/{path}", "")

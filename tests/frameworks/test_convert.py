@@ -177,7 +177,7 @@ def test_page_when_followed_then_a_trained_model_is_served(work, library, kind):
                           env={**env, "HPSD_ADDR": f"unix:{work}/hpsd.sock"}, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = np.load(f"{work}/tables/users.npy")
-    assert rows.shape == (1000, 16) and f"{rows[1, 0]:.4f}"[:6] in done.stdout, done.stdout
+    assert rows.shape == (1000, 16) and f"{rows[1, 0]:.6g}" in done.stdout, done.stdout
 
 
 WRITE_TF = r"""
