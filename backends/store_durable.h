@@ -64,10 +64,6 @@ struct hps_store_durable_ops {
     hps_status (*space_record_scan)(struct hps_space *space, hps_record_fn fn, void *ctx,
                                     struct hps_error *err);
 
-    /* Pass the records of the space, then all rows of each table in ascending order of keys, as
-     * they were at one moment. Writes continue. NULL: the store cannot do this. Errors as scan. */
-    hps_status (*view)(struct hps_space *space, const struct hps_view *view, struct hps_error *err);
-
     /* Write or delete a record of the store. OK: the change is on disk. */
     hps_status (*record_put)(struct hps_store *store, const void *key, size_t key_size,
                              const void *value, size_t value_size, struct hps_error *err);
@@ -94,6 +90,10 @@ struct hps_store_durable_ops {
      *         PRECONDITION: the store is read-only; UNIMPLEMENTED: the store has no data on disk;
      *         IO */
     hps_status (*checkpoint)(struct hps_store *store, const char *dir, struct hps_error *err);
+
+    /* Pass the records of the space, then all rows of each table in ascending order of keys, as
+     * they were at one moment. Writes continue. NULL: the store cannot do this. Errors as scan. */
+    hps_status (*view)(struct hps_space *space, const struct hps_view *view, struct hps_error *err);
 };
 
 #endif

@@ -95,7 +95,8 @@ static void test_check_when_a_sub_table_has_a_hole_then_assert(void **state)
     tables.ops.bulk = &tables.bulk;
     tables.ops.durable = &tables.durable;
     check_each_hole(&tables.ops, &tables.bulk, sizeof(tables.bulk));
-    check_each_hole(&tables.ops, &tables.durable, sizeof(tables.durable));
+    /* The last call is optional. */
+    check_each_hole(&tables.ops, &tables.durable, offsetof(struct hps_store_durable_ops, view));
     tables = tables_of(HPS_STORE_SHARED);
     tables.ops.log = &tables.log;
     check_each_hole(&tables.ops, &tables.log, sizeof(tables.log));
