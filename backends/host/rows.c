@@ -108,6 +108,7 @@ void hps_host_rows_close(struct hps_host_rows *rows)
 {
     if (rows->account != NULL) {
         hps_host_discharge(rows->account, rows->n_paid * (rows->stride + rows->extra_bytes));
+        huge_set(rows, 0);
         atomic_fetch_sub_explicit(&rows->account->budget->reserved_bytes, rows->area.bytes,
                                   memory_order_relaxed);
         hps_host_area_free(&rows->area);

@@ -316,6 +316,23 @@ static void test_refilled_when_it_failed_then_the_range_is_dropped(void **state)
     close_map(&f);
 }
 
+static void test_usage_when_a_range_is_dropped_then_no_huge_pages_are_left(void **state)
+{
+    (void)state;
+    enum { DIM = 4096, N = 2000 };
+    static const float row[DIM];
+    struct fixture f = open_map(HPS_DTYPE_FP32, DIM, N, (uint64_t)BUDGET_MIB << 20);
+    begin_range(&f, 0);
+    for (hps_key key = 0; key < N; key++) {
+        put(&f, key, row);
+    }
+    assert_true(usage_of(&f).used_bytes >= N * sizeof(row));
+    f.store->ops->limits->refilled(f.space, true);
+    assert_int_equal(usage_of(&f).used_bytes, 0);
+    assert_int_equal(usage_of(&f).huge_bytes, 0);
+    close_map(&f);
+}
+
 /* Begin a write of a row, like hps_host_dense_put. */
 static void write_begin(struct hps_host_dense *dense, uint64_t number)
 {
@@ -661,6 +678,7 @@ int main(void)
         cmocka_unit_test(test_promising_when_a_fifth_is_missing_then_still_true),
         cmocka_unit_test(test_load_when_keys_fill_a_range_then_it_is_dense),
         cmocka_unit_test(test_load_when_the_budget_is_tight_then_holes_cost_nothing),
+        cmocka_unit_test(test_usage_when_a_range_is_dropped_then_no_huge_pages_are_left),
         cmocka_unit_test(test_usage_when_a_range_is_full_then_rows_need_no_index),
         cmocka_unit_test(test_growth_when_the_index_has_keys_of_the_new_part_then_they_move),
         cmocka_unit_test(test_insert_when_the_index_has_the_key_then_it_moves_into_the_range),
