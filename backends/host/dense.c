@@ -124,6 +124,14 @@ bool hps_host_dense_wants(const struct hps_host_dense *dense, hps_key key)
     return n_holes <= HPS_HOST_DENSE_HOLES + number / HOLES_SHARE;
 }
 
+/* Return the memory that a failed growth has charged. */
+static void area_trim(struct hps_host_rows *rows)
+{
+    if (hps_host_rows_shrink_begin(rows, rows->n_used)) {
+        (void)hps_host_rows_shrink_step(rows);
+    }
+}
+
 static hps_status area_grow(struct hps_host_rows *rows, uint64_t n)
 {
     hps_status status = HPS_OK;
@@ -140,12 +148,15 @@ hps_status hps_host_dense_grow(struct hps_host_dense *dense, hps_key key, uint64
     if (status == HPS_OK) {
         status = area_grow(&dense->rows, n_groups * HPS_HOST_GROUP_ROWS);
     }
-    if (status == HPS_OK) {
-        dense->heads.n_used = n_groups;
-        dense->rows.n_used = n_groups * HPS_HOST_GROUP_ROWS;
-        *out_n = dense->rows.n_used;
+    if (status != HPS_OK) {
+        area_trim(&dense->heads);
+        area_trim(&dense->rows);
+        return status;
     }
-    return status;
+    dense->heads.n_used = n_groups;
+    dense->rows.n_used = n_groups * HPS_HOST_GROUP_ROWS;
+    *out_n = dense->rows.n_used;
+    return HPS_OK;
 }
 
 void hps_host_dense_publish(struct hps_host_dense *dense, uint64_t n)

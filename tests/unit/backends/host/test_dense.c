@@ -232,6 +232,26 @@ static void test_load_when_the_budget_is_tight_then_holes_cost_nothing(void **st
     }
 }
 
+/* A growth that fails returns its part of the memory, so that the index can have it. */
+static void test_put_when_the_range_cannot_grow_then_the_index_gets_the_row(void **state)
+{
+    (void)state;
+    enum { DIM = 512, N_LOADED = 1024, N = 1600, FAR = 2300 };
+    const float row[DIM] = {0};
+    float out[DIM];
+    struct fixture f = open_map(HPS_DTYPE_FP32, DIM, N_LOADED, 4 << 20);
+    begin_range(&f, 0);
+    for (hps_key key = 0; key < N; key++) {
+        put(&f, key, row);
+    }
+    uint64_t used = usage_of(&f).used_bytes;
+    put(&f, FAR, row);
+    assert_int_equal(dense_rows(&f), N);
+    assert_true(get(&f, FAR, out));
+    assert_true(usage_of(&f).used_bytes <= used + (128 << 10));
+    close_map(&f);
+}
+
 static void test_usage_when_a_range_is_full_then_rows_need_no_index(void **state)
 {
     (void)state;
@@ -678,6 +698,7 @@ int main(void)
         cmocka_unit_test(test_promising_when_a_fifth_is_missing_then_still_true),
         cmocka_unit_test(test_load_when_keys_fill_a_range_then_it_is_dense),
         cmocka_unit_test(test_load_when_the_budget_is_tight_then_holes_cost_nothing),
+        cmocka_unit_test(test_put_when_the_range_cannot_grow_then_the_index_gets_the_row),
         cmocka_unit_test(test_usage_when_a_range_is_dropped_then_no_huge_pages_are_left),
         cmocka_unit_test(test_usage_when_a_range_is_full_then_rows_need_no_index),
         cmocka_unit_test(test_growth_when_the_index_has_keys_of_the_new_part_then_they_move),
