@@ -63,7 +63,7 @@ struct hps_host_dense {
     /* The budget may be too small for holes. The range may only have holes that need less memory
      * than an index of its rows. */
     bool tight;
-    bool passed; /* a key was refused because it was too far from the end */
+    uint64_t n_far; /* keys refused since the range grew, because they were too far from the end */
     struct hps_lock lock;
     _Alignas(HPS_HOST_LINE_BYTES) _Atomic(uint64_t) writes;
 };

@@ -30,6 +30,10 @@ enum {
     GIVE_WAY_EVERY = 256, /* failures to grow; the search covers all tables */
     DRAIN_ROWS = 2,       /* evicted for each added row, from rows_max down to rows_target */
     WRITE_AHEAD = 16,     /* keys between prefetch and use of a bucket */
+    /* A dense range has ended if so many keys are refused, and this share of the expected rows that
+     * it lacks. Fewer keys may be those of lookups and updates ahead of a refill. */
+    FAR_LEAST = 1024,
+    FAR_SHARE = 16,
 };
 
 static uint64_t spare_for(const struct hps_host_shared *shared, uint64_t n_rows)
@@ -419,6 +423,7 @@ static bool dense_grow(struct hps_host_table *table, struct hps_host_dense *dens
         }
     }
     hps_host_dense_publish(dense, n_new);
+    dense->n_far = 0;
     for (uint64_t number = n; table->index.n_keys > 0 && number < n_new; number++) {
         struct hps_host_place place = hps_host_index_find(&table->index, dense->first + number);
         if (place.bucket != NULL) {
@@ -439,10 +444,12 @@ static struct hps_host_dense *dense_for(struct hps_host_table *table, hps_key ke
         return dense_grow(table, dense, key) ? dense : NULL;
     }
     uint64_t n_rows = hps_host_dense_rows(dense);
-    if (!dense->passed && dense->n_expected > n_rows) {
-        dense->passed = true;
+    uint64_t n_left = dense->n_expected > n_rows ? dense->n_expected - n_rows : 0;
+    dense->n_far++;
+    if (n_left > 0 && dense->n_far >= FAR_LEAST + n_left / FAR_SHARE) {
+        dense->n_expected = 0; /* reserve once */
         /* The index gets the other rows. It grows in steps if there is no memory now. */
-        hps_ignore(hps_host_index_reserve(&table->index, dense->n_expected - n_rows));
+        hps_ignore(hps_host_index_reserve(&table->index, n_left));
     }
     return NULL;
 }

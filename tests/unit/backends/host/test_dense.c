@@ -252,6 +252,25 @@ static void test_put_when_the_range_cannot_grow_then_the_index_gets_the_row(void
     close_map(&f);
 }
 
+/* Lookups and updates write keys ahead of a refill. */
+static void test_refill_when_keys_ahead_of_it_are_written_then_no_index_is_reserved(void **state)
+{
+    (void)state;
+    enum { N = 100000, AHEAD = 50000, N_AHEAD = 500 };
+    struct fixture f = open_map(HPS_DTYPE_FP32, 2, N, (uint64_t)BUDGET_MIB << 20);
+    begin_range(&f, 0);
+    for (hps_key key = AHEAD; key < AHEAD + N_AHEAD; key++) {
+        put(&f, key, &(uint64_t){key});
+    }
+    assert_true(usage_of(&f).used_bytes <= 128 << 10);
+    for (hps_key key = 0; key < N; key++) {
+        put(&f, key, &(uint64_t){key});
+    }
+    assert_int_equal(dense_rows(&f), N);
+    assert_true(usage_of(&f).used_bytes <= N * 8 + N / 4 + (256 << 10));
+    close_map(&f);
+}
+
 static void test_usage_when_a_range_is_full_then_rows_need_no_index(void **state)
 {
     (void)state;
@@ -699,6 +718,7 @@ int main(void)
         cmocka_unit_test(test_load_when_keys_fill_a_range_then_it_is_dense),
         cmocka_unit_test(test_load_when_the_budget_is_tight_then_holes_cost_nothing),
         cmocka_unit_test(test_put_when_the_range_cannot_grow_then_the_index_gets_the_row),
+        cmocka_unit_test(test_refill_when_keys_ahead_of_it_are_written_then_no_index_is_reserved),
         cmocka_unit_test(test_usage_when_a_range_is_dropped_then_no_huge_pages_are_left),
         cmocka_unit_test(test_usage_when_a_range_is_full_then_rows_need_no_index),
         cmocka_unit_test(test_growth_when_the_index_has_keys_of_the_new_part_then_they_move),
