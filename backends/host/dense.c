@@ -69,6 +69,16 @@ bool hps_host_dense_promising(const hps_key *keys, uint32_t n)
     return n_holes <= HPS_HOST_GROUP_ROWS + n / (HOLES_SHARE - 1);
 }
 
+uint64_t hps_host_dense_extra(uint32_t row_bytes, bool tight)
+{
+    enum { ROW_ALIGN_MAX = 16 };
+    uint64_t stride = row_bytes + (uint64_t)ROW_ALIGN_MAX;
+    /* The last step of each area may be mostly empty: heads, and rows of the index. */
+    uint64_t steps = 2 * (uint64_t)HPS_HOST_STEP_BYTES + stride;
+    uint64_t holes = tight ? (uint64_t)TIGHT_BYTES : HPS_HOST_DENSE_HOLES * stride;
+    return steps + holes + HPS_HOST_GROUP_ROWS * stride;
+}
+
 hps_status hps_host_dense_new(struct hps_host_account *account, uint32_t row_bytes, hps_key first,
                               uint64_t n_expected, bool tight, struct hps_host_dense **out_dense)
 {

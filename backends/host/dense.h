@@ -73,6 +73,10 @@ struct hps_host_dense {
  * counting HPS_HOST_GROUP_ROWS holes. */
 bool hps_host_dense_promising(const hps_key *keys, uint32_t n);
 
+/* Upper bound of the bytes that a range and an index of the other keys need in addition to one
+ * index of all rows. If the range is not tight, add a quarter of its rows for holes. */
+uint64_t hps_host_dense_extra(uint32_t row_bytes, bool tight);
+
 /* Create a range that begins at `first` and has no rows. Fails with EXHAUSTED or NO_MEMORY. */
 hps_status hps_host_dense_new(struct hps_host_account *account, uint32_t row_bytes, hps_key first,
                               uint64_t n_expected, bool tight, struct hps_host_dense **out_dense)

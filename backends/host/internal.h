@@ -121,11 +121,10 @@ uint64_t host_rows_kept(const struct hps_host_shared *shared, uint64_t n_rows);
 uint64_t host_tables_bytes(const struct host_map *store, const struct hps_table *tables,
                            uint32_t n_tables);
 /* Whether dense ranges must not need more memory than indexes would (hps_host_dense.tight). Their
- * holes may need up to a quarter more. */
-static inline bool host_is_tight(uint64_t needed_bytes, uint64_t available_bytes)
-{
-    return needed_bytes > available_bytes - available_bytes / 5;
-}
+ * holes may need up to a quarter more, and hps_host_dense_extra for each table. needed: without
+ * ranges */
+bool host_is_tight(const struct hps_table *tables, uint32_t n_tables, uint64_t needed,
+                   uint64_t available);
 /* Set `err` to a message that there is no memory for `what`. If `status` is EXHAUSTED, the message
  * has the needed bytes, `bytes`, and the available bytes of the budget. Returns `status`. */
 hps_status host_fail_budget(struct host_map *store, hps_status status, const char *what,

@@ -99,7 +99,7 @@ hps_status host_load_begin(struct hps_space *base, uint64_t rows_expected, uint6
     HPS_ASSERT(load->set->n_tables == space->n_tables);
     load->space = space;
     load->sized = sized;
-    load->tight = host_is_tight(needed, available);
+    load->tight = host_is_tight(space->tables, space->n_tables, needed, available);
     load_set(space, true, load);
     *out_load = load;
     return HPS_OK;

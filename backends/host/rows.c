@@ -13,7 +13,6 @@ enum {
     NARROW_BYTES = 256,
     NARROW_ALIGN = 4,
     ROW_ALIGN = 16, /* ... wider rows lose little by alignment */
-    STEP_BYTES = 64 << 10,
     /* A table uses small pages up to this many slabs, and huge pages after that. The last huge
      * page is mostly empty, and charged step by step; with a thousand tables that would waste
      * gigabytes. */
@@ -37,7 +36,8 @@ static uint32_t stride_of(uint32_t row_bytes)
 
 static uint32_t step_shift_of(uint32_t stride)
 {
-    return stride < STEP_BYTES ? 31 - (uint32_t)__builtin_clz(STEP_BYTES / stride) : 0;
+    return stride < HPS_HOST_STEP_BYTES ? 31 - (uint32_t)__builtin_clz(HPS_HOST_STEP_BYTES / stride)
+                                        : 0;
 }
 
 uint64_t hps_host_rows_bytes(uint32_t row_bytes, uint32_t extra_bytes, uint64_t n_rows)

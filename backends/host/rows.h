@@ -18,6 +18,8 @@
 
 #define HPS_HOST_ROW_NONE UINT32_MAX
 
+enum { HPS_HOST_STEP_BYTES = 64 << 10 }; /* about the bytes of a step, unless a row is wider */
+
 /* A list linked through the first bytes of free rows. */
 struct hps_host_free_rows {
     uint32_t head;

@@ -64,6 +64,17 @@ uint64_t host_tables_bytes(const struct host_map *store, const struct hps_table 
     return bytes;
 }
 
+bool host_is_tight(const struct hps_table *tables, uint32_t n_tables, uint64_t needed,
+                   uint64_t available)
+{
+    uint64_t extra = 0;
+    for (uint32_t i = 0; i < n_tables; i++) {
+        extra += hps_host_dense_extra(tables[i].row_bytes, false);
+    }
+    uint64_t most = available - available / 5;
+    return extra > most || needed > most - extra;
+}
+
 hps_status host_fail_budget(struct host_map *store, hps_status status, const char *what,
                             uint64_t bytes, struct hps_error *err)
 {
@@ -234,7 +245,8 @@ hps_status host_reserve(struct hps_space *base, const struct hps_table *table, c
     struct host_map *store = host_of(base);
     struct hps_store_usage usage;
     host_space_usage(base, &usage);
-    bool tight = host_is_tight(host_tables_bytes(store, space->tables, space->n_tables),
+    bool tight = host_is_tight(space->tables, space->n_tables,
+                               host_tables_bytes(store, space->tables, space->n_tables),
                                usage.used_bytes + hps_host_available(&store->shared.budget));
     hps_rwlock_read(&space->set_lock);
     hps_status status =

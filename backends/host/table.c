@@ -622,7 +622,9 @@ static bool dense_begin(struct hps_host_table *table, uint64_t n_rows, hps_key f
 hps_status hps_host_table_prepare(struct hps_host_table *table, uint64_t n_rows,
                                   const hps_key *keys, uint32_t n, bool tight)
 {
-    bool dense = table->shared->dense && hps_host_dense_promising(keys, n) &&
+    uint64_t saved = hps_host_index_bytes(n_rows);
+    bool pays = !tight || saved >= hps_host_dense_extra(table->rows.row_bytes, true);
+    bool dense = table->shared->dense && pays && hps_host_dense_promising(keys, n) &&
                  dense_begin(table, n_rows, keys[0], tight);
     return dense ? HPS_OK : index_reserve(table, n_rows);
 }
