@@ -49,7 +49,7 @@ static void print_arguments(void)
     printf("# completion of hpsctl; made by `hpsctl completion`\n"
            "_hpsctl_complete()\n{\n"
            "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}\n"
-           "    local verb= words= names= model= i n=0 server=()\n"
+           "    local verb= words= names= model= i n=0 server=() line=() last=-1\n"
            "    local -r globals='");
     print_options(hpsctl_global_args);
     print_options(tool_connect_args);
@@ -68,9 +68,18 @@ static void print_arguments(void)
            "        COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n"
            "    -o|--output) COMPREPLY=($(compgen -W 'table json' -- \"$word\")); return ;;\n"
            "    esac\n"
-           "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
-           "        case ${COMP_WORDS[i]} in\n"
-           "        --addr) server=(--addr \"${COMP_WORDS[i+1]}\"); i=$((i + 1)) ;;\n"
+           "    for ((i = 0; i <= COMP_CWORD; i++)); do # bash splits words at : and =\n"
+           "        if [[ $last -ge 0 && ( ${COMP_WORDS[i]} == [:=]* || ${line[last]} == *[:=] ) ]]; "
+           "then\n"
+           "            line[last]+=${COMP_WORDS[i]}\n"
+           "        else\n"
+           "            last=$((last + 1)) line[last]=${COMP_WORDS[i]}\n"
+           "        fi\n"
+           "    done\n"
+           "    for ((i = 1; i < last; i++)); do\n"
+           "        case ${line[i]} in\n"
+           "        --addr) server=(--addr \"${line[i+1]}\"); i=$((i + 1)) ;;\n"
+           "        --addr=*) server=(\"${line[i]}\") ;;\n"
            "        -o");
     print_valued(hpsctl_global_args + 1); /* --addr is the first */
     print_valued(tool_connect_args);
@@ -80,12 +89,16 @@ static void print_arguments(void)
     printf(") i=$((i + 1)) ;;\n"
            "        -*) ;;\n"
            "        *)\n"
-           "            if [[ -z $verb ]]; then verb=${COMP_WORDS[i]}; continue; fi\n"
+           "            if [[ -z $verb ]]; then verb=${line[i]}; continue; fi\n"
            "            n=$((n + 1))\n"
-           "            if [[ $n == 1 ]]; then model=${COMP_WORDS[i]}; fi ;;\n"
+           "            if [[ $n == 1 ]]; then model=${line[i]}; fi ;;\n"
            "        esac\n"
            "    done\n");
 }
+
+/* Of a table, the names in this column that the shell does not expand: compgen -W runs $(...). */
+#define NAMES_IN(column)                                                                           \
+    "            awk 'NR > 1 && $" column " !~ /[^A-Za-z0-9_.@%%+,\\/-]/ {print $" column "}')\" ;;\n"
 
 /* The rest: the words that may follow. */
 static void print_words(void)
@@ -104,10 +117,10 @@ static void print_words(void)
         "    if [[ $word != -* ]]; then # names of models and tables, from the server\n"
         "        case $n,$names in\n"
         "        0,models*) words+=\" $(hpsctl models \"${server[@]}\" --timeout 1 2>/dev/null |\n"
-        "            awk 'NR > 1 {print $1}')\" ;;\n"
+        NAMES_IN("1")
         "        1,*tables) words+=\" $(hpsctl tables \"$model\" \"${server[@]}\" --timeout 1 "
         "2>/dev/null |\n"
-        "            awk 'NR > 1 {print $4}')\" ;;\n"
+        NAMES_IN("4")
         "        esac\n"
         "    fi\n"
         "    COMPREPLY=($(compgen -W \"$words $globals\" -- \"$word\"))\n"

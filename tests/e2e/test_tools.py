@@ -319,19 +319,35 @@ def test_completion_when_printed_then_bash_takes_it():
     assert run("hpsctl", "completion", "zsh").stdout.startswith("#compdef hpsctl\n")
 
 
+def completed(address, typed):
+    """What bash offers after the address of a server. As readline does, it splits words at colons."""
+    script = ('source <(hpsctl completion bash); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _hpsctl_complete; '
+              'printf "%s\\n" "${COMPREPLY[@]}"')
+    words = ["hpsctl", "--addr", *re.findall("[^:]+|:+", address), *typed.split(" ")]
+    done = subprocess.run(["bash", "-c", script, "-", *words], text=True, check=True,
+                          capture_output=True, env={**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"})
+    assert done.stderr == ""
+    return {word for word in done.stdout.split() if word.startswith("--") == typed.split(" ")[-1].startswith("--")}
+
+
 def test_completion_when_bash_runs_it_then_verbs_options_and_names_of_the_server(work):
     for name in ("items", "users"):
         np.save(f"{work}/{name}.npy", np.zeros((4, 4), "<f4"))
-    script = ('source <(hpsctl completion bash); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _hpsctl_complete; '
-              'printf "%s\\n" "${COMPREPLY[@]}"')
-
-    def offered(typed):  # after the address of `one`
-        done = subprocess.run(["bash", "-c", script, "-", "hpsctl", "--addr", one.admin, *typed.split(" ")], text=True, check=True,
-                              capture_output=True, env={**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"})
-        assert done.stderr == ""
-        return {word for word in done.stdout.split() if word.startswith("--") == typed.split(" ")[-1].startswith("--")}
     with Daemon(work, flags=["--table", f"items={work}/items.npy", "--table", f"users={work}/users.npy"]) as one:
+        def offered(typed):
+            return completed(one.admin, typed)
         assert offered("act") == {"activate"} and offered("help roll") == {"rollback"} and offered("updates pau") == {"pause"}
         assert offered("lookup ") == {"default"} and offered("lookup default ") == {"items", "users"}
         assert offered("lookup --values 3 default it") == {"items"} and offered("lookup default items ") == set()
         assert offered("lookup --poo") == {"--pooling"}
+
+
+def test_completion_when_names_of_a_server_are_commands_then_they_neither_run_nor_are_offered(work):
+    class Commands(Hostile):
+        def ListModels(self, request, context):
+            return admin_pb.ListModelsResponse(models=[admin_pb.ModelInfo(model=name) for name in (
+                f"$(touch${{IFS}}{work}/ran)", f"`touch${{IFS}}{work}/ran`", "a;b", "good-1.x")])
+
+    with Commands([]) as hostile:
+        assert completed(hostile.address, "lookup ") == {"good-1.x"}
+    assert not os.path.exists(f"{work}/ran")
