@@ -104,11 +104,21 @@ step "two daemons and one by socket activation: no failed call"
 
 # ---- remove, purge -----------------------------------------------------------------------------------
 systemctl stop hpsd2-new.service
+systemctl stop hpsd.service
+systemctl start hpsd-kserve.socket hpsd.service # by the operator
+# Connections during the removal do not start the service again.
+(set +x; while [[ ! -e /tmp/removed ]]; do { : <>/dev/tcp/127.0.0.1/8601; } 2>/dev/null || true; done) &
 apt-get remove -y -q hpsd
+touch /tmp/removed
 [[ -e /var/lib/hpsd/models && -e /etc/hpsd/hpsd.json && ! -e /usr/sbin/hpsd ]]
-not systemctl is-active hpsd.service hpsd.socket hpsd-http.socket hpsd-admin.socket
+not systemctl is-active hpsd.service hpsd.socket hpsd-http.socket hpsd-admin.socket hpsd-kserve.socket
 step "removed: the state and the configuration stay"
+mount -t tmpfs tmpfs /var/lib/hpsd/models # files of others
+touch /var/lib/hpsd/models/theirs
 apt-get purge -y -q hpsd
+[[ $(find /var/lib/hpsd -type f) == /var/lib/hpsd/models/theirs ]]
+umount /var/lib/hpsd/models
+rmdir /var/lib/hpsd/models /var/lib/hpsd
 [[ ! -e /var/lib/hpsd && ! -e /etc/hpsd && ! -e /run/hpsd && ! -e /var/log/hpsd ]]
 [[ -z $(find /etc/systemd /var/lib/systemd -name '*hpsd*' -not -path '*hpsd2*' -not -name 'hpsd-test*') ]]
 step "purged: nothing is left"
