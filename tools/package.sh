@@ -15,6 +15,7 @@ version=$(sed -n 's/^__version__ = "\(.*\)".*/\1/p' clients/python/hpsd/__init__
 export SOURCE_DATE_EPOCH
 # shellcheck source=tools/roots.sh
 . tools/roots.sh
+mkdir -p "$roots"
 
 say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
 

@@ -11,12 +11,15 @@ die() {
     printf 'release: %s\n' "$*" >&2
     exit 1
 }
-[[ -z $(git status --porcelain) ]] || die "the tree has changes: commit them"
+git() { command git -c safe.directory="$PWD" "$@"; } # of another owner than root
+head=$(git rev-parse HEAD)
+changes=$(git status --porcelain)
+[[ -z $changes ]] || die "the tree has changes: commit them"
 found=$(sed -n 's/^__version__ = "\(.*\)".*/\1/p' clients/python/hpsd/__init__.py)
 [[ $found == "$version" ]] || die "clients/python/hpsd/__init__.py has version $found"
 grep -q "^## $version - 2[0-9-]*\$" CHANGELOG.md || die "CHANGELOG.md has no section \"## $version - DATE\""
-[[ -z $(git tag -l "v$version") || $(git rev-parse "v$version^{commit}") == "$(git rev-parse HEAD)" ]] || die "v$version is another commit"
-[[ ${HPS_CHECKED:-} == $(git rev-parse HEAD) ]] || ./dev check # HPS_CHECKED: the commit that has passed
+[[ -z $(git tag -l "v$version") || $(git rev-parse "v$version^{commit}") == "$head" ]] || die "v$version is another commit"
+[[ ${HPS_CHECKED:-} == "$head" ]] || ./dev check # HPS_CHECKED: the commit that has passed
 ./dev package --test
 
 rm -rf $out
@@ -32,10 +35,11 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for deb in */*.deb; do
     case $deb in *-dbgsym_*) continue ;; esac
+    mkdir -p "$work/${deb%.deb}"
     dpkg-deb -x "$deb" "$work/${deb%.deb}"
 done
 (cd "$work" && find . -type f \( -perm -u+x -o -name '*.so*' \) | sort | while read -r file; do
-    objdump -p "$file" 2>/dev/null | sed -n "s|^ *NEEDED *|${file#./}: |p"
+    { objdump -p "$file" 2>/dev/null || true; } | sed -n "s|^ *NEEDED *|${file#./}: |p" # not of scripts
 done) >libraries.txt
 find . -type f -printf "%P\n" | sort >"$work/names"
 xargs -d "\n" -a "$work/names" sha256sum >SHA256SUMS
