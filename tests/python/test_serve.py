@@ -80,6 +80,43 @@ def test_serve_when_the_daemon_does_not_start_then_its_own_text(places):
     until_ended(places / "t")
 
 
+@pytest.mark.parametrize("table", [np.full((4, 3), np.nan, "<f4"), np.zeros(4, "<f4"), "missing.npy"])
+def test_serve_when_the_state_directory_has_rows_and_a_table_is_invalid_then_an_error(places, table):
+    with hpsd.serve({"items": ROWS}, state_dir=places / "state"):
+        pass
+    with pytest.raises(hpsd.Error, match="rows of an earlier run"):
+        hpsd.serve({"items": table}, state_dir=places / "state")
+    with hpsd.serve({"items": ROWS + 1}, state_dir=places / "state") as server:
+        np.testing.assert_array_equal(server.client.lookup("items", [1]), ROWS[[1]] + 1)
+    until_ended(places / "t")
+
+
+def test_serve_when_the_keeper_of_the_daemon_gets_a_signal_then_the_daemon_ends(places):
+    """killall python3 ends it together with this process."""
+    server = hpsd.serve({"items": ROWS})
+    server._keeper.terminate()
+    until_ended(places / "t")
+    server.close()
+
+
+def test_serve_when_the_temporary_directory_has_a_blank_then_it_starts(places, monkeypatch):
+    (places / "t t").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(places / "t t"))
+    with hpsd.serve({"items": ROWS}) as server:
+        np.testing.assert_array_equal(server.client.lookup("items", [1]), ROWS[[1]])
+    until_ended(places / "t t")
+
+
+def test_serve_when_a_forked_child_exits_then_it_exits_normally_and_the_daemon_stays(places):
+    code = ("import os, sys, hpsd; server = hpsd.serve({'items': [[1., 2.]]}); server.client.lookup('items', [0])\n"
+            "if os.fork() == 0: sys.exit(7)\n"
+            "print(os.wait()[1] >> 8, server.client.lookup('items', [0]))")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S * 2, check=False,
+                          env={**os.environ, "PYTHONPATH": f"{ROOT}/clients/python"})
+    assert (done.returncode, done.stdout) == (0, "7 [[1. 2.]]\n"), done.stderr
+    until_ended(places / "t")
+
+
 def test_serve_when_there_is_no_daemon_then_says_what_to_install(places, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     with pytest.raises(hpsd.Error, match="pip install hpsd-server"):

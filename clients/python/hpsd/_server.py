@@ -5,13 +5,14 @@ from __future__ import annotations
 import atexit
 import http.client
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from types import TracebackType
-from typing import IO, Any, Mapping, Optional, Type
+from typing import IO, Any, Mapping, Optional, Tuple, Type
 
 import grpc
 import numpy as np
@@ -28,6 +29,8 @@ def watch():
     while os.read(0, 4096):
         pass
     daemon.send_signal(signal.SIGQUIT)
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):  # as of killall python3
+    signal.signal(number, lambda *_: daemon.send_signal(signal.SIGQUIT))
 threading.Thread(target=watch, daemon=True).start()
 code = daemon.wait()
 shutil.rmtree(directory, ignore_errors=True)
@@ -116,25 +119,35 @@ def serve(tables: Mapping[str, Any], state_dir: Any = None) -> Server:
     return Server(keeper, f"unix:{directory}/grpc.sock")
 
 
+def _get(address: str, path: str) -> Tuple[int, str]:
+    connection = http.client.HTTPConnection(address)
+    try:
+        connection.request("GET", path)
+        reply = connection.getresponse()
+        return reply.status, reply.read().decode()
+    finally:
+        connection.close()
+
+
 def _wait(keeper: "subprocess.Popen[bytes]", log: IO[bytes]) -> None:
-    """Until the daemon serves the tables. A daemon that cannot load a file continues, and reports it."""
+    """Until the daemon serves the tables. A daemon that cannot load a file continues, and reports it. If its store has rows of
+    an earlier run, it is even ready."""
     assert keeper.stdout is not None
-    addresses = dict(word.split("=", 1) for word in keeper.stdout.readline().decode().split()[1:])
-    while addresses:
+    listening = re.search(rb" http=(\S+)", keeper.stdout.readline())
+    old_rows = False
+    while listening and not old_rows:
         try:
-            connection = http.client.HTTPConnection(addresses["http"])
-            connection.request("GET", "/readyz")
-            reply = connection.getresponse()
-            reasons = reply.read().decode()
-            connection.close()
-        except OSError:  # it has ended
+            status, reasons = _get(listening[1].decode(), "/readyz")
+            old_rows = status == 200 and "\nhpsd_config_drift 0\n" not in _get(listening[1].decode(), "/metrics")[1]
+        except (OSError, http.client.HTTPException):  # it has ended
             break
-        if reply.status == 200:
+        if status == 200 and not old_rows:
             return
         if "failed to load" in reasons:
             raise Error(reasons.strip(), grpc.StatusCode.FAILED_PRECONDITION)
         time.sleep(0.02)
-    keeper.wait()
+    if not old_rows:
+        keeper.wait()
     log.seek(0)
     raise Error(log.read().decode(errors="replace").strip() or "hpsd has not started",
                 grpc.StatusCode.FAILED_PRECONDITION)
