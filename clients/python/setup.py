@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes hpsd/lookup.binpb, the descriptor of lookup.proto, if this is the source tree of hpsd. A source distribution has it."""
+"""Makes hpsd/lookup.binpb, the descriptor of lookup.proto, if this is the source tree of hpsd. A source distribution, which
+may be unpacked near any folder "proto", has it."""
 import importlib.util
 import os
 import shutil
@@ -11,7 +12,7 @@ from setuptools import setup
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROTO = os.path.join(HERE, "..", "..", "proto")
 requires = []
-if os.path.isdir(PROTO):
+if os.path.isdir(PROTO) and not os.path.exists(os.path.join(HERE, "PKG-INFO")):
     if importlib.util.find_spec("grpc_tools"):
         protoc = [sys.executable, "-m", "grpc_tools.protoc"]
     elif shutil.which("protoc"):

@@ -91,3 +91,6 @@ def test_distributions_when_built_then_they_have_the_version_and_files_of_the_pa
         assert f"Classifier: Programming Language :: Python :: 3.{minor}\n" in metadata
     with tarfile.open(f"{copy}/hpsd-{VERSION}.tar.gz") as sdist:
         assert {f"hpsd-{VERSION}/{name}" for name in package | {"pyproject.toml", "setup.py", "README.md", "LICENSE"}} <= set(sdist.getnames())
+        sdist.extractall(f"{work}/of_others/unpacked")
+    os.makedirs(f"{work}/of_others/proto")  # pip unpacks into /tmp, where others have folders
+    run("/usr/bin/python3", "-c", "import setuptools.build_meta as of; of.build_wheel('.')", cwd=f"{work}/of_others/unpacked/hpsd-{VERSION}")
