@@ -172,18 +172,45 @@ def test_replace_when_a_model_has_all_kinds_then_what_it_can_and_says_what_it_le
     assert model.tower.again is model.tower.items and not model.one.training
 
 
+class Subclass(torch.nn.Embedding):
+    pass
+
+
+def hooked(model):
+    model.users.register_forward_hook(lambda module, given, rows: rows * 2)
+    return model
+
+
+def tied_to(bags):
+    head = torch.nn.Linear(DIM, N_ROWS, bias=False)
+    head.weight = bags.embedding_bags["users"].weight
+    return tower(bags=bags, head=head)
+
+
 @pytest.mark.parametrize("model, line", [
     (lambda: torch.nn.Linear(1, 1), "found no embedding in the model"),
     (lambda: tower(a=tower(items=torch.nn.Embedding(9, 4)), b=tower(items=torch.nn.Embedding(9, 4))),
      "left a.items (Embedding): hpsd has no table 'a.items'"),
     (lambda: torchrec.EmbeddingBagCollection(tables=[users_config(num_embeddings_post_pruning=7)]),
      "left the model (EmbeddingBagCollection): table 'users', num_embeddings_post_pruning: got 7, expected None"),
+    (lambda: tower(users=Subclass(9, DIM)), "left users (Subclass): a subclass may look up other rows"),
+    (lambda: hooked(tower(users=torch.nn.Embedding(9, DIM))), "left users (Embedding): it has hooks, which may change rows"),
+    (lambda: tied_to(torchrec.EmbeddingBagCollection(tables=[users_config()])),
+     "left bags (EmbeddingBagCollection): another module uses its weight"),
 ])
 def test_replace_when_it_cannot_then_the_model_stays(client, capsys, model, line):
     made = model()
     before = str(made)
     assert layers.replace(made, client) is made and str(made) == before
     assert f"hpsd.torch.replace: {line}" in capsys.readouterr().out
+
+
+def test_replace_when_layers_are_on_the_meta_device_then_rows_are_on_the_cpu(client):
+    model = tower(users=torch.nn.Embedding(N_ROWS, DIM, device="meta"),
+                  bags=torchrec.EmbeddingBagCollection(tables=[users_config()], device="meta"))
+    layers.replace(model, client)
+    assert torch.equal(model.users(torch.tensor([3])), weight("users")[[3]])
+    close(model.bags(KeyedJaggedTensor(list(KEYS), torch.tensor([3]), lengths=torch.tensor([1, 0, 0, 0])))["ad"], weight("users")[[3]])
 
 
 # ---- quantised collections ---------------------------------------------------------------------------

@@ -47,6 +47,10 @@ class _Replacement:
         if there != dim:
             raise _Left(f"table {table!r} has rows of {there} values, not {dim}")
 
+    def _check_uses(self, module: torch.nn.Module) -> None:
+        if any(self._uses[id(weight)] > 1 for weight in module.parameters()):
+            raise _Left("another module uses its weight")
+
     def _table_of(self, path: str) -> str:
         """The table of a layer of torch: by its path, or by the last name of its path if no other layer has it."""
         last = path.rpartition(".")[2]
@@ -55,12 +59,15 @@ class _Replacement:
         return last if self._of_last_name[last] == 1 and last in self._dims else path
 
     def _of_torch(self, path: str, module: Any) -> Tuple[torch.nn.Module, str]:
+        if type(module) not in (torch.nn.Embedding, torch.nn.EmbeddingBag):
+            raise _Left("a subclass may look up other rows")
         table = self._table_of(path)
         self._check_dim(table, module.embedding_dim)
         if module.max_norm is not None:
             raise _Left("it has max_norm, which changes rows")
-        if self._uses[id(module.weight)] > 1:
-            raise _Left("another module uses its weight")
+        self._check_uses(module)
+        if module._forward_pre_hooks or module._forward_hooks:
+            raise _Left("it has hooks, which may change rows")
         how: Dict[str, Any] = {"padding_idx": module.padding_idx, **self._options}
         if type(module) is torch.nn.Embedding:
             return Embedding(self._client, table, module.embedding_dim, **how), table
@@ -74,6 +81,7 @@ class _Replacement:
         configs = module.embedding_bag_configs() if of_bags else module.embedding_configs()
         for config in configs:
             self._check_dim(config.name, config.embedding_dim)
+        self._check_uses(module)
         names = ", ".join(config.name for config in configs)
         try:
             if of_bags:
@@ -84,7 +92,7 @@ class _Replacement:
 
     def _replaced(self, path: str, module: torch.nn.Module) -> Optional[torch.nn.Module]:
         """The replacement of a module; the module, if it stays; None for modules that have no rows of their own."""
-        kind, of_torch = _collection_kind(module), type(module) in (torch.nn.Embedding, torch.nn.EmbeddingBag)
+        kind, of_torch = _collection_kind(module), isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag))
         if not kind and not of_torch:
             return None
         if id(module) in self._made:
@@ -94,9 +102,10 @@ class _Replacement:
             made, tables = self._of_torch(path, module) if of_torch else self._of_torchrec(kind, module)
             whole: Any = module
             if of_torch:
-                made.to(whole.weight.device, whole.weight.dtype)
+                device, dtype = whole.weight.device, whole.weight.dtype
             else:  # collections return float32 rows, whatever type their weights have; quantised ones have a choice
-                made.to(whole.device, getattr(whole, "output_dtype", lambda: torch.float32)())
+                device, dtype = whole.device, getattr(whole, "output_dtype", lambda: torch.float32)()
+            made.to("cpu" if device.type == "meta" else device, dtype)  # meta: its weights were never made
             made.train(module.training)
             self.lines.append(f"replaced {name}: {tables}")
         except _Left as reason:
