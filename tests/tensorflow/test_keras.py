@@ -75,6 +75,7 @@ def test_embedding_when_it_has_a_combiner_then_bags_of_each_kind_give_the_same(c
     np.testing.assert_allclose(layer(bags), np.reshape(expected, (2, 2, 8)), rtol=1e-6)
     np.testing.assert_allclose(layer(ids), expected, rtol=1e-6)
     np.testing.assert_allclose(layer(ids.to_sparse()), expected, rtol=1e-6)
+    np.testing.assert_allclose(layer(np.zeros((2, 0), np.int64)), weights[[5, 5]], rtol=1e-6)
     one = keras.Input((None,), dtype="int64")
     model = keras.Model(one, layer(one))
     assert model.output_shape == (None, 8)

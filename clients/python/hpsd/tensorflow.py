@@ -270,7 +270,8 @@ class Embedding(keras.layers.Layer):
             return embedding_lookup(self.table, tf.sparse.to_dense(ids) if isinstance(ids, tf.SparseTensor) else ids)
         if isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)):
             return safe_embedding_lookup_sparse(self.table, ids, combiner=self.combiner, default_id=self.default_id)
-        flat = tf.RaggedTensor.from_tensor(tf.reshape(ids, [-1, tf.shape(ids)[-1]]))
+        rows = [tf.reduce_prod(tf.shape(ids)[:-1]), tf.shape(ids)[-1]]  # not -1, as all bags may be empty
+        flat = tf.RaggedTensor.from_tensor(tf.reshape(ids, rows))
         out = safe_embedding_lookup_sparse(self.table, flat, combiner=self.combiner, default_id=self.default_id)
         out = tf.reshape(out, tf.concat([tf.shape(ids)[:-1], [self.table.dim]], 0))
         out.set_shape(ids.shape[:-1].concatenate([self.table.dim]))
