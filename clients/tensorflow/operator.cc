@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "client/hpsd.h"
+#include <tensorflow/core/framework/cancellation.h>
 #include <tensorflow/core/framework/common_shape_fns.h>
 #include <tensorflow/core/framework/op.h>
 #include <tensorflow/core/framework/op_kernel.h>
@@ -22,6 +23,7 @@ namespace
 {
 
 using tensorflow::AsyncOpKernel;
+using tensorflow::CancellationManager;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -54,6 +56,37 @@ absl::Status client_of(const std::string &addresses, hpsd_client **out_client)
     return absl::OkStatus();
 }
 
+/* Ends a lookup when its step is cancelled, as by a timeout of the session. Until the lookup has an
+ * id, it remembers this. Lives as long as the call or the callback of TensorFlow. */
+class Cancel
+{
+  public:
+    void started(hpsd_client *client, uint64_t id)
+    {
+        std::lock_guard<std::mutex> held(lock_);
+        client_ = client;
+        id_ = id;
+        if (wanted_) {
+            hpsd_cancel(client_, id_);
+        }
+    }
+
+    void cancel()
+    {
+        std::lock_guard<std::mutex> held(lock_);
+        wanted_ = true;
+        if (client_ != nullptr) {
+            hpsd_cancel(client_, id_);
+        }
+    }
+
+  private:
+    std::mutex lock_;
+    hpsd_client *client_ = nullptr;
+    uint64_t id_ = 0;
+    bool wanted_ = false;
+};
+
 /* The keys of a lookup, and the memory that it borrows while it runs. */
 struct Call {
     std::vector<int64_t> keys;
@@ -63,12 +96,17 @@ struct Call {
     OpKernelContext *context = nullptr;
     AsyncOpKernel::DoneCallback done;
     int64_t dim = 0;
+    CancellationManager *manager = nullptr; /* may be NULL */
+    tensorflow::CancellationToken token = 0;
 };
 
 /* Called on the thread of the client. */
 void ended(void *ctx, const hpsd_reply *reply, const hpsd_error *error)
 {
     std::unique_ptr<Call> call(static_cast<Call *>(ctx));
+    if (call->manager != nullptr) {
+        call->manager->TryDeregisterCallback(call->token);
+    }
     if (reply == nullptr) {
         call->context->SetStatus(failure(*error));
     } else if (call->result.n_rows > 0 && call->result.dim != call->dim) {
@@ -150,11 +188,21 @@ class HpsdRows : public AsyncOpKernel
         lookup.unknown_key = unknown_;
         lookup.timeout_us = timeout_us_;
         lookup.results = &call->result;
-        if (hpsd_lookup_start(client, &lookup, ended, &*call, nullptr, &error) == HPSD_OK) {
+        auto cancel = std::make_shared<Cancel>();
+        uint64_t id = 0;
+        call->manager = call->context->cancellation_manager();
+        if (call->manager != nullptr) {
+            call->token = call->manager->get_cancellation_token();
+            OP_REQUIRES_ASYNC(
+                call->context,
+                call->manager->RegisterCallback(call->token, [cancel] { cancel->cancel(); }),
+                absl::CancelledError("the step was cancelled"), call->done);
+        }
+        if (hpsd_lookup_start(client, &lookup, ended, &*call, &id, &error) == HPSD_OK) {
             call.release(); /* `ended` frees it */
+            cancel->started(client, id);
         } else {
-            call->context->SetStatus(failure(error));
-            call->done();
+            ended(call.release(), nullptr, &error);
         }
     }
 

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operator of clients/tensorflow: a SavedModel that another process loads looks up the same rows."""
+import concurrent.futures
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import cancellation
 
 import hpsd
 import hpsd.tensorflow as layers
@@ -75,6 +78,18 @@ def test_operator_when_of_ids_of_any_shape_then_as_tensorflow(client, ids, max_n
 def test_operator_when_it_fails_then_the_error_has_code_and_reason(client, call, kind, words):
     with pytest.raises(kind, match=words):
         tf.function(lambda: call(client), autograph=False)()
+
+
+def test_operator_when_its_step_is_cancelled_then_the_lookup_ends():
+    with socket.create_server(("127.0.0.1", 0)) as silent, concurrent.futures.ThreadPoolExecutor(1) as pool, \
+            hpsd.connect("127.0.0.1:%d" % silent.getsockname()[1], timeout=PATIENCE_S * 2) as client:
+        table, step = layers.Table(client, "users", 8), cancellation.CancellationManager()
+        function = tf.function(lambda ids: layers.embedding_lookup(table, ids)).get_concrete_function(tf.TensorSpec([None], tf.int64))
+        call = pool.submit(step.get_cancelable_function(function), tf.constant([1], tf.int64))
+        connection, _ = silent.accept()
+        step.start_cancel()
+        with connection, pytest.raises(tf.errors.CancelledError):
+            call.result(PATIENCE_S)
 
 
 LOAD = """
