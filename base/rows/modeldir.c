@@ -299,12 +299,17 @@ static hps_status check_parts(const struct hps_model_dir *dir, const char *path,
                               struct hps_error *err)
 {
     hps_status status = HPS_OK;
-    const char *of = strstr(path, "-of-");
+    const char *slash = strrchr(path, '/');
+    const char *name = slash != NULL ? slash + 1 : path;
+    const char *of = NULL;
+    for (const char *at = strstr(name, "-of-"); at != NULL; at = strstr(at + 1, "-of-")) {
+        of = at;
+    }
     const char *begin = of;
-    while (begin != NULL && begin > path && is_digit(begin[-1])) {
+    while (begin != NULL && begin > name && is_digit(begin[-1])) {
         begin--;
     }
-    if (of == NULL || begin == of || begin == path || begin[-1] != '-' || !is_digit(of[4])) {
+    if (of == NULL || begin == of || begin == name || begin[-1] != '-' || !is_digit(of[4])) {
         return HPS_OK;
     }
     unsigned long part = strtoul(begin, NULL, 10), n = strtoul(of + 4, NULL, 10);
@@ -322,26 +327,6 @@ static hps_status check_parts(const struct hps_model_dir *dir, const char *path,
         hps_free(other);
     }
     return status;
-}
-
-/* Whether the tensor has the keys, scales or biases of another tensor. */
-static bool is_companion(const struct hps_safetensors *set, const struct hps_tensor *tensor)
-{
-    static const char *const tails[] = {".keys", ".scale", ".bias"};
-    char name[1024];
-
-    for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++) {
-        size_t n = stem_size(tensor->name, tails[i]);
-        if (n > 0 && n < sizeof(name)) {
-            memcpy(name, tensor->name, n);
-            name[n] = '\0';
-            const struct hps_tensor *of = hps_safetensors_find(set, name);
-            if (of != NULL && hps_tensor_is_table(of)) {
-                return true;
-            }
-        }
-    }
-    return false;
 }
 
 static hps_status add_tensor(struct hps_model_dir *dir, const char *path, const char *tensor,
@@ -384,7 +369,8 @@ static hps_status add_tensors(struct hps_model_dir *dir, const char *path, struc
     status = hps_safetensors_read(fd, path, bytes, &set, err);
     close(fd);
     for (size_t i = 0; i < set.n_tensors && status == HPS_OK; i++) {
-        if (hps_tensor_is_table(&set.tensors[i]) && !is_companion(&set, &set.tensors[i])) {
+        if (hps_tensor_is_table(&set.tensors[i]) &&
+            !hps_safetensors_is_companion(&set, &set.tensors[i])) {
             status = add_tensor(dir, path, set.tensors[i].name, err);
         }
     }
@@ -479,11 +465,13 @@ static hps_status find_descriptions(struct hps_model_dir *dir, struct hps_error 
 {
     bool has_manifest = false;
     bool has_config = false;
+    struct stat st;
 
-    if (hps_safetensors_is_path(dir->path)) {
-        return HPS_OK; /* may be a file */
+    hps_status status = hps_roots_stat(dir->roots, dir->path, &st, err);
+    if (status != HPS_OK || !S_ISDIR(st.st_mode)) {
+        return status; /* a safetensors file */
     }
-    hps_status status = exists_in(dir->roots, dir->path, "manifest.json", &has_manifest, err);
+    status = exists_in(dir->roots, dir->path, "manifest.json", &has_manifest, err);
     if (status == HPS_OK) {
         status = exists_in(dir->roots, dir->path, "config.json", &has_config, err);
     }

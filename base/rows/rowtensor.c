@@ -19,7 +19,8 @@ static hps_status only_table(const struct hps_safetensors *set, const char *path
     size_t n = 0;
 
     for (size_t i = 0; i < set->n_tensors; i++) {
-        if (hps_tensor_is_table(&set->tensors[i])) {
+        if (hps_tensor_is_table(&set->tensors[i]) &&
+            !hps_safetensors_is_companion(set, &set->tensors[i])) {
             found[n < 2 ? n : 1] = &set->tensors[i];
             n++;
         }
@@ -69,17 +70,18 @@ static hps_status name_parts(struct hps_row_reader *reader, const char *path, st
     }
     size_t n = scale != NULL ? (size_t)(scale - name) : strlen(name);
     reader->rows.path = part_path(path, name, n, "");
-    bool has_keys =
-        reader->rows.path != NULL &&
-        hps_safetensors_companion(&reader->set, reader->rows.path + n_file + 1, ".keys") != NULL;
-    reader->keys.path = has_keys ? part_path(path, name, n, ".keys") : NULL;
+    reader->keys.path = part_path(path, name, n, ".keys");
     reader->scales.path = scale != NULL ? part_path(path, scale + 1, (size_t)(bias - scale - 1), "")
                                         : part_path(path, name, n, ".scale");
     reader->biases.path = bias != NULL ? part_path(path, bias + 1, strlen(bias + 1), "")
                                        : part_path(path, name, n, ".bias");
-    if (reader->rows.path == NULL || (has_keys && reader->keys.path == NULL) ||
-        reader->scales.path == NULL || reader->biases.path == NULL) {
+    if (reader->rows.path == NULL || reader->keys.path == NULL || reader->scales.path == NULL ||
+        reader->biases.path == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "%s: no memory to open it", path);
+    }
+    if (hps_safetensors_find(&reader->set, reader->keys.path + n_file + 1) == NULL) {
+        hps_free(reader->keys.path);
+        reader->keys.path = NULL;
     }
     return HPS_OK;
 }
@@ -114,11 +116,11 @@ hps_status rowtensor_open(struct hps_row_reader *reader, struct rowfile_part *pa
         return hps_error_set(err, HPS_INVALID, "%s: the file has no tensor '%s'", part->path, name);
     }
     if (!tensor->readable) {
-        return hps_error_set(
-            err, HPS_INVALID,
-            "%s: a tensor of %s or of more than 2 dimensions, expected [rows, dim] "
-            "of F32, F16, BF16, U8 or I8",
-            part->path, tensor->dtype);
+        return hps_error_set(err, HPS_INVALID,
+                             "%s: a tensor of %s or of more than 2 dimensions, expected %s",
+                             part->path, tensor->dtype,
+                             part == &reader->keys ? "keys [rows] of I64, U64, I32 or U32"
+                                                   : "[rows, dim] of F32, F16, BF16, U8 or I8");
     }
     if (part != &reader->rows) {
         part->fd = fcntl(reader->rows.fd, F_DUPFD_CLOEXEC, 0);

@@ -6,7 +6,6 @@
 #include "base/rows/safetensors.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -459,17 +458,6 @@ const struct hps_tensor *hps_safetensors_find(const struct hps_safetensors *set,
                                : bsearch(&key, set->tensors, set->n_tensors, sizeof(key), by_name);
 }
 
-const struct hps_tensor *hps_safetensors_companion(const struct hps_safetensors *set,
-                                                   const char *name, const char *tail)
-{
-    char full[1024];
-    int n = snprintf(full, sizeof(full), "%s%s", name, tail);
-    const struct hps_tensor *found =
-        n > 0 && (size_t)n < sizeof(full) ? hps_safetensors_find(set, full) : NULL;
-
-    return found != NULL && found->readable && found->array.n_dims == 1 ? found : NULL;
-}
-
 bool hps_tensor_is_table(const struct hps_tensor *tensor)
 {
     enum hps_npy_type type = tensor->array.type;
@@ -477,4 +465,27 @@ bool hps_tensor_is_table(const struct hps_tensor *tensor)
     return tensor->readable && tensor->array.n_dims == 2 &&
            (type == HPS_NPY_F4 || type == HPS_NPY_F2 || type == HPS_NPY_BF16 ||
             type == HPS_NPY_U1 || type == HPS_NPY_I1);
+}
+
+bool hps_safetensors_is_companion(const struct hps_safetensors *set,
+                                  const struct hps_tensor *tensor)
+{
+    static const char *const tails[] = {".keys", ".scale", ".bias"};
+    char name[1024];
+    size_t n = strlen(tensor->name);
+
+    for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++) {
+        size_t n_tail = strlen(tails[i]);
+        if (n <= n_tail || n >= sizeof(name) || strcmp(tensor->name + n - n_tail, tails[i]) != 0) {
+            continue;
+        }
+        memcpy(name, tensor->name, n - n_tail);
+        name[n - n_tail] = '\0';
+        const struct hps_tensor *of = hps_safetensors_find(set, name);
+        bool is_int8 = of != NULL && (of->array.type == HPS_NPY_U1 || of->array.type == HPS_NPY_I1);
+        if (of != NULL && hps_tensor_is_table(of) && (i == 0 || is_int8)) {
+            return true;
+        }
+    }
+    return false;
 }

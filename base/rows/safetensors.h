@@ -64,11 +64,11 @@ void hps_safetensors_close(struct hps_safetensors *set); /* no effect if all zer
 
 /* NULL: no such tensor. */
 const struct hps_tensor *hps_safetensors_find(const struct hps_safetensors *set, const char *name);
-/* The tensor <name><tail>, for example "emb.weight" and ".keys", if it has one dimension. NULL: no
- * such tensor. */
-const struct hps_tensor *hps_safetensors_companion(const struct hps_safetensors *set,
-                                                   const char *name, const char *tail);
 /* Whether the tensor is a table: it has two dimensions and a type that hpsd can read. */
 bool hps_tensor_is_table(const struct hps_tensor *tensor);
+/* Whether the tensor has the keys of a table, or the scales or biases of a table of integers. So it
+ * is no table itself. */
+bool hps_safetensors_is_companion(const struct hps_safetensors *set,
+                                  const struct hps_tensor *tensor);
 
 #endif

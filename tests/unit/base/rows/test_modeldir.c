@@ -400,6 +400,55 @@ static void test_open_when_safetensors_then_each_matrix_is_a_table(void **state)
     assert_non_null(strstr(err.text, "table 'q' twice"));
 }
 
+static void test_open_when_a_directory_is_named_like_a_part_then_only_files_are_parts(void **state)
+{
+    (void)state;
+    static const char head[] =
+        "{\"t\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]}}";
+    struct hps_model_dir model = {0};
+    struct hps_error err = {0};
+    hps_tmpdir_mkdir(&dir, "run-1-of-3");
+    write_tensors("run-1-of-3/m.safetensors", head, 8);
+    assert_int_equal(hps_model_dir_open(hps_tmpdir_join(&dir, "run-1-of-3"), NULL, &model, &err),
+                     HPS_OK);
+    hps_model_dir_close(&model);
+    hps_tmpdir_mkdir(&dir, "best-of-all");
+    write_tensors("best-of-all/m-1-of-2.safetensors", head, 8);
+    assert_int_equal(hps_model_dir_open(hps_tmpdir_join(&dir, "best-of-all"), NULL, &model, &err),
+                     HPS_INVALID);
+    assert_non_null(strstr(err.text, "m-2-of-2.safetensors"));
+}
+
+static void test_open_when_a_directory_is_named_safetensors_then_its_manifest_counts(void **state)
+{
+    (void)state;
+    struct hps_model_dir model = {0};
+    struct hps_error err = {0};
+    hps_tmpdir_mkdir(&dir, "x.safetensors");
+    touch("x.safetensors/t.npy");
+    touch("x.safetensors/manifest.json");
+    const char *path = hps_tmpdir_join(&dir, "x.safetensors");
+    assert_int_equal(hps_model_dir_open(path, NULL, &model, &err), HPS_OK);
+    assert_string_equal(model.manifest_path,
+                        hps_tmpdir_join(&dir, "x.safetensors/manifest.json"));
+    hps_model_dir_close(&model);
+}
+
+static void test_open_when_rows_of_floats_have_a_bias_then_it_is_a_table(void **state)
+{
+    (void)state;
+    struct hps_model_dir model = {0};
+    struct hps_error err = {0};
+    write_tensors("m.safetensors",
+                  "{\"t\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]},"
+                  "\"t.bias\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[8,16]}}",
+                  16);
+    assert_int_equal(hps_model_dir_open(dir.path, NULL, &model, &err), HPS_OK);
+    assert_int_equal(model.n_tables, 2);
+    assert_string_equal(model.tables[1].name, "t_bias");
+    hps_model_dir_close(&model);
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -415,6 +464,9 @@ int main(void)
         T(test_label_when_a_number_or_no_path_then_not_valid),
         T(test_fingerprint_when_any_file_changes_then_another),
         T(test_open_when_safetensors_then_each_matrix_is_a_table),
+        T(test_open_when_a_directory_is_named_like_a_part_then_only_files_are_parts),
+        T(test_open_when_a_directory_is_named_safetensors_then_its_manifest_counts),
+        T(test_open_when_rows_of_floats_have_a_bias_then_it_is_a_table),
         T(test_all_when_memory_fails_then_survived),
     };
 #undef T

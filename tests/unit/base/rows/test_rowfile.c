@@ -256,6 +256,48 @@ static void test_safetensors_when_wrong_then_it_says_what_was_expected(void **st
     expect_refused("zip.safetensors:a", any, HPS_INVALID, "expected at most 16777216");
 }
 
+static void test_safetensors_when_keys_cannot_be_keys_then_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys, *expected;
+    } all[] = {
+        {"\"I64\",\"shape\":[2,1],\"data_offsets\":[16,32]", "an array of 1 dimension of int64"},
+        {"\"F64\",\"shape\":[2],\"data_offsets\":[16,32]", "expected keys [rows] of I64"},
+        {"\"F32\",\"shape\":[2,2],\"data_offsets\":[16,32]", "an array of 1 dimension of int64"},
+    };
+    static const uint8_t data[32] = {0};
+    char head[256];
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        snprintf(head, sizeof(head),
+                 "{\"t\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]},"
+                 "\"t.keys\":{\"dtype\":%s}}",
+                 all[i].keys);
+        write_tensors("t.safetensors", head, data, sizeof(data));
+        expect_refused("t.safetensors:t", (struct hps_row_options){0}, HPS_INVALID,
+                       all[i].expected);
+    }
+}
+
+static void test_safetensors_when_scales_have_two_dimensions_then_one_table(void **state)
+{
+    (void)state;
+    static const float rest[4] = {0.5f, 2.0f, -1.0f, 3.0f}; /* scales, biases */
+    uint8_t data[4 + sizeof(rest)] = {1, 2, 3, 4}, rows[2 * 10];
+    memcpy(data + 4, rest, sizeof(rest));
+    for (size_t i = 0; i < 2; i++) {
+        memcpy(rows + 10 * i, data + 2 * i, 2);
+        memcpy(rows + 10 * i + 2, &rest[i], 4);
+        memcpy(rows + 10 * i + 6, &rest[2 + i], 4);
+    }
+    write_tensors("t.safetensors",
+                  "{\"t\":{\"dtype\":\"U8\",\"shape\":[2,2],\"data_offsets\":[0,4]},"
+                  "\"t.scale\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[4,12]},"
+                  "\"t.bias\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[12,20]}}",
+                  data, sizeof(data));
+    expect_two("t.safetensors", HPS_DTYPE_INT8_ROWWISE_F32, first_keys, rows, sizeof(rows));
+}
+
 static const hps_key odd_keys[5] = {7, 0, UINT64_MAX, UINT64_C(1) << 63, 3};
 
 static void test_safetensors_when_written_then_read_back(void **state)
@@ -583,6 +625,8 @@ int main(void)
         T(test_safetensors_when_tensors_of_floats_then_rows),
         T(test_safetensors_when_rows_are_int8_then_with_scales_and_biases),
         T(test_safetensors_when_wrong_then_it_says_what_was_expected),
+        T(test_safetensors_when_scales_have_two_dimensions_then_one_table),
+        T(test_safetensors_when_keys_cannot_be_keys_then_refused),
         T(test_hugectr_when_written_then_read_back),
         T(test_npy_when_written_then_read_back),
         T(test_pair_when_written_then_read_back_by_either_name),
