@@ -92,7 +92,8 @@ struct hps_store_durable_ops {
     hps_status (*checkpoint)(struct hps_store *store, const char *dir, struct hps_error *err);
 
     /* Pass the records of the space, then all rows of each table in ascending order of keys, as
-     * they were at one moment. Writes continue. NULL: the store cannot do this. Errors as scan. */
+     * they were at one moment. Writes continue. NULL: the store cannot do this. Errors as scan;
+     * EXHAUSTED: the store takes writes, but its disk has no more than the minimum free space. */
     hps_status (*view)(struct hps_space *space, const struct hps_view *view, struct hps_error *err);
 };
 

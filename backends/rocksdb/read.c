@@ -452,13 +452,20 @@ hps_status hps_rocksdb_scan(struct hps_space *space, const struct hps_table *tab
 }
 
 struct view_table {
+    const struct hps_rocksdb *store;
     const struct hps_view *view;
     const struct hps_table *table;
+    struct hps_error *err;
 };
 
 static hps_status view_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
 {
     const struct view_table *of = ctx;
+    /* The view keeps rows that updates replace, and its files may be on the same disk. */
+    if (!of->store->dir.read_only && hps_rocksdb_dir_free_bytes(&of->store->dir) == 0) {
+        return hps_error_set(of->err, HPS_EXHAUSTED,
+                             "the disk of persistent_db has no more than disk_free_min_bytes free");
+    }
     return of->view->rows(of->view->ctx, of->table, keys, rows, n);
 }
 
@@ -473,7 +480,7 @@ hps_status hps_rocksdb_view(struct hps_space *space, const struct hps_view *view
     rocksdb_readoptions_set_snapshot(options, snapshot);
     hps_status status = hps_rocksdb_space_records(space, options, view->record, view->ctx, err);
     for (uint32_t i = 0; i < view->n_tables && status == HPS_OK; i++) {
-        struct view_table of = {view, &view->tables[i]};
+        struct view_table of = {store, view, &view->tables[i], err};
         status = view->begin(view->ctx, of.table);
         if (status == HPS_OK) {
             status = scan_table(space, options, of.table, view_rows, &of, err);

@@ -6,6 +6,7 @@
  * is written, then the files are moved into the target. So a load refuses the target until it is
  * complete, because its manifest names files that are missing.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -39,9 +40,9 @@ static atomic_bool cancel; /* the process ends */
 struct export
 {
     enum hps_row_form form;
-    struct hps_store *store;
     struct hps_dir target;
-    struct hps_dir parts;
+    struct hps_dir parts;         /* fd -1: not made */
+    struct hps_strings moved;     /* entries of the target */
     struct hps_manifest manifest; /* tables and positions so far */
     struct hps_row_writer *writer;
     uint64_t n_bytes;
@@ -200,11 +201,6 @@ static hps_status take_rows(void *ctx, const struct hps_table *table, const hps_
     if (atomic_load_explicit(&cancel, memory_order_relaxed)) {
         return hps_error_set(export->err, HPS_CANCELLED, "the server stops");
     }
-    /* The target may be on the disk of the store, and updates need the rest of that disk. */
-    if (export->store->ops->durable->bytes_free(export->store) == 0) {
-        return hps_error_set(export->err, HPS_EXHAUSTED,
-                             "the disk of persistent_db has no more than disk_free_min_bytes free");
-    }
     export->manifest.tables[export->manifest.n_tables - 1].n_rows += n;
     return hps_row_writer_append(export->writer, keys, rows, n, export->err);
 }
@@ -214,11 +210,18 @@ static hps_status take_rows(void *ctx, const struct hps_table *table, const hps_
 static hps_status move_entry(void *ctx, const struct hps_dir *dir, const char *name,
                              struct hps_error *err)
 {
-    const struct export *export = ctx;
-    return renameat(dir->fd, name, export->target.fd, name) == 0
-               ? HPS_OK
-               : hps_error_set(err, HPS_IO, "%s: cannot move \"%s\" into it", export->target.path,
-                               name);
+    struct export *export = ctx;
+    if (hps_dir_has(&export->target, name)) {
+        return refuse_entry(NULL, &export->target, name, err);
+    }
+    if (hps_strings_append(&export->moved, name) != HPS_OK) {
+        return no_memory(err);
+    }
+    if (renameat(dir->fd, name, export->target.fd, name) == 0) {
+        return HPS_OK;
+    }
+    hps_free(export->moved.items[--export->moved.n]);
+    return hps_error_set(err, HPS_IO, "%s: cannot move \"%s\" into it", export->target.path, name);
 }
 
 static hps_status count_entry(void *ctx, const struct hps_dir *dir, const char *name,
@@ -244,10 +247,16 @@ static hps_status count_entry(void *ctx, const struct hps_dir *dir, const char *
 
 static hps_status publish(struct export *export)
 {
+    if (hps_dir_has(&export->target, MANIFEST_NAME)) {
+        return refuse_entry(NULL, &export->target, MANIFEST_NAME, export->err);
+    }
     char *path = path_in(&export->target, MANIFEST_NAME, "");
     hps_status status =
         path == NULL ? no_memory(export->err)
                      : hps_dir_each(&export->parts, count_entry, &export->n_bytes, export->err);
+    if (status == HPS_OK && hps_strings_append(&export->moved, MANIFEST_NAME) != HPS_OK) {
+        status = no_memory(export->err);
+    }
     if (status == HPS_OK) {
         status = hps_manifest_write(&export->manifest, path, export->err);
     }
@@ -264,11 +273,28 @@ static hps_status publish(struct export *export)
     return status;
 }
 
-static hps_status remove_entry(void *ctx, const struct hps_dir *dir, const char *name,
-                               struct hps_error *err)
+/* If another export has made the directory of parts in the meantime, it is not touched. */
+static hps_status make_parts(struct export *export)
 {
-    (void)ctx;
-    return hps_dir_remove(dir, name, err);
+    if (mkdirat(export->target.fd, PARTS_NAME, 0700) != 0) {
+        return errno == EEXIST ? refuse_entry(NULL, &export->target, PARTS_NAME, export->err)
+                               : hps_file_error(export->err, errno, "cannot make a directory in",
+                                                export->target.path);
+    }
+    return hps_dir_open_in(&export->target, PARTS_NAME, false, &export->parts, export->err);
+}
+
+/* Remove what the export has made. Other entries that appeared in the target stay. */
+static void remove_own(struct export *export)
+{
+    struct hps_error ignored;
+    hps_row_writer_abort(export->writer);
+    for (size_t i = 0; i < export->moved.n; i++) {
+        hps_ignore(hps_dir_remove(&export->target, export->moved.items[i], &ignored));
+    }
+    if (export->parts.fd >= 0) {
+        hps_ignore(hps_dir_remove(&export->target, PARTS_NAME, &ignored));
+    }
 }
 
 static hps_status export_rows(struct export *export, struct hps_space *space,
@@ -280,8 +306,7 @@ static hps_status export_rows(struct export *export, struct hps_space *space,
                                   .record = take_record,
                                   .begin = begin_table,
                                   .rows = take_rows};
-    hps_status status =
-        hps_dir_open_in(&export->target, PARTS_NAME, true, &export->parts, export->err);
+    hps_status status = make_parts(export);
     export->manifest.tables = hps_calloc(version->n_tables, sizeof(*export->manifest.tables));
     export->manifest.lineage = version->lineage != NULL ? hps_strdup(version->lineage) : NULL;
     if (status == HPS_OK && (export->manifest.tables == NULL ||
@@ -298,9 +323,7 @@ static hps_status export_rows(struct export *export, struct hps_space *space,
         status = publish(export);
     }
     if (status != HPS_OK) {
-        struct hps_error ignored;
-        hps_row_writer_abort(export->writer);
-        hps_ignore(hps_dir_each(&export->target, remove_entry, NULL, &ignored));
+        remove_own(export);
         status = hps_error_prefix(export->err, status, "%s is not exported to %.200s",
                                   version->model, directory);
     }
@@ -385,7 +408,6 @@ static void export_version(struct hps_unary *op, const struct hps_version *versi
         status = open_target(roots, request->directory, &export.target, &op->error);
     }
     if (status == HPS_OK) {
-        export.store = space->store;
         status = export_rows(&export, space, version, request->directory);
         if (status == HPS_OK) {
             HPS_LOG(INFO, "export", "version exported", HPS_STR("model", version->model),
@@ -397,6 +419,7 @@ static void export_version(struct hps_unary *op, const struct hps_version *versi
     }
     hps_dir_close(&export.target);
     hps_manifest_close(&export.manifest);
+    hps_strings_fini(&export.moved);
 }
 
 void admin_export_version(struct hps_unary *op)

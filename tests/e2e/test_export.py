@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from rig import Table, default_config, model_config
+from rig import BIN, Table, default_config, model_config
 from test_updates import KEYS, config_of, packed, row, values, wait_now
 
 
@@ -97,6 +97,42 @@ def test_export_when_the_disk_is_full_then_nothing_is_left(work, daemon):
         assert "No space left" in said and not os.listdir(f"{work}/exports/small/x")
     finally:
         subprocess.run(["umount", f"{work}/exports/small"], check=True)
+
+
+def test_export_when_other_entries_appear_then_it_fails_and_they_stay(work, daemon):
+    one = daemon(config(work, [Table.random("items", 200_000, 64)]))
+    done, said = threading.Event(), ""
+
+    def put(to):
+        while not done.is_set():
+            if os.path.exists(f"{to}/.export"):
+                os.makedirs(f"{to}/items.rows.npy/mine")
+                return
+
+    for i in range(20):  # until the entry was there before the end of an export
+        done.clear()
+        other = threading.Thread(target=put, args=(f"{work}/exports/{i}",))
+        other.start()
+        said = subprocess.run([f"{BIN}/hpsctl", "--addr", one.admin, "export", "m", "--to", f"{work}/exports/{i}"],
+                              capture_output=True, text=True, check=False).stderr
+        done.set()
+        other.join()
+        if said:
+            break
+    assert 'has the entry "items.rows.npy"' in said
+    assert os.listdir(f"{work}/exports/{i}") == ["items.rows.npy"] and os.listdir(f"{work}/exports/{i}/items.rows.npy") == ["mine"]
+
+
+def test_export_when_the_store_is_read_only_then_exported(work, daemon):
+    settings = config(work, [Table.random("items", 50, 4)])
+    one = daemon(settings)
+    one.ctl("export", "m", "--to", f"{work}/exports/one")
+    one.stop()
+    settings["persistent_db"]["read_only"] = True
+    one.write_config(settings)
+    one.start()
+    one.ctl("export", "m", "--to", f"{work}/exports/two")
+    assert contents(f"{work}/exports/two") == contents(f"{work}/exports/one")
 
 
 def test_export_when_updates_go_on_then_it_is_of_one_position(broker, daemon, work):
