@@ -49,6 +49,13 @@ class Global:
         self.name = f"c{module}\n{name}\n".encode()
 
 
+class Made:
+    """Pickles as an object with this state."""
+
+    def __init__(self, name, **state):
+        self.name, self.state = f"ctorch\n{name}\n)R".encode(), state
+
+
 class Pickler(pickle._Pickler):  # pylint: disable=protected-access
     """Writes the pickles of torch.save without torch."""
 
@@ -58,6 +65,10 @@ class Pickler(pickle._Pickler):  # pylint: disable=protected-access
     def save(self, obj, save_persistent_id=True):
         if isinstance(obj, Global):
             self.write(obj.name)
+        elif isinstance(obj, Made):
+            self.write(obj.name)
+            super().save(obj.state)
+            self.write(b"b")
         elif isinstance(obj, tuple) and obj and isinstance(obj[0], Global):  # a call
             self.write(obj[0].name)
             super().save(obj[1:])
@@ -216,3 +227,59 @@ def test_convert_when_an_index_is_no_index_then_refused(work, capsys, data, why)
         file.write(data)
     assert why in refused(capsys, "tf", f"{work}/m.ckpt", "--dry-run")
     assert "expected a checkpoint's prefix" in refused(capsys, "tf", f"{work}/other", "--dry-run")
+
+
+def test_convert_when_names_of_a_dump_are_odd_then_found_or_refused(work, capsys):
+    dump(f"{work}/a_emb_keys.old", "t", np.arange(8), random_rows(8, 4))
+    assert convert("dynamicemb", f"{work}/a_emb_keys.old", "--dry-run") == 0
+    os.makedirs(f"{work}/b")
+    with open(f"{work}/b/t_emb_keys.rank_0.world_size_100000000000", "wb"):
+        pass
+    assert "expected all ranks of one world size" in refused(capsys, "dynamicemb", f"{work}/b", "--dry-run")
+    dump(f"{work}/c", "t", np.arange(8), random_rows(8, 4), world=1)
+    os.link(f"{work}/c/t_emb_keys.rank_0.world_size_1", f"{work}/c/t_emb_keys.rank_00.world_size_1")
+    assert "expected one file of each rank" in refused(capsys, "dynamicemb", f"{work}/c", "--dry-run")
+
+
+def test_convert_when_a_state_dict_is_hostile_then_refused(work, capsys):
+    data = {"0": random_rows(2, 2)}
+    path = save(f"{work}/x.pt", {"emb": {"a": tensor("0", (2, 2))}, "emb.a": tensor("0", (2, 2))}, **data)
+    assert "two tensors are named 'emb.a'" in refused(capsys, "torch", path, "--dry-run")
+    again = [tensor("0", (2, 2))]
+    again.extend([again] * 9)
+    assert "more than 1048576 values" in refused(capsys, "torch", save(f"{work}/y.pt", {"emb": again}, **data), "--dry-run")
+    for shape, offset in (((2, -2), 0), ((2, 2), -1), ((2, "x"), 0)):
+        bad = (Global("torch._utils", "_rebuild_tensor_v2"), Storage(Global("torch", "FloatStorage"), "0", 4), offset, shape, (2, 1))
+        assert "expected numbers" in refused(capsys, "torch", save(f"{work}/z.pt", {"emb": bad}, **data), "--dry-run")
+
+
+def test_convert_when_compressed_data_are_damaged_then_it_says_so(work, capsys):
+    with zipfile.ZipFile(f"{work}/x.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/data.pkl", b"N." * 99)
+    with open(f"{work}/x.pt", "r+b") as file:
+        file.seek(30 + len("a/data.pkl"))
+        file.write(b"\xff" * 8)
+    assert "damaged, or not of the kind torch" in refused(capsys, "torch", f"{work}/x.pt", "--dry-run")
+
+
+def test_convert_when_a_part_has_other_dimensions_then_refused(work, capsys):
+    os.mkdir(f"{work}/dcp")
+    part = Made("Chunk", offsets=(0,), sizes=(2, 2))
+    with open(f"{work}/dcp/.metadata", "wb") as file:
+        Pickler(file, 2).dump(Made("Metadata", storage_data={}, state_dict_metadata={
+            "emb": Made("Tensor", properties=None, size=(2, 2), chunks=[part])}))
+    assert "the part of 'emb' at [0] has the shape [2, 2], expected 2 dimensions" in refused(
+        capsys, "dcp", f"{work}/dcp", "--dry-run")
+
+
+def test_convert_when_an_archive_expands_then_it_is_not_read(work, capsys):
+    path = save(f"{work}/x.pt", {"emb": tensor("0", (2, 2))}, **{"0": random_rows(2, 2)})
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(f"{work}/bomb.pt", "w", zipfile.ZIP_DEFLATED) as new:
+        new.writestr("a/data.pkl", old.read("a/data.pkl"))
+        new.writestr("a/byteorder", bytes(64 << 20))
+    tracemalloc.start()
+    try:
+        assert "expected little-endian data" in refused(capsys, "torch", f"{work}/bomb.pt", "--dry-run")
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()

@@ -56,6 +56,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _open(kind: str, request: Request) -> List[Tensor]:
+    try:
+        return KINDS[kind](request)
+    except (ConvertError, OSError):
+        raise
+    except Exception as error:  # a damaged source can raise anything
+        raise ConvertError(f"{request.source}: damaged, or not of the kind {kind}: {error!r}") from None
+
+
 def _named(tensors: List[Tensor], wanted: List[str]) -> Dict[str, Tensor]:
     by_name = {tensor.name: tensor for tensor in tensors}
     tables: Dict[str, Tensor] = {}
@@ -113,7 +122,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     if given.out is None and not given.dry_run:
         parser.error("expected --out DIR or --dry-run")
     try:
-        tensors = KINDS[given.kind](Request(given.source, dict(given.dim), given.dtype))
+        tensors = _open(given.kind, Request(given.source, dict(given.dim), given.dtype))
         tables = choose(tensors, given.table)
         _show(tables, tensors)
         if not given.dry_run:

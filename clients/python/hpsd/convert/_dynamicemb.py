@@ -31,14 +31,14 @@ class _Dump(Tensor):
 def _table(name: str, ranks: Dict[Tuple[int, int], str], request: Request) -> Tensor:
     dtype = request.dtype or "fp32"
     worlds = {world for _, world in ranks}
-    if len(worlds) != 1 or {rank for rank, _ in ranks} != set(range(next(iter(worlds)))):
+    if len(worlds) != 1 or sorted(rank for rank, _ in ranks) != list(range(len(ranks))) or len(ranks) not in worlds:
         raise ConvertError(f"'{name}': has the ranks {sorted(rank for rank, _ in ranks)} of world sizes "
                            f"{sorted(worlds)}, expected all ranks of one world size")
     keys: List[Part] = []
     parts: List[Part] = []
     dim, row = request.dim(name) or 0, 0
     for (_, _), path in sorted(ranks.items()):
-        values = path.replace("_emb_keys.", "_emb_values.")
+        values = "_emb_values.".join(path.rsplit("_emb_keys.", 1))
         if not os.path.isfile(values):
             raise ConvertError(f"{values}: missing, expected next to {path}")
         n_bytes, size = os.path.getsize(path), os.path.getsize(values)
@@ -67,8 +67,11 @@ def open_dynamicemb(request: Request) -> List[Tensor]:
             match = KEYS.match(file)
             if match:
                 name = os.path.join(os.path.relpath(directory, request.source), match[1])
-                tables.setdefault(os.path.normpath(name), {})[int(match[2]), int(match[3])] = os.path.join(
-                    directory, file)
+                ranks = tables.setdefault(os.path.normpath(name), {})
+                place, path = (int(match[2]), int(match[3])), os.path.join(directory, file)
+                if place in ranks:
+                    raise ConvertError(f"{path} and {ranks[place]}: expected one file of each rank")
+                ranks[place] = path
     if not tables:
         raise ConvertError(f"{request.source}: no file *_emb_keys.rank_R.world_size_W, expected a dump of DynamicEmb")
     return [_table(name, ranks, request) for name, ranks in sorted(tables.items())]

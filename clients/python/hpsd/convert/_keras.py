@@ -17,13 +17,16 @@ class _Dataset(Tensor):
     """An array in an HDF5 file."""
 
     def __init__(self, name: str, dataset: Any) -> None:
-        super().__init__(name, NAMES.get(str(dataset.dtype), str(dataset.dtype)), tuple(dataset.shape), [])
+        dtype = str(dataset.dtype)
+        if dataset.dtype.itemsize == 2 and str(dataset.attrs.get("dtype", "")) == "bfloat16":
+            dtype = "bfloat16"  # HDF5 has no such type, so Keras stores two bytes and this attribute
+        super().__init__(name, NAMES.get(dtype, dtype), tuple(dataset.shape), [])
         self._dataset = dataset
         if dataset.is_virtual or dataset.external:
             self.refusal = "data in other files, expected data in the file itself"
 
     def read(self, begin: int, end: int) -> Array:
-        return np.ascontiguousarray(self._dataset[begin:end]).astype(DTYPES[self.dtype], copy=False)
+        return np.ascontiguousarray(self._dataset[begin:end]).view(DTYPES[self.dtype])
 
     def prepare(self) -> None:
         """HDF5 checks its own files."""
@@ -80,6 +83,7 @@ def open_keras(request: Request) -> List[Tensor]:
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise ConvertError(f"{request.source}: expected a .keras or .weights.h5 file of Keras 3: {error}") from None
     found: List[Tensor] = []
+    used = set()
 
     def visit(path: str, item: Any) -> None:
         match = re.fullmatch(r"(.*?)/?vars/(\d+)", path)
@@ -87,10 +91,11 @@ def open_keras(request: Request) -> List[Tensor]:
             return
         name, kind = names.get(match[1], ("", "")) if match else ("", "")
         shown = match[1] if match and match[2] == "0" else path
-        name = name if match and match[2] == "0" and name not in {each.name for each in found} else ""
+        name = name if match and match[2] == "0" and name not in used else ""
         tensor = _Dataset(name or re.sub(r"^(_?layers/)", "", shown), item)
         tensor.is_embedding = kind == "embedding" if kind else re.search(r"(^|/)\w*emb\w*(/vars/0|/?$)", shown) is not None
         found.append(tensor)
+        used.add(tensor.name)
 
     file.visititems(visit)
     return found

@@ -200,14 +200,14 @@ def open_tf(request: Request) -> List[Tensor]:
     except ConvertError as error:
         raise ConvertError(f"{bundle.prefix}: _CHECKPOINTABLE_OBJECT_GRAPH: {error}") from None
     found: List[Tensor] = []
-    places = set()
+    places, names = set(), set()
     for key, entry in bundle.entries.items():
         if key == b"" or key.startswith(b"\x00") or key == b"_CHECKPOINTABLE_OBJECT_GRAPH":
             continue
         text = key.decode("utf-8", "replace")
         dtype, shape = DTYPES.get(_one(entry, 1, 0), f"DataType {_one(entry, 1, 0)}"), _shape(entry)
         name = full.get(text) or text
-        if name in {tensor.name for tensor in found}:
+        if name in names:
             name = text
         tensor = Tensor(name[:-len(SUFFIX)] if name.endswith(SUFFIX) else name, dtype, shape, [])
         if not tensor.refusal:
@@ -218,4 +218,5 @@ def open_tf(request: Request) -> List[Tensor]:
             places.add(place)
         tensor.is_embedding = tensor.is_embedding and "OPTIMIZER_SLOT" not in text
         found.append(tensor)
+        names.add(tensor.name)
     return found

@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from ._source import ConvertError, Part, Request, Slice, Tensor, table_name
 
 PICKLE_BYTES_MAX = 256 << 20
+VALUES_MAX = 1 << 20  # values that are visited in a state dict
 STORAGES = {"FloatStorage": "fp32", "HalfStorage": "fp16", "BFloat16Storage": "bf16", "ByteStorage": "uint8",
             "DoubleStorage": "fp64", "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16",
             "CharStorage": "int8", "BoolStorage": "bool"}
@@ -107,7 +108,8 @@ class _Archive:
                     if len(pickles) != 1 or self.entries[pickles[0]].file_size > PICKLE_BYTES_MAX:
                         raise ConvertError(f"{path}: expected one data.pkl of at most 256 MiB, as torch.save writes")
                     self.root = pickles[0][:-len("data.pkl")]
-                    if self.root + "byteorder" in self.entries and archive.read(self.root + "byteorder") != b"little":
+                    order = self.entries.get(self.root + "byteorder")
+                    if order is not None and (order.file_size > 16 or archive.read(order) != b"little"):
                         raise ConvertError(f"{path}: big-endian, expected little-endian data")
                     self.content = _unpickle(archive.read(pickles[0]), path)
             except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
@@ -122,6 +124,9 @@ class _Archive:
     def locate(self, name: str, stored: _Stored) -> Tuple[str, Tuple[int, ...], int, str]:
         """Type, shape and byte offset in the file of a tensor; the last is why it cannot be read, or empty."""
         pid = stored.storage
+        numbers = (stored.offset, *stored.size, *stored.stride)
+        if not all(isinstance(number, int) and number >= 0 for number in numbers):
+            raise ConvertError(f"{self.path}: '{name}' has the offset, size and strides {numbers}, expected numbers")
         if not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage":
             return "unknown", stored.size, 0, "a tensor without a storage"
         kind = getattr(pid[1], "of", "").rpartition(".")[2]
@@ -148,14 +153,28 @@ class _Archive:
         return dtype, stored.size, self._data_offset(entry) + stored.offset * width, ""
 
 
-def _walk(value: Any, name: str, out: Dict[str, _Stored], depth: int = 0) -> None:
-    if isinstance(value, _Stored):
-        out[name] = value
-    elif isinstance(value, (dict, list, tuple)) and depth < 16:
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, item in items:
-            if isinstance(key, (str, int)):
-                _walk(item, f"{name}.{key}" if name else str(key), out, depth + 1)
+def _tensors(content: Any) -> Dict[str, _Stored]:
+    """The tensors of a state dict by their names, also inside dicts and lists."""
+    out: Dict[str, _Stored] = {}
+    n_values = 0
+
+    def visit(value: Any, name: str, depth: int) -> None:
+        nonlocal n_values
+        n_values += 1
+        if n_values > VALUES_MAX:  # a list may contain itself
+            raise ConvertError(f"more than {VALUES_MAX} values, expected a state dict")
+        if isinstance(value, _Stored):
+            if name in out:
+                raise ConvertError(f"two tensors are named '{name}', expected one")
+            out[name] = value
+        elif isinstance(value, (dict, list, tuple)) and depth < 16:
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, item in items:
+                if isinstance(key, (str, int)):
+                    visit(item, f"{name}.{key}" if name else str(key), depth + 1)
+
+    visit(content, "", 0)
+    return out
 
 
 def open_torch(request: Request) -> List[Tensor]:
@@ -164,10 +183,8 @@ def open_torch(request: Request) -> List[Tensor]:
     if isinstance(archive.content, Stand):
         raise ConvertError(f"{request.source}: an object of {archive.content.of}, expected a state dict; save "
                            "model.state_dict()")
-    found: Dict[str, _Stored] = {}
-    _walk(archive.content, "", found)
     tensors = []
-    for name, stored in found.items():
+    for name, stored in _tensors(archive.content).items():
         dtype, shape, offset, refusal = archive.locate(name, stored)
         part = Part(0, 0, shape[0], shape[1], archive.path, offset) if len(shape) == 2 else None
         tensor = Tensor(name, dtype, shape, [part] if part else [])
@@ -252,13 +269,16 @@ def open_dcp(request: Request) -> List[Tensor]:
         if not isinstance(name, str) or not isinstance(chunks, list):
             continue  # not a tensor
         found = []
+        shape = _numbers(one.field("size"))
         for chunk in chunks:
             offsets, sizes = (_numbers(chunk.field(each)) for each in ("offsets", "sizes"))
+            if not len(offsets) == len(sizes) == len(shape):
+                raise ConvertError(f"{path}: the part of '{name}' at {list(offsets)} has the shape {list(sizes)}, expected "
+                                   f"{len(shape)} dimensions")
             if (name, offsets) not in where:
                 raise ConvertError(f"{path}: no file for the part of '{name}' at {list(offsets)}")
             found.append((offsets, sizes, where[name, offsets]))
-        tensors.append(_DcpTensor(name, _dcp_dtype(one.field("properties")), _numbers(one.field("size")),
-                                  request.source, found))
+        tensors.append(_DcpTensor(name, _dcp_dtype(one.field("properties")), shape, request.source, found))
     return tensors
 
 
