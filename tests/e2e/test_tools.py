@@ -345,7 +345,7 @@ def test_completion_when_bash_runs_it_then_verbs_options_and_names_of_the_server
 def test_completion_when_names_of_a_server_are_commands_then_they_neither_run_nor_are_offered(work):
     class Commands(Hostile):
         def ListModels(self, request, context):
-            return admin_pb.ListModelsResponse(models=[admin_pb.ModelInfo(model=name) for name in (
+            return admin_pb.ListModelsResponse(models=[admin_pb.ModelInfo(model=name, versions=[admin_pb.VersionInfo(version=1)]) for name in (
                 f"$(touch${{IFS}}{work}/ran)", f"`touch${{IFS}}{work}/ran`", "a;b", "good-1.x")])
 
     with Commands([]) as hostile:
