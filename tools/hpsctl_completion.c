@@ -57,30 +57,31 @@ static void print_arguments(void)
     for (const struct hpsctl_verb *verb = hpsctl_verbs; verb->command.name != NULL; verb++) {
         printf(" %s", verb->command.name);
     }
-    printf("'\n"
-           "    COMPREPLY=()\n"
-           "    if [[ $word == = ]]; then before=\"=\" word=; fi\n"
-           "    case $before in\n"
-           "    --from) COMPREPLY=($(compgen -d -- \"$word\")); return ;;\n"
-           "    --table) return ;;\n"
-           "    =) COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n"
-           "    --config|--token-file|--tls-ca|--tls-cert|--tls-key)\n"
-           "        COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n"
-           "    -o|--output) COMPREPLY=($(compgen -W 'table json' -- \"$word\")); return ;;\n"
-           "    esac\n"
-           "    for ((i = 0; i <= COMP_CWORD; i++)); do # bash splits words at : and =\n"
-           "        if [[ $last -ge 0 && ( ${COMP_WORDS[i]} == [:=]* || ${line[last]} == *[:=] ) ]]; "
-           "then\n"
-           "            line[last]+=${COMP_WORDS[i]}\n"
-           "        else\n"
-           "            last=$((last + 1)) line[last]=${COMP_WORDS[i]}\n"
-           "        fi\n"
-           "    done\n"
-           "    for ((i = 1; i < last; i++)); do\n"
-           "        case ${line[i]} in\n"
-           "        --addr) server=(--addr \"${line[i+1]}\"); i=$((i + 1)) ;;\n"
-           "        --addr=*) server=(\"${line[i]}\") ;;\n"
-           "        -o");
+    printf(
+        "'\n"
+        "    COMPREPLY=()\n"
+        "    if [[ $word == = ]]; then before=\"=\" word=; fi\n"
+        "    case $before in\n"
+        "    --from) COMPREPLY=($(compgen -d -- \"$word\")); return ;;\n"
+        "    --table) return ;;\n"
+        "    =) COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n"
+        "    --config|--token-file|--tls-ca|--tls-cert|--tls-key)\n"
+        "        COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n"
+        "    -o|--output) COMPREPLY=($(compgen -W 'table json' -- \"$word\")); return ;;\n"
+        "    esac\n"
+        "    for ((i = 0; i <= COMP_CWORD; i++)); do # bash splits words at : and =\n"
+        "        if [[ $last -ge 0 && ( ${COMP_WORDS[i]} == [:=]* || ${line[last]} == *[:=] ) ]]; "
+        "then\n"
+        "            line[last]+=${COMP_WORDS[i]}\n"
+        "        else\n"
+        "            last=$((last + 1)) line[last]=${COMP_WORDS[i]}\n"
+        "        fi\n"
+        "    done\n"
+        "    for ((i = 1; i < last; i++)); do\n"
+        "        case ${line[i]} in\n"
+        "        --addr) server=(--addr \"${line[i+1]}\"); i=$((i + 1)) ;;\n"
+        "        --addr=*) server=(\"${line[i]}\") ;;\n"
+        "        -o");
     print_valued(hpsctl_global_args + 1); /* --addr is the first */
     print_valued(tool_connect_args);
     for (const struct hpsctl_verb *verb = hpsctl_verbs; verb->command.name != NULL; verb++) {
@@ -97,8 +98,9 @@ static void print_arguments(void)
 }
 
 /* Of a table, the names in this column that the shell does not expand: compgen -W runs $(...). */
-#define NAMES_IN(column)                                                                           \
-    "            awk 'NR > 1 && $" column " !~ /[^A-Za-z0-9_.@%%+,\\/-]/ {print $" column "}')\" ;;\n"
+#define NAMES_IN(column)                                                                  \
+    "            awk 'NR > 1 && $" column " !~ /[^A-Za-z0-9_.@%%+,\\/-]/ {print $" column \
+    "}')\" ;;\n"
 
 /* The rest: the words that may follow. */
 static void print_words(void)
@@ -112,19 +114,18 @@ static void print_words(void)
         print_options(verb->command.args);
         printf("' ;;\n");
     }
-    printf(
-        "    esac\n"
-        "    if [[ $word != -* ]]; then # names of models and tables, from the server\n"
-        "        case $n,$names in\n"
-        "        0,models*) words+=\" $(hpsctl models \"${server[@]}\" --timeout 1 2>/dev/null |\n"
-        NAMES_IN("1")
-        "        1,*tables) words+=\" $(hpsctl tables \"$model\" \"${server[@]}\" --timeout 1 "
-        "2>/dev/null |\n"
-        NAMES_IN("4")
-        "        esac\n"
-        "    fi\n"
-        "    COMPREPLY=($(compgen -W \"$words $globals\" -- \"$word\"))\n"
-        "}\n");
+    printf("    esac\n"
+           "    if [[ $word != -* ]]; then # names of models and tables, from the server\n"
+           "        case $n,$names in\n"
+           "        0,models*) words+=\" $(hpsctl models \"${server[@]}\" --timeout 1 2>/dev/null "
+           "|\n" NAMES_IN(
+               "1") "        1,*tables) words+=\" $(hpsctl tables \"$model\" \"${server[@]}\" "
+                    "--timeout 1 "
+                    "2>/dev/null |\n" NAMES_IN(
+                        "4") "        esac\n"
+                             "    fi\n"
+                             "    COMPREPLY=($(compgen -W \"$words $globals\" -- \"$word\"))\n"
+                             "}\n");
 }
 
 int hpsctl_completion(struct hpsctl *ctl)

@@ -150,7 +150,7 @@ CXX_IN = {
     "bench/grpc_cpp_server.cc": "the comparison with libgrpc++",
     "clients/tensorflow/operator.cc": "an operator of TensorFlow is a C++ object",
 }
-CXX_LINES_MAX = 260  # not counting bench/
+CXX_LINES_MAX = 300  # not counting bench/
 
 # Without <locale.h>: numbers are formatted and parsed in the "C" locale.
 SYSTEM = re.compile(

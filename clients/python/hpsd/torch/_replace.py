@@ -105,7 +105,7 @@ class _Replacement:
                 device, dtype = whole.weight.device, whole.weight.dtype
             else:  # collections return float32 rows, whatever type their weights have; quantised ones have a choice
                 device, dtype = whole.device, getattr(whole, "output_dtype", lambda: torch.float32)()
-            made.to("cpu" if device.type == "meta" else device, dtype)  # meta: its weights were never made
+            made.to("cpu" if str(device) == "meta" else device, dtype)  # meta: its weights were never made
             made.train(module.training)
             self.lines.append(f"replaced {name}: {tables}")
         except _Left as reason:

@@ -403,8 +403,7 @@ static void test_open_when_safetensors_then_each_matrix_is_a_table(void **state)
 static void test_open_when_a_directory_is_named_like_a_part_then_only_files_are_parts(void **state)
 {
     (void)state;
-    static const char head[] =
-        "{\"t\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]}}";
+    static const char head[] = "{\"t\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]}}";
     struct hps_model_dir model = {0};
     struct hps_error err = {0};
     hps_tmpdir_mkdir(&dir, "run-1-of-3");
@@ -429,8 +428,7 @@ static void test_open_when_a_directory_is_named_safetensors_then_its_manifest_co
     touch("x.safetensors/manifest.json");
     const char *path = hps_tmpdir_join(&dir, "x.safetensors");
     assert_int_equal(hps_model_dir_open(path, NULL, &model, &err), HPS_OK);
-    assert_string_equal(model.manifest_path,
-                        hps_tmpdir_join(&dir, "x.safetensors/manifest.json"));
+    assert_string_equal(model.manifest_path, hps_tmpdir_join(&dir, "x.safetensors/manifest.json"));
     hps_model_dir_close(&model);
 }
 
