@@ -258,7 +258,8 @@ def test_tool_when_an_address_is_none_then_refused_at_once_and_the_option_is_nam
         return  # a list of brokers, to Kafka's clients
     said = run(tool, *(word.replace("ADDRESS", address) for word in words), code=2).stderr
     assert said.startswith(f"{tool}: {named}"), said
-    assert "expected" in said and (address in said or named == "--addr" and "a': expected" in said)  # a list of servers
+    wrong = "'a': " if address == "a,b" and tool == "hps-bench" and named == "--addr" else address  # of a list, the first one
+    assert "expected" in said and wrong in said
 
 
 def test_ctl_when_a_server_says_what_drives_terminals_then_it_is_shown_and_does_nothing():

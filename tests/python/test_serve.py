@@ -80,7 +80,7 @@ def test_serve_when_the_daemon_does_not_start_then_its_own_text(places):
     until_ended(places / "t")
 
 
-@pytest.mark.parametrize("table", [np.full((4, 3), np.nan, "<f4"), np.zeros(4, "<f4")])
+@pytest.mark.parametrize("table", [np.full((4, 3), np.nan, "<f4"), np.zeros(4, "<f4"), "missing.npy"])
 def test_serve_when_the_state_directory_has_rows_and_a_table_is_invalid_then_an_error(places, table):
     with hpsd.serve({"items": ROWS}, state_dir=places / "state"):
         pass

@@ -20,6 +20,7 @@ import numpy as np
 from ._client import Client, connect
 from .errors import Error
 
+LOG_BYTES = 1 << 20  # of the log of a start
 # Runs the daemon until this pipe ends, as it does when the process with its other end dies; then removes the directory.
 _KEEPER = """
 import os, shutil, signal, subprocess, sys, threading
@@ -119,10 +120,10 @@ def serve(tables: Mapping[str, Any], state_dir: Any = None) -> Server:
     return Server(keeper, f"unix:{directory}/grpc.sock")
 
 
-def _get(address: str, path: str) -> Tuple[int, str]:
+def _readyz(address: str) -> Tuple[int, str]:
     connection = http.client.HTTPConnection(address)
     try:
-        connection.request("GET", path)
+        connection.request("GET", "/readyz")
         reply = connection.getresponse()
         return reply.status, reply.read().decode()
     finally:
@@ -131,23 +132,23 @@ def _get(address: str, path: str) -> Tuple[int, str]:
 
 def _wait(keeper: "subprocess.Popen[bytes]", log: IO[bytes]) -> None:
     """Until the daemon serves the tables. A daemon that cannot load a file continues, and reports it. If its store has rows of
-    an earlier run, it is even ready."""
+    an earlier run, it is even ready; only its log says that they are older than the files."""
     assert keeper.stdout is not None
     listening = re.search(rb" http=(\S+)", keeper.stdout.readline())
-    old_rows = False
-    while listening and not old_rows:
+    text = b""
+    while listening and b"files of --table not served" not in text:
         try:
-            status, reasons = _get(listening[1].decode(), "/readyz")
-            old_rows = status == 200 and "\nhpsd_config_drift 0\n" not in _get(listening[1].decode(), "/metrics")[1]
+            status, reasons = _readyz(listening[1].decode())
         except (OSError, http.client.HTTPException):  # it has ended
+            keeper.wait()
             break
-        if status == 200 and not old_rows:
+        text = os.pread(log.fileno(), LOG_BYTES, 0)  # the daemon writes at the file's offset
+        if status == 200 and b"files of --table not served" not in text:
             return
         if "failed to load" in reasons:
             raise Error(reasons.strip(), grpc.StatusCode.FAILED_PRECONDITION)
         time.sleep(0.02)
-    if not old_rows:
+    if not listening:
         keeper.wait()
-    log.seek(0)
-    raise Error(log.read().decode(errors="replace").strip() or "hpsd has not started",
-                grpc.StatusCode.FAILED_PRECONDITION)
+    text = os.pread(log.fileno(), LOG_BYTES, 0)
+    raise Error(text.decode(errors="replace").strip() or "hpsd has not started", grpc.StatusCode.FAILED_PRECONDITION)
