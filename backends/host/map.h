@@ -20,8 +20,8 @@ struct hps_host_map_options {
      * insertions to a table that has reached rows_max then evict other rows of the table, which are
      * lost. Rows that do not fit bytes_max are refused. Must not be set together with `evicts`. */
     bool lossy;
-    /* Tables whose keys are consecutive numbers may have no index (dense.h). Must not be set if
-     * rows_max limits the tables. */
+    /* Store rows of consecutive keys without an index (dense.h). Must not be set if rows_max limits
+     * the tables. */
     bool dense;
     uint64_t rows_max;   /* maximum rows of each table; 0: only bytes_max limits the table */
     double target_ratio; /* a table that has reached rows_max evicts down to rows_max times this */

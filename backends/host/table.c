@@ -30,8 +30,8 @@ enum {
     GIVE_WAY_EVERY = 256, /* failures to grow; the search covers all tables */
     DRAIN_ROWS = 2,       /* evicted for each added row, from rows_max down to rows_target */
     WRITE_AHEAD = 16,     /* keys between prefetch and use of a bucket */
-    /* A dense range has ended if so many keys are refused, and this share of the expected rows that
-     * it lacks. Fewer keys may be those of lookups and updates ahead of a refill. */
+    /* A dense range has ended when it has refused FAR_LEAST keys, plus one for every FAR_SHARE
+     * expected rows that it lacks. Lookups and updates ahead of a refill add fewer keys. */
     FAR_LEAST = 1024,
     FAR_SHARE = 16,
 };

@@ -84,7 +84,7 @@ struct hps_row_reader;
 
 /* Open the files of one table and check headers and sizes.
  *
- * path    the directory, the .npy file, one of the files of a pair, or F.safetensors:TENSOR; copied
+ * path    the directory, the .npy file, either file of a pair, or F.safetensors:TENSOR; copied
  * error   NOT_FOUND, PERMISSION, IO, NO_MEMORY; INVALID: bad content (the text names file, byte
  *         offset and the expected content), or INT8 rows and another row_dtype
  */

@@ -366,7 +366,7 @@ static hps_status sink_append_sink(struct sink *to, struct sink *from, struct hp
     return status;
 }
 
-/* Append the description of a tensor, whose data begin at *at, and the tensor's data. */
+/* Append the description of a tensor, and copy its data, which begin at offset *at. */
 static hps_status add_tensor(struct hps_row_writer *writer, struct hps_buf *head, const char *tail,
                              const char *type, struct sink *from, uint64_t row_bytes, uint64_t *at,
                              struct hps_error *err)

@@ -25,7 +25,7 @@ struct scan {
     struct hps_error *err;
 };
 
-/* Only the types with `known` can be read; the sizes of the others are checked too. */
+/* All types of the format, to check sizes. hpsd reads the types with `known`. */
 static const struct {
     const char *name;
     uint32_t bytes;

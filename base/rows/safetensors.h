@@ -49,7 +49,7 @@ bool hps_safetensors_is_path(const char *path);
  * length, and one further byte. file_bytes: the size of the file.
  *
  * error   INVALID: not such a header; a name twice or with escapes; data that overlap, have gaps,
- *         or do not end at file_bytes; a size that is not that of the shape; NO_MEMORY
+ *         or do not end at file_bytes; a size that differs from the shape; NO_MEMORY
  * owner   *out_set: the caller, hps_safetensors_close
  */
 hps_status hps_safetensors_parse(char *head, size_t size, uint64_t file_bytes,

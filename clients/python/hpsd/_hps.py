@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ps.json of HPS, for the layers that replace those of HPS."""
+"""Reads the ps.json of HPS, for layers with the arguments of HPS's layers."""
 from __future__ import annotations
 
 import json

@@ -82,7 +82,7 @@ def _named(tensors: List[Tensor], wanted: List[str]) -> Dict[str, Tensor]:
 
 
 def choose(tensors: List[Tensor], wanted: List[str]) -> List[Table]:
-    """The tables to write: those of --table, or all embeddings."""
+    """The tables to write: the arguments of --table, or all embeddings."""
     tables = _named(tensors, wanted)
     if not wanted:
         found = [each for each in tensors if TORCHREC.search(each.name)] or [

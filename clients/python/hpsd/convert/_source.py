@@ -15,7 +15,7 @@ EXPECTED = "expected fp32, fp16 or bf16"
 
 
 class ConvertError(Exception):
-    """The source is refused. The text names the file or array, and what was expected."""
+    """The source cannot be converted. The text names the file or array, and the expected content."""
 
 
 TORCHREC = re.compile(r"(?:^|\.)embedding(?:_bag)?s\.([^.]+)\.weight$")

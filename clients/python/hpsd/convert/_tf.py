@@ -193,7 +193,7 @@ def _prefix(source: str) -> str:
 
 
 def open_tf(request: Request) -> List[Tensor]:
-    """The variables of a checkpoint or SavedModel; names are those of TensorFlow's variables."""
+    """The variables of a checkpoint or SavedModel, with TensorFlow's names."""
     bundle = _Bundle(_prefix(request.source))
     try:
         full = bundle.full_names()

@@ -91,7 +91,7 @@ def _write_table(table: Table, directory: str, memory: int, progress: _Progress)
 
 
 def _check_table(table: Table, paths: List[str]) -> None:
-    """Read a sample of the rows from the source again, and compare it with what was written."""
+    """Read a sample of the rows from the source again, and compare it with the written rows."""
     tensor = table.tensor
     written: List[Any] = [np.load(path, mmap_mode="r") if os.path.getsize(path) > 0 and tensor.rows else None for path in paths]
     some = {0, tensor.rows - 1} | set(random.sample(range(tensor.rows), min(SAMPLE, tensor.rows)))

@@ -3,7 +3,7 @@
 collections of TorchRec, and LookupLayer of HPS.
 
     client = hpsd.connect("127.0.0.1:8601", model="dlrm")
-    hpsd.torch.replace(model, client)                                    # all layers whose tables hpsd has
+    hpsd.torch.replace(model, client)                                    # each layer with a table in hpsd
     model.items = hpsd.torch.EmbeddingBag(client, "items", mode="mean")  # one layer
 
 The layers have no weights and no entries in a state_dict. Results have the device and the dtype that the module was moved
