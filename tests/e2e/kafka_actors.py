@@ -211,11 +211,22 @@ class Writer(Actor):
         is_delete = self.rng.random() < 0.25 if is_delete is None else is_delete
         one = self.history.write(topic.model, topic.table, key, is_delete, (topic.name, partition), time.time())
         self.unsent[topic.name] += 1
-        self.producers[topic.name].produce(
-            topic.name, partition=partition, headers=list(headers),
-            **records.keyed(key, None if is_delete else row_of(key, one.number)),
-            on_delivery=lambda error, message: self.delivered(topic, one, error, message))
+        while not self.produced(topic, partition, one, headers) and not self.stage.ends.wait(self.pause_s):
+            pass
         return one
+
+    def produced(self, topic, partition, one, headers):
+        """False if a broker that lags behind the others told the producer of fewer partitions."""
+        try:
+            self.producers[topic.name].produce(
+                topic.name, partition=partition, headers=list(headers),
+                **records.keyed(one.key, None if one.is_delete else row_of(one.key, one.number)),
+                on_delivery=lambda error, message: self.delivered(topic, one, error, message))
+        except self.stage.cluster.kafka().KafkaException as error:
+            if error.args[0].name() != "_UNKNOWN_PARTITION":
+                raise
+            return False
+        return True
 
     def delivered(self, topic, one, error, message):
         self.unsent[topic.name] -= 1
