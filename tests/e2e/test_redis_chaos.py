@@ -477,21 +477,24 @@ class Story:
         admin = one.admin_stub()
         self.board.guests[number] += 1
         if goes:
-            admin.ActivateVersion(admin_pb.ActivateVersionRequest(model=MODEL, version=ACTIVE), timeout=PATIENCE_S)
+            self.activate(admin, ACTIVE)
             admin.UnloadVersion(admin_pb.UnloadVersionRequest(model=MODEL, version=GUEST), timeout=PATIENCE_S)
         else:
             if GUEST not in self.all_versions():
                 self.make_guest()
             self.board.published[number, VERSIONS.index(GUEST)] = self.board.begins
             one.load(MODEL, f"{self.work}/v{GUEST}", version=GUEST)
-            with self.writer.paused():  # it does not wait for the guest, which may be slower on a busy machine
-                until(lambda: self.is_activated(admin), "the guest to have its updates", ELECTIONS_S)
+            self.activate(admin, GUEST)
         self.board.guests[number] += 1
 
+    def activate(self, admin, version):
+        with self.writer.paused():  # it does not wait for the daemon, which may be slower on a busy machine
+            until(lambda: self.is_activated(admin, version), f"version {version} to have its updates", ELECTIONS_S)
+
     @staticmethod
-    def is_activated(admin):
+    def is_activated(admin, version):
         try:
-            admin.ActivateVersion(admin_pb.ActivateVersionRequest(model=MODEL, version=GUEST), timeout=PATIENCE_S)
+            admin.ActivateVersion(admin_pb.ActivateVersionRequest(model=MODEL, version=version), timeout=PATIENCE_S)
         except grpc.RpcError as error:
             if error.code() != grpc.StatusCode.FAILED_PRECONDITION:
                 raise
