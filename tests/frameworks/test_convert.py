@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig
 from torchrec.inference.modules import quantize_embeddings
 
@@ -74,6 +75,17 @@ def test_dcp_when_a_file_is_missing_or_cut_then_it_says_which(work, checkpoint, 
     assert main(["convert", "dcp", f"{work}/c", "--out", f"{work}/out"]) == 1
     assert "__1_0.distcp: missing; expected the files of all ranks" in capsys.readouterr().err
     assert not os.path.exists(f"{work}/out")
+
+
+def test_dcp_when_written_as_safetensors_then_joined_files_are_read_and_shards_refused(work, capsys):
+    pytest.importorskip("safetensors")
+    tables = {"users": torch.randn(9, 4), "half": torch.randn(5, 3).half()}
+    dcp.save(tables, storage_writer=dcp.HuggingFaceStorageWriter(f"{work}/hf", save_distributed=True,
+                                                                 enable_consolidation=True), no_dist=True)
+    serves(work, f"{work}/hf", {name: rows.float().numpy() for name, rows in tables.items()})
+    for directory in ("hf", "hf/sharded"):
+        assert main(["convert", "dcp", f"{work}/{directory}", "--dry-run"]) == 1
+        assert "save them with enable_consolidation=True" in capsys.readouterr().err
 
 
 def test_torch_when_a_state_dict_then_all_types(work):
@@ -160,6 +172,17 @@ def test_keras_when_saved_then_tables_have_the_names_of_layers(work):
         assert set(tables) == set(names)
         for name, layer in zip(names, expected.values()):
             np.testing.assert_array_equal(tables[name], layer.get_weights()[0])
+
+
+def test_keras_when_data_may_expand_then_refused(work, capsys):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(f"{work}/m.weights.h5", "w") as file:
+        file.create_dataset("chunks/vars/0", (1 << 20, 64), "f4", chunks=(1 << 20, 64), compression="gzip")
+        file.create_dataset("hole/vars/0", (1 << 40, 64), "f4")
+        file.create_dataset("none/vars/0", data=h5py.Empty("f4"))
+    for name in ("chunks", "hole"):
+        assert main(["convert", "keras", f"{work}/m.weights.h5", "--dry-run", "--table", f"t={name}"]) == 1
+        assert f"'{name}' (table 't'): chunked or incomplete data, expected contiguous data" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("library, kind", [("torch", "dcp"), ("keras", "keras")])

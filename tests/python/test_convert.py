@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -283,3 +284,38 @@ def test_convert_when_an_archive_expands_then_it_is_not_read(work, capsys):
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("pickled", [
+    b"\x80\x02}r" + (1 << 27).to_bytes(4, "little") + b".",  # the size of the memo
+    b"\x80\x02ctorch\nSize\nq\0(]q\1(" + b"N" * (1 << 20) + b"e" + b"h\0h\1\x85R" * 100 + b"l."])  # copies of a list
+def test_convert_when_a_pickle_expands_then_refused(work, capsys, pickled):
+    with zipfile.ZipFile(f"{work}/x.pt", "w") as archive:
+        archive.writestr("a/data.pkl", pickled)
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    assert "x.pt: needs more memory than --memory (1 MiB) and 256 MiB" in refused(
+        capsys, "torch", f"{work}/x.pt", "--dry-run", "--memory", "1MiB")
+    assert resource.getrlimit(resource.RLIMIT_DATA) == limits
+
+
+def varint(n):
+    return bytes([n & 0x7f | 0x80]) + varint(n >> 7) if n > 0x7f else bytes([n])
+
+
+def test_convert_when_an_index_expands_then_refused(work, capsys):
+    long = 1 << 20  # bytes of a key; each further key repeats them
+    entries = b"\0" + varint(long) + b"\0" + b"k" * long + b"".join(
+        varint(long) + b"\4\0" + i.to_bytes(4, "big") for i in range(300))
+    block = entries + bytes(4)
+    handle = b"\0" + varint(len(block))
+    index = b"\0\0" + varint(len(handle)) + handle + bytes(4)
+    foot = b"\0\0" + varint(len(block) + 5) + varint(len(index))
+    with open(f"{work}/m.index", "wb") as file:
+        file.write(block + bytes(5) + index + bytes(5) + foot.ljust(40, b"\0") + 0xdb4775248b80fb57.to_bytes(8, "little"))
+    assert "m: needs more memory than" in refused(capsys, "tf", f"{work}/m", "--dry-run", "--memory", "1MiB")
+
+
+def test_convert_when_a_distributed_checkpoint_is_safetensors_then_it_says_how_to_join_it(work, capsys):
+    with open(f"{work}/shard-00001-model-00001-of-00001.safetensors", "wb"):
+        pass
+    assert "save them with enable_consolidation=True" in refused(capsys, "dcp", work, "--dry-run")

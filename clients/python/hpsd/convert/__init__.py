@@ -7,9 +7,11 @@
 Rows are copied in pieces and never changed. No code of a checkpoint's pickles runs.
 """
 import argparse
+import contextlib
 import re
+import resource
 import sys
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
 from . import _dynamicemb, _keras, _tf, _torch
 from ._source import TORCHREC, ConvertError, Request, Table, Tensor, table_name
@@ -21,6 +23,7 @@ KINDS: Dict[str, Callable[[Request], List[Tensor]]] = {
     "dcp": _torch.open_dcp, "torch": _torch.open_torch, "tf": _tf.open_tf, "keras": _keras.open_keras,
     "dynamicemb": _dynamicemb.open_dynamicemb, "torchrec-int8": _torch.open_int8,
 }
+DESCRIPTION_BYTES_MAX = 256 << 20  # of memory, for what describes a source: its pickles or index
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -56,10 +59,24 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+@contextlib.contextmanager
+def _limit(size: int) -> Iterator[None]:
+    """Let allocations fail when this process would need `size` more bytes: a small source can expand to any size."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        used = int(file.read().split()[5]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    limits = [used + size] + [each for each in before if each != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
 def _open(kind: str, request: Request) -> List[Tensor]:
     try:
         return KINDS[kind](request)
-    except (ConvertError, OSError):
+    except (ConvertError, OSError, MemoryError):
         raise
     except Exception as error:  # a damaged source can raise anything
         raise ConvertError(f"{request.source}: damaged, or not of the kind {kind}: {error!r}") from None
@@ -122,12 +139,17 @@ def main(arguments: Optional[List[str]] = None) -> int:
     if given.out is None and not given.dry_run:
         parser.error("expected --out DIR or --dry-run")
     try:
-        tensors = _open(given.kind, Request(given.source, dict(given.dim), given.dtype))
-        tables = choose(tensors, given.table)
-        _show(tables, tensors)
-        if not given.dry_run:
-            write(tables, given.out, given.memory)
-            print(f"{given.out}: {len(tables)} tables, checked against the source")
+        with _limit(given.memory + DESCRIPTION_BYTES_MAX):
+            tensors = _open(given.kind, Request(given.source, dict(given.dim), given.dtype))
+            tables = choose(tensors, given.table)
+            _show(tables, tensors)
+            if not given.dry_run:
+                write(tables, given.out, given.memory)
+                print(f"{given.out}: {len(tables)} tables, checked against the source")
+    except MemoryError:
+        print(f"hpsd convert: {given.source}: needs more memory than --memory ({given.memory >> 20} MiB) and 256 MiB, "
+              "or is damaged; give more if you trust it", file=sys.stderr)
+        return 1
     except (ConvertError, OSError) as error:
         print(f"hpsd convert: {error}", file=sys.stderr)
         return 1

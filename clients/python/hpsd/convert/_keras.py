@@ -20,10 +20,12 @@ class _Dataset(Tensor):
         dtype = str(dataset.dtype)
         if dataset.dtype.itemsize == 2 and str(dataset.attrs.get("dtype", "")) == "bfloat16":
             dtype = "bfloat16"  # HDF5 has no such type, so Keras stores two bytes and this attribute
-        super().__init__(name, NAMES.get(dtype, dtype), tuple(dataset.shape), [])
+        super().__init__(name, NAMES.get(dtype, dtype), tuple(dataset.shape or ()), [])
         self._dataset = dataset
         if dataset.is_virtual or dataset.external:
             self.refusal = "data in other files, expected data in the file itself"
+        elif dataset.chunks or dataset.id.get_storage_size() != dataset.nbytes:  # may expand to any size
+            self.refusal = "chunked or incomplete data, expected contiguous data, as Keras writes"
 
     def read(self, begin: int, end: int) -> Array:
         return np.ascontiguousarray(self._dataset[begin:end]).view(DTYPES[self.dtype])

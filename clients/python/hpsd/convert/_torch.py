@@ -3,6 +3,7 @@
 
 Pickles are read with stand-ins for all classes, so no code that a pickle names is imported or called.
 """
+import glob
 import io
 import os
 import pickle
@@ -84,6 +85,8 @@ class _Unpickler(pickle.Unpickler):
 def _unpickle(data: bytes, where: str) -> Any:
     try:
         return _Unpickler(io.BytesIO(data)).load()
+    except MemoryError:
+        raise
     except Exception as error:  # a hostile pickle can raise anything
         raise ConvertError(f"{where}: not a pickle that can be read without its code: {error}") from None
 
@@ -250,6 +253,10 @@ class _DcpTensor(Tensor):
 def open_dcp(request: Request) -> List[Tensor]:
     """The tensors of a checkpoint of torch.distributed.checkpoint, as TorchRec writes it."""
     path = os.path.join(request.source, ".metadata")
+    if glob.glob(os.path.join(glob.escape(request.source), "*.safetensors")):
+        raise ConvertError(f"{request.source}: safetensors of HuggingFaceStorageWriter; save them with "
+                           "enable_consolidation=True, or join shards with consolidate_safetensors_files of torch; then "
+                           "hpsctl load reads them without a conversion")
     if not os.path.isfile(path):
         raise ConvertError(f"{path}: missing, expected the directory of a distributed checkpoint")
     if os.path.getsize(path) > PICKLE_BYTES_MAX:
