@@ -2,8 +2,11 @@
 """Files that the genuine libraries wrote become tables with the same bits."""
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tracemalloc
+import zipfile
 
 import numpy as np
 import pytest
@@ -185,6 +188,47 @@ def test_keras_when_data_may_expand_then_refused(work, capsys):
         assert f"'{name}' (table 't'): chunked or incomplete data, expected contiguous data" in capsys.readouterr().err
 
 
+def test_keras_when_a_file_is_damaged_or_has_another_type_then_it_says_what_was_expected(work, capsys):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(f"{work}/m.weights.h5", "w") as file:
+        file["embedding/vars/0"] = np.zeros((500, 4), "i8")
+        file["embedding_1/vars/0"] = np.zeros(500, "f4")
+
+    def refused(name, *more):
+        assert main(["convert", "keras", f"{work}/{name}", "--dry-run", *more]) == 1
+        return capsys.readouterr().err
+
+    assert "type int64, expected fp32, fp16 or bf16" in refused("m.weights.h5", "--table", "t=embedding")
+    assert "an array of shape [500], expected [rows, dim]" in refused("m.weights.h5", "--table", "t=embedding_1")
+    assert "no array 'other' in the source, expected one of: embedding" in refused("m.weights.h5", "--table", "t=other")
+    os.truncate(f"{work}/m.weights.h5", 9000)
+    with zipfile.ZipFile(f"{work}/m.keras", "w") as archive:
+        archive.writestr("config.json", "{}")
+    assert "expected a .keras or .weights.h5 file of Keras 3" in refused("m.weights.h5")
+    assert "expected model.weights.h5 and config.json in it" in refused("m.keras")
+    assert "expected a .keras or .weights.h5 file of Keras 3" in refused("none.keras")
+
+
+@pytest.mark.parametrize("kind", ["dcp", "torch", "keras"])
+def test_convert_when_the_source_is_four_times_the_memory_then_the_memory_is_enough(work, kind):
+    rows = torch.randn(1 << 16, 64)  # 16 MiB
+    if kind == "dcp":
+        dcp.save({"emb": rows}, checkpoint_id=f"{work}/x", no_dist=True)
+    elif kind == "torch":
+        torch.save({"emb": rows}, f"{work}/x")
+    else:
+        h5py = pytest.importorskip("h5py")
+        with h5py.File(f"{work}/x", "w") as file:
+            file["emb"] = rows.numpy()
+    tracemalloc.start()
+    try:
+        convert(kind, f"{work}/x", "--out", f"{work}/out", "--memory", "4MiB")
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(np.load(f"{work}/out/emb.npy"), rows.numpy())
+
+
 @pytest.mark.parametrize("library, kind", [("torch", "dcp"), ("keras", "keras")])
 def test_page_when_followed_then_a_trained_model_is_served(work, library, kind):
     pytest.importorskip({"keras": "h5py"}.get(library, library))
@@ -266,3 +310,23 @@ def test_tf_when_written_by_tensorflow_then_all_variables_are_found(work, tensor
             assert tables[name].tobytes() == bits(torch.tensor(rows).bfloat16())
         else:
             np.testing.assert_array_equal(tables[name], rows)
+
+
+def test_tf_when_a_file_is_missing_or_cut_or_has_another_shape_then_it_says_what_was_expected(work, tensorflow, capsys):
+    shutil.copytree(tensorflow / "one", f"{work}/one")
+    prefix = f"{work}/one/model.ckpt-7"
+    data = f"{prefix}.data-00000-of-00001"
+
+    def refused(*arguments):
+        assert main(["convert", "tf", *arguments, "--out", f"{work}/out"]) == 1
+        return capsys.readouterr().err
+
+    assert "an array of shape [1], expected [rows, dim]" in refused(str(tensorflow / "two" / "ckpt"), "--table",
+                                                                   "t=sequential/dense/bias")
+    os.truncate(data, 9000)
+    assert "data-00000-of-00001: 9000 bytes, expected at least" in refused(prefix)
+    os.rename(data, data + ".old")
+    assert "data-00000-of-00001: missing, expected all 1 files" in refused(prefix)
+    os.truncate(prefix + ".index", 100)
+    assert "expected the index of a TensorFlow checkpoint (it may be truncated)" in refused(prefix)
+    assert not os.path.exists(f"{work}/out")

@@ -2,6 +2,7 @@
 """`python -m hpsd convert`: its output, its limits, and hostile sources. tests/frameworks/test_convert.py converts files of
 the genuine libraries."""
 import io
+import itertools
 import json
 import os
 import pickle
@@ -16,7 +17,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from hpsd.convert import main
+from hpsd.convert import ConvertError, main
+from hpsd.convert._source import Table, Tensor
+from hpsd.convert._write import write
 from rig import Daemon, ask, default_config, floats
 
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "clients", "python")
@@ -150,6 +153,38 @@ def test_convert_when_the_source_is_four_times_the_memory_then_the_memory_is_eno
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_convert_when_a_terminal_then_a_progress_bar(work):
+    dump(f"{work}/in", "t", np.arange(8), random_rows(8, 4))
+    command = [sys.executable, "-m", "hpsd", "convert", "dynamicemb", f"{work}/in", "--out"]
+    env = {**os.environ, "PYTHONPATH": PACKAGE}
+    ours, theirs = os.openpty()
+    subprocess.run([*command, f"{work}/a"], env=env, stdout=subprocess.DEVNULL, stderr=theirs, check=True)
+    os.close(theirs)
+    assert f"[{'#' * 30}] 100 %  0 MiB  t" in os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert subprocess.run([*command, f"{work}/b"], env=env, capture_output=True, check=True).stderr == b""
+    assert subprocess.run([*command, f"{work}/c", "--dry-run"], env=env, capture_output=True, check=True).stdout.decode() == (
+        "t  8 rows  dim 4  fp32  from t\n")
+    assert sorted(os.listdir(work)) == ["a", "b", "in"]
+
+
+def test_convert_when_the_source_changes_then_nothing_is_left(work):
+    number = itertools.count()
+
+    class Changing(Tensor):
+        """Reads other rows each time."""
+
+        def read(self, begin, end):
+            return np.full((end - begin, 2), next(number), "<f4")
+
+        def prepare(self):
+            pass
+
+    with pytest.raises(ConvertError, match="row 0 differs from 'emb'; did the source change"):
+        write([Table("t", Changing("emb", "fp32", (9, 2), []))], f"{work}/out", 1 << 20)
+    assert not os.listdir(work)
 
 
 def test_convert_when_interrupted_then_nothing_is_left(work):
