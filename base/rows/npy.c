@@ -12,17 +12,11 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/rows/scan_internal.h"
 
 static const char magic[] = "\x93NUMPY";
 
 enum { MAGIC_BYTES = 6, PREFIX_BYTES_V1 = 10, PREFIX_BYTES_V2 = 12 };
-
-struct cursor {
-    const uint8_t *data;
-    size_t at;
-    size_t end;
-    struct hps_error *err;
-};
 
 /* Indexed by type. */
 static const struct {
@@ -120,36 +114,12 @@ static const char *format_of(const uint8_t *data, size_t size)
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-static hps_status expected(struct cursor *c, const char *what)
-{
-    return hps_error_set(c->err, HPS_INVALID, "npy header, byte %zu: expected %s", c->at, what);
-}
-
-static void skip_space(struct cursor *c)
-{
-    while (c->at < c->end && (c->data[c->at] == ' ' || c->data[c->at] == '\n' ||
-                              c->data[c->at] == '\t' || c->data[c->at] == '\r')) {
-        c->at++;
-    }
-}
-
-/* Skip spaces and then `byte`. */
-static bool take(struct cursor *c, char byte)
-{
-    skip_space(c);
-    if (c->at < c->end && c->data[c->at] == (uint8_t)byte) {
-        c->at++;
-        return true;
-    }
-    return false;
-}
-
-static bool take_word(struct cursor *c, const char *word)
+static bool take_word(struct scan *c, const char *word)
 {
     size_t n = strlen(word);
 
     skip_space(c);
-    if (c->end - c->at >= n && memcmp(c->data + c->at, word, n) == 0) {
+    if (c->end - c->at >= n && memcmp(c->text + c->at, word, n) == 0) {
         c->at += n;
         return true;
     }
@@ -157,52 +127,29 @@ static bool take_word(struct cursor *c, const char *word)
 }
 
 /* A quoted string without escapes, shorter than `size`. */
-static hps_status take_string(struct cursor *c, char *text, size_t size)
+static hps_status take_string(struct scan *c, char *text, size_t size)
 {
     skip_space(c);
-    if (c->at >= c->end || (c->data[c->at] != '\'' && c->data[c->at] != '"')) {
+    if (c->at >= c->end || (c->text[c->at] != '\'' && c->text[c->at] != '"')) {
         return expected(c, "a quoted string");
     }
-    uint8_t quote = c->data[c->at];
+    uint8_t quote = c->text[c->at];
     size_t begin = c->at + 1;
     size_t end = begin;
-    while (end < c->end && c->data[end] != quote && c->data[end] != '\\') {
+    while (end < c->end && c->text[end] != quote && c->text[end] != '\\') {
         end++;
     }
-    if (end >= c->end || c->data[end] != quote || end - begin >= size) {
+    if (end >= c->end || c->text[end] != quote || end - begin >= size) {
         return expected(c, "a short string in quotes");
     }
     HPS_ASSERT(end - begin < size);
-    memcpy(text, c->data + begin, end - begin);
+    memcpy(text, c->text + begin, end - begin);
     text[end - begin] = '\0';
     c->at = end + 1;
     return HPS_OK;
 }
 
-static hps_status take_number(struct cursor *c, uint64_t *out_number)
-{
-    uint64_t number = 0;
-
-    skip_space(c);
-    size_t begin = c->at;
-    while (c->at < c->end && c->data[c->at] >= '0' && c->data[c->at] <= '9') {
-        if (__builtin_mul_overflow(number, 10, &number) ||
-            __builtin_add_overflow(number, (uint64_t)(c->data[c->at] - '0'), &number)) {
-            return expected(c, "a size below 2^64");
-        }
-        c->at++;
-    }
-    if (c->at == begin) {
-        return expected(c, "a size in 'shape'");
-    }
-    if (c->at < c->end && c->data[c->at] == 'L') {
-        c->at++; /* Python 2 wrote long integers with it */
-    }
-    *out_number = number;
-    return HPS_OK;
-}
-
-static hps_status take_shape(struct cursor *c, struct hps_npy *npy)
+static hps_status take_shape(struct scan *c, struct hps_npy *npy)
 {
     if (!take(c, '(')) {
         return expected(c, "'(' of 'shape'");
@@ -215,6 +162,9 @@ static hps_status take_shape(struct cursor *c, struct hps_npy *npy)
         hps_status status = take_number(c, &npy->shape[npy->n_dims]);
         if (status != HPS_OK) {
             return status;
+        }
+        if (c->at < c->end && c->text[c->at] == 'L') {
+            c->at++; /* Python 2 wrote long integers with it */
         }
         npy->n_dims++;
         if (!take(c, ',')) {
@@ -230,7 +180,7 @@ static hps_status take_shape(struct cursor *c, struct hps_npy *npy)
     return HPS_OK;
 }
 
-static hps_status take_descr(struct cursor *c, struct hps_npy *npy)
+static hps_status take_descr(struct scan *c, struct hps_npy *npy)
 {
     char text[16];
 
@@ -260,7 +210,7 @@ static hps_status take_descr(struct cursor *c, struct hps_npy *npy)
                          begin, text);
 }
 
-static hps_status take_order(struct cursor *c)
+static hps_status take_order(struct scan *c)
 {
     if (take_word(c, "False")) {
         return HPS_OK;
@@ -274,7 +224,7 @@ static hps_status take_order(struct cursor *c)
     return expected(c, "True or False");
 }
 
-static hps_status take_entry(struct cursor *c, struct hps_npy *npy, unsigned *seen)
+static hps_status take_entry(struct scan *c, struct hps_npy *npy, unsigned *seen)
 {
     char name[16];
     unsigned bit;
@@ -305,7 +255,7 @@ static hps_status take_entry(struct cursor *c, struct hps_npy *npy, unsigned *se
     return status;
 }
 
-static hps_status parse_dict(struct cursor *c, struct hps_npy *npy)
+static hps_status parse_dict(struct scan *c, struct hps_npy *npy)
 {
     unsigned seen = 0;
 
@@ -332,10 +282,10 @@ static hps_status parse_dict(struct cursor *c, struct hps_npy *npy)
 }
 
 /* Find the begin and end of the dict. */
-static hps_status parse_prefix(struct cursor *c, size_t size)
+static hps_status parse_prefix(struct scan *c, size_t size)
 {
-    if (size < PREFIX_BYTES_V1 || memcmp(c->data, magic, MAGIC_BYTES) != 0) {
-        const char *format = format_of(c->data, size);
+    if (size < PREFIX_BYTES_V1 || memcmp(c->text, magic, MAGIC_BYTES) != 0) {
+        const char *format = format_of(c->text, size);
         if (format != NULL) {
             return hps_error_set(c->err, HPS_INVALID,
                                  "the file is %s, expected .npy; save each table with numpy.save, "
@@ -344,20 +294,20 @@ static hps_status parse_prefix(struct cursor *c, size_t size)
         }
         return expected(c, "the magic bytes \\x93NUMPY, a version and a length");
     }
-    uint8_t major = c->data[6];
-    if (major < 1 || major > 3 || c->data[7] != 0) {
+    uint8_t major = c->text[6];
+    if (major < 1 || major > 3 || c->text[7] != 0) {
         return hps_error_set(c->err, HPS_INVALID,
                              "npy header, byte 6: version %u.%u, expected 1.0, 2.0 or 3.0", major,
-                             c->data[7]);
+                             c->text[7]);
     }
     size_t prefix = major == 1 ? PREFIX_BYTES_V1 : PREFIX_BYTES_V2;
     if (size < prefix) {
         c->at = size;
         return expected(c, "a header length");
     }
-    size_t length = (size_t)c->data[8] | (size_t)c->data[9] << 8;
+    size_t length = (size_t)c->text[8] | (size_t)c->text[9] << 8;
     if (major > 1) {
-        length |= (size_t)c->data[10] << 16 | (size_t)c->data[11] << 24;
+        length |= (size_t)c->text[10] << 16 | (size_t)c->text[11] << 24;
     }
     if (length > HPS_NPY_HEADER_BYTES_MAX) {
         return hps_error_set(c->err, HPS_INVALID,
@@ -377,7 +327,7 @@ static hps_status parse_prefix(struct cursor *c, size_t size)
 hps_status hps_npy_parse(const uint8_t *data, size_t size, struct hps_npy *out_npy,
                          struct hps_error *err)
 {
-    struct cursor c = {.data = data, .at = 0, .end = size, .err = err};
+    struct scan c = {.format = "npy", .text = data, .end = size, .err = err};
     struct hps_npy npy = {0};
 
     hps_status status = parse_prefix(&c, size);

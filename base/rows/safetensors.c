@@ -12,17 +12,15 @@
 #include "base/assert.h"
 #include "base/heap.h"
 #include "base/rows/fileio.h"
+#include "base/rows/scan_internal.h"
 
 static const char suffix[] = ".safetensors";
 
-struct scan {
-    char *text; /* [end], and one byte */
-    size_t at;
-    size_t end;
+struct parse {
+    struct scan scan;    /* of set.head */
     uint64_t data_bytes; /* of all tensors */
     struct hps_safetensors set;
     size_t capacity;
-    struct hps_error *err;
 };
 
 /* All types of the format, to check sizes. hpsd reads the types with `known`. */
@@ -60,31 +58,6 @@ bool hps_safetensors_is_path(const char *path)
 
 /* ---- the scan -------------------------------------------------------------------------------- */
 
-static hps_status expected(const struct scan *scan, const char *what)
-{
-    return hps_error_set(scan->err, HPS_INVALID, "safetensors header, byte %zu: expected %s",
-                         scan->at + HPS_SAFETENSORS_PREFIX_BYTES, what);
-}
-
-static void skip_space(struct scan *scan)
-{
-    while (scan->at < scan->end && (scan->text[scan->at] == ' ' || scan->text[scan->at] == '\n' ||
-                                    scan->text[scan->at] == '\t' || scan->text[scan->at] == '\r')) {
-        scan->at++;
-    }
-}
-
-/* Skip spaces and then `byte`. */
-static bool take(struct scan *scan, char byte)
-{
-    skip_space(scan);
-    if (scan->at < scan->end && scan->text[scan->at] == byte) {
-        scan->at++;
-        return true;
-    }
-    return false;
-}
-
 /* A string in quotes. `out_text` (may be NULL) is terminated in place, and may have no escapes. */
 static hps_status take_string(struct scan *scan, const char **out_text)
 {
@@ -93,7 +66,7 @@ static hps_status take_string(struct scan *scan, const char **out_text)
     }
     size_t begin = scan->at;
     while (scan->at < scan->end && scan->text[scan->at] != '"') {
-        if ((unsigned char)scan->text[scan->at] < ' ') {
+        if (scan->text[scan->at] < ' ') {
             return expected(scan, "no control character in a string");
         }
         if (scan->text[scan->at] == '\\') {
@@ -109,30 +82,11 @@ static hps_status take_string(struct scan *scan, const char **out_text)
         return expected(scan, "the end of a string");
     }
     if (out_text != NULL) {
-        scan->text[scan->at] = '\0';
-        *out_text = scan->text + begin;
+        char *text = (char *)scan->text; /* set.head */
+        text[scan->at] = '\0';
+        *out_text = text + begin;
     }
     scan->at++;
-    return HPS_OK;
-}
-
-static hps_status take_number(struct scan *scan, uint64_t *out_number)
-{
-    uint64_t number = 0;
-
-    skip_space(scan);
-    size_t begin = scan->at;
-    while (scan->at < scan->end && scan->text[scan->at] >= '0' && scan->text[scan->at] <= '9') {
-        if (__builtin_mul_overflow(number, 10, &number) ||
-            __builtin_add_overflow(number, (uint64_t)(scan->text[scan->at] - '0'), &number)) {
-            return expected(scan, "a number below 2^64");
-        }
-        scan->at++;
-    }
-    if (scan->at == begin) {
-        return expected(scan, "a number");
-    }
-    *out_number = number;
     return HPS_OK;
 }
 
@@ -195,7 +149,7 @@ static hps_status check_size(const struct scan *scan, struct hps_tensor *tensor,
     return HPS_OK;
 }
 
-static hps_status take_offsets(struct scan *scan, struct hps_tensor *tensor)
+static hps_status take_offsets(struct scan *scan, uint64_t data_bytes, struct hps_tensor *tensor)
 {
     uint64_t offsets[2] = {0}, product;
     size_t n = 0;
@@ -204,19 +158,19 @@ static hps_status take_offsets(struct scan *scan, struct hps_tensor *tensor)
     if (status != HPS_OK) {
         return status;
     }
-    if (n != 2 || offsets[0] > offsets[1] || offsets[1] > scan->data_bytes) {
+    if (n != 2 || offsets[0] > offsets[1] || offsets[1] > data_bytes) {
         return hps_error_set(scan->err, HPS_INVALID,
                              "tensor '%.200s': data end at byte %" PRIu64
                              ", expected at most %" PRIu64
                              " (the file is too short, or its header is wrong)",
-                             tensor->name, offsets[1], scan->data_bytes);
+                             tensor->name, offsets[1], data_bytes);
     }
     tensor->array.data_offset = offsets[0];
     tensor->array.data_bytes = offsets[1] - offsets[0];
     return HPS_OK;
 }
 
-static hps_status take_tensor(struct scan *scan, struct hps_tensor *tensor)
+static hps_status take_tensor(struct scan *scan, uint64_t data_bytes, struct hps_tensor *tensor)
 {
     uint64_t n_values = 0;
     size_t n_dims = 0;
@@ -244,7 +198,7 @@ static hps_status take_tensor(struct scan *scan, struct hps_tensor *tensor)
                                   &n_dims);
         } else if (strcmp(field, "data_offsets") == 0) {
             bit = SEEN_OFFSETS;
-            status = take_offsets(scan, tensor);
+            status = take_offsets(scan, data_bytes, tensor);
         }
         if (status != HPS_OK) {
             return status;
@@ -286,23 +240,25 @@ static hps_status take_metadata(struct scan *scan)
     return HPS_OK;
 }
 
-static hps_status grow(struct scan *scan)
+static hps_status grow(struct parse *parse)
 {
-    if (scan->set.n_tensors < scan->capacity) {
+    if (parse->set.n_tensors < parse->capacity) {
         return HPS_OK;
     }
-    size_t capacity = scan->capacity == 0 ? 64 : 2 * scan->capacity;
-    struct hps_tensor *tensors = hps_realloc(scan->set.tensors, capacity * sizeof(*tensors));
+    size_t capacity = parse->capacity == 0 ? 64 : 2 * parse->capacity;
+    struct hps_tensor *tensors = hps_realloc(parse->set.tensors, capacity * sizeof(*tensors));
     if (tensors == NULL) {
-        return hps_error_set(scan->err, HPS_NO_MEMORY, "no memory for %zu tensors", capacity);
+        return hps_error_set(parse->scan.err, HPS_NO_MEMORY, "no memory for %zu tensors", capacity);
     }
-    scan->set.tensors = tensors;
-    scan->capacity = capacity;
+    parse->set.tensors = tensors;
+    parse->capacity = capacity;
     return HPS_OK;
 }
 
-static hps_status take_header(struct scan *scan)
+static hps_status take_header(struct parse *parse)
 {
+    struct scan *scan = &parse->scan;
+
     if (!take(scan, '{')) {
         return expected(scan, "'{'");
     }
@@ -314,10 +270,10 @@ static hps_status take_header(struct scan *scan)
         }
         if (status == HPS_OK && strcmp(name, "__metadata__") == 0) {
             status = take_metadata(scan);
-        } else if (status == HPS_OK && (status = grow(scan)) == HPS_OK) {
-            struct hps_tensor *tensor = &scan->set.tensors[scan->set.n_tensors++];
+        } else if (status == HPS_OK && (status = grow(parse)) == HPS_OK) {
+            struct hps_tensor *tensor = &parse->set.tensors[parse->set.n_tensors++];
             *tensor = (struct hps_tensor){.name = name};
-            status = take_tensor(scan, tensor);
+            status = take_tensor(scan, parse->data_bytes, tensor);
         }
         if (status != HPS_OK) {
             return status;
@@ -352,10 +308,10 @@ static int by_name(const void *left, const void *right)
 
 /* Check that the data have no gaps and no overlaps; make offsets count from the start of the file.
  */
-static hps_status check_tensors(struct scan *scan)
+static hps_status check_tensors(struct parse *parse)
 {
-    struct hps_tensor *tensors = scan->set.tensors;
-    size_t n = scan->set.n_tensors;
+    struct hps_tensor *tensors = parse->set.tensors;
+    size_t n = parse->set.n_tensors;
     uint64_t end = 0;
 
     if (n > 0) {
@@ -364,25 +320,26 @@ static hps_status check_tensors(struct scan *scan)
     for (size_t i = 0; i < n; i++) {
         struct hps_npy *array = &tensors[i].array;
         if (array->data_offset != end) {
-            return hps_error_set(scan->err, HPS_INVALID,
+            return hps_error_set(parse->scan.err, HPS_INVALID,
                                  "tensor '%.200s': data begin at byte %" PRIu64
                                  ", expected %" PRIu64 ", the end of the tensor before it",
                                  tensors[i].name, array->data_offset, end);
         }
         end += array->data_bytes;
-        array->data_offset += HPS_SAFETENSORS_PREFIX_BYTES + scan->end;
+        array->data_offset += HPS_SAFETENSORS_PREFIX_BYTES + parse->scan.end;
     }
-    if (end != scan->data_bytes) {
-        return hps_error_set(scan->err, HPS_INVALID,
+    if (end != parse->data_bytes) {
+        return hps_error_set(parse->scan.err, HPS_INVALID,
                              "%" PRIu64 " bytes of data, expected %" PRIu64 " for its tensors",
-                             scan->data_bytes, end);
+                             parse->data_bytes, end);
     }
     if (n > 0) {
         qsort(tensors, n, sizeof(*tensors), by_name);
     }
     for (size_t i = 1; i < n; i++) {
         if (strcmp(tensors[i - 1].name, tensors[i].name) == 0) {
-            return hps_error_set(scan->err, HPS_INVALID, "tensor '%.200s' twice", tensors[i].name);
+            return hps_error_set(parse->scan.err, HPS_INVALID, "tensor '%.200s' twice",
+                                 tensors[i].name);
         }
     }
     return HPS_OK;
@@ -392,21 +349,23 @@ hps_status hps_safetensors_parse(char *head, size_t size, uint64_t file_bytes,
                                  struct hps_safetensors *out_set, struct hps_error *err)
 {
     HPS_ASSERT(file_bytes >= HPS_SAFETENSORS_PREFIX_BYTES + size);
-    struct scan scan = {.text = head,
-                        .end = size,
-                        .data_bytes = file_bytes - HPS_SAFETENSORS_PREFIX_BYTES - size,
-                        .set = {.head = head},
-                        .err = err};
+    struct parse parse = {.scan = {.format = "safetensors",
+                                   .text = (const uint8_t *)head,
+                                   .end = size,
+                                   .offset = HPS_SAFETENSORS_PREFIX_BYTES,
+                                   .err = err},
+                          .data_bytes = file_bytes - HPS_SAFETENSORS_PREFIX_BYTES - size,
+                          .set = {.head = head}};
 
-    hps_status status = take_header(&scan);
+    hps_status status = take_header(&parse);
     if (status == HPS_OK) {
-        status = check_tensors(&scan);
+        status = check_tensors(&parse);
     }
     if (status != HPS_OK) {
-        hps_safetensors_close(&scan.set);
+        hps_safetensors_close(&parse.set);
         return status;
     }
-    *out_set = scan.set;
+    *out_set = parse.set;
     return HPS_OK;
 }
 

@@ -170,7 +170,7 @@ static void test_parse_when_dict_is_wrong_then_invalid_and_names_why(void **stat
         {"{'descr': '<f4', 'fortran_order': Maybe, 'shape': (1, 2), }", "True or False"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2, 3), }", "at most 2"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (), }", "1 or 2 dimensions"},
-        {"{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 2), }", "a size"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 2), }", "a number"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (1 2), }", "in 'shape'"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': 1, }", "'(' of 'shape'"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (18446744073709551616, 2), }",
