@@ -8,8 +8,8 @@ import threading
 import numpy as np
 import pytest
 
-from rig import BIN, Table, default_config, model_config
-from test_updates import KEYS, config_of, packed, row, values, wait_now
+from rig import BIN, PATIENCE_S, Table, default_config, model_config, until
+from test_updates import KEYS, config_of, keyed, packed, row, updates, values, versioned, wait_now
 
 
 def config(work, tables, **more):
@@ -170,3 +170,37 @@ def test_export_when_updates_go_on_then_it_is_of_one_position(broker, daemon, wo
     wait_now(one, "moving")
     for table in "ab":
         assert values(one.stub(), "moving", table) == values(one.stub(), "moving", table, range(KEYS), version=1)
+
+
+def test_export_when_the_version_is_frozen_then_the_positions_are_after_what_it_skipped(broker, daemon, work):
+    topic = broker.create("hps_et.ice.a", 1)
+    os.makedirs(f"{work}/exports")
+    one = daemon(config_of(work, broker, "ice", server={"export_roots": [f"{work}/exports"], "model_roots": [work]}))
+    broker.write(topic, [keyed(1, 101)])
+    wait_now(one, "ice")
+    one.load("ice", f"{work}/files-ice", version=2, lineage="other", activate=True)
+    broker.write(topic, [keyed(2, 102)])
+    until(lambda: updates(one, "ice", 1)["partitions"][0]["offset"] == 2, "the record to be skipped")
+    one.ctl("export", "ice", "--version", "1", "--to", f"{work}/exports/x")
+    rows = np.load(f"{work}/exports/x/a.rows.npy")
+    assert (rows[1, 0], rows[2, 0]) == (101, 2)
+    with open(f"{work}/exports/x/manifest.json", encoding="utf-8") as file:
+        position, = json.load(file)["start_positions"]
+    assert position["offset"] == 2
+    assert 'version 9 of model "ice" is not loaded' in one.ctl("export", "ice", "--version", "9", "--to", f"{work}/exports/y", code=1)
+
+
+def test_export_when_the_model_has_row_versions_then_any_update_replaces_a_loaded_row(broker, daemon, work):
+    topic = broker.create("hps_et.order.a", 1)
+    os.makedirs(f"{work}/exports")
+    config_ = config_of(work, broker, "order", server={"export_roots": [f"{work}/exports"], "model_roots": [work]})
+    config_["models"][0]["row_versions"] = True
+    one = daemon(config_)
+    broker.write(topic, [versioned(keyed(1, 105), 5)])
+    wait_now(one, "order")
+    one.ctl("export", "order", "--to", f"{work}/exports/x")
+    one.ctl("load", "order", "--from", f"{work}/exports/x", "--activate")
+    broker.write(topic, [versioned(keyed(1, 104), 4)])
+    for version in (1, 2):
+        one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--version", version)
+    assert [values(one.stub(), "order", "a", [1], version=version) for version in (1, 2)] == [{1: 105}, {1: 104}]

@@ -77,9 +77,10 @@ def test_load_when_tensors_are_named_then_they_are_tables(work, daemon):
 def test_table_flag_when_a_safetensors_file_then_served_and_reloaded(work):
     first, second = rows(1), rows(2, 60)
     file = write(f"{work}/m/x.safetensors", emb=first, count=np.arange(1))
-    one = Daemon(work, None, flags=["--table", f"items={file}"])
+    one = Daemon(work, None, flags=["--table", f"items={file}", "--table", f"named={file}:emb"])
     try:
-        check(one, "default", "items", np.arange(50), first)
+        for table in ("items", "named"):
+            check(one, "default", table, np.arange(50), first)
         one.stop(signal.SIGQUIT)
         write(file, emb=second)
         one.start()
