@@ -85,7 +85,7 @@ const char *hps_grpc_call_peer(const struct hps_grpc_call *call)
 const struct hps_conn *hps_grpc_call_conn(const struct hps_grpc_call *call)
 {
     HPS_ASSERT(call->conn != NULL && hps_loop_is_mine(call->loop));
-    return hps_http_conn(call->conn->http);
+    return call->conn->http->conn;
 }
 
 struct hps_charge *hps_grpc_call_charge(struct hps_grpc_call *call)

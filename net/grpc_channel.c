@@ -103,7 +103,7 @@ static void on_goaway(void *ctx)
     if (conn->channel->current == conn) {
         conn->channel->current = NULL;
     }
-    hps_http2_drain(conn->h2);
+    hps_http_drain(conn->http);
 }
 
 static void on_closed(void *ctx, const struct hps_error *why)
@@ -118,7 +118,7 @@ static void on_closed(void *ctx, const struct hps_error *why)
     }
 }
 
-static const struct hps_http2_events events = {
+static const struct hps_http_events events = {
     .on_ready = on_ready,
     .on_header = grpc_client_header,
     .on_data = grpc_client_data,
@@ -147,7 +147,7 @@ static hps_status connect_now(struct hps_grpc_channel *channel, struct hps_error
     conn->channel = channel;
     hps_status status = hps_conn_connect(channel->address, channel->tls, &raw, err);
     if (status == HPS_OK) {
-        status = hps_http2_new(channel->shared, raw, &options, &events, conn, &conn->h2, err);
+        status = hps_http2_new(channel->shared, raw, &options, &events, conn, &conn->http, err);
     }
     if (status != HPS_OK) {
         hps_free(conn);
@@ -170,7 +170,7 @@ static void on_retry(void *ctx)
     grpc_channel_leave_spent(channel);
     if (channel->current == NULL && connect_now(channel, &err) != HPS_OK) {
         fail_waiting(channel, hps_status_grpc_code(HPS_UNAVAILABLE), err.text);
-    } else if (hps_http2_is_ready(channel->current->h2)) {
+    } else if (channel->current->http->ready) {
         start_waiting(channel);
     }
 }
@@ -242,7 +242,7 @@ void hps_grpc_channel_free(struct hps_grpc_channel *channel)
                          "the channel was closed");
     }
     while (channel->conns != NULL) {
-        hps_http2_free(channel->conns->h2);
+        hps_http_free(channel->conns->http);
         conn_forget(channel->conns);
     }
     grpc_channel_leave(channel);

@@ -23,7 +23,7 @@ void grpc_client_done(struct hps_grpc_client_call *call, int code, const char *m
     grpc_client_phase_set(call, CLIENT_DONE);
     hps_timer_stop(&call->deadline);
     if (call->stream != NULL) {
-        hps_http2_set_user(call->stream, NULL);
+        call->stream->user = NULL;
         call->stream = NULL;
     }
     if (call->prev != NULL) {
@@ -50,7 +50,7 @@ void grpc_client_done(struct hps_grpc_client_call *call, int code, const char *m
 static void call_abort(struct hps_grpc_client_call *call, int code, const char *message)
 {
     if (call->stream != NULL) {
-        hps_http2_reset(call->stream, HPS_HTTP2_CANCEL);
+        hps_http_reset(call->stream, HPS_HTTP2_CANCEL);
     }
     grpc_client_done(call, code, message);
 }
@@ -68,11 +68,11 @@ void hps_grpc_client_cancel(struct hps_grpc_client_call *call)
 
 /* ---- events of a stream ---------------------------------------------------------------------- */
 
-void grpc_client_header(void *ctx, struct hps_http2_stream *stream, const char *name,
+void grpc_client_header(void *ctx, struct hps_http_stream *stream, const char *name,
                         size_t name_size, const char *value, size_t value_size)
 {
     static const char type[] = "application/grpc";
-    struct hps_grpc_client_call *call = hps_http2_user(stream);
+    struct hps_grpc_client_call *call = stream->user;
 
     (void)ctx;
     if (call == NULL) {
@@ -98,7 +98,7 @@ void grpc_client_header(void *ctx, struct hps_http2_stream *stream, const char *
 }
 
 /* Passes on bytes of a message as they come. False: the call has ended. */
-static bool pass_on(struct hps_grpc_client_call *call, struct hps_http2_stream *stream,
+static bool pass_on(struct hps_grpc_client_call *call, struct hps_http_stream *stream,
                     const struct hps_grpc_message *piece)
 {
     if (call->decoder.n_prefix < HPS_GRPC_PREFIX_BYTES) {
@@ -108,10 +108,10 @@ static bool pass_on(struct hps_grpc_client_call *call, struct hps_http2_stream *
         call->in_message = true;
         call->events->on_begin(call->ctx, call->decoder.size);
     }
-    if (piece->size > 0 && hps_http2_user(stream) == call) {
+    if (piece->size > 0 && stream->user == call) {
         call->events->on_piece(call->ctx, piece->data, piece->size);
     }
-    if (hps_http2_user(stream) != call) {
+    if (stream->user != call) {
         return false;
     }
     call->in_message = !hps_grpc_decoder_idle(&call->decoder);
@@ -119,7 +119,7 @@ static bool pass_on(struct hps_grpc_client_call *call, struct hps_http2_stream *
 }
 
 /* False: the call has ended, because of an error or in a callback. */
-static bool feed(struct hps_grpc_client_call *call, struct hps_http2_stream *stream,
+static bool feed(struct hps_grpc_client_call *call, struct hps_http_stream *stream,
                  const uint8_t *data, size_t size)
 {
     while (size > 0) {
@@ -144,7 +144,7 @@ static bool feed(struct hps_grpc_client_call *call, struct hps_http2_stream *str
             }
         } else if (complete && call->events->on_message != NULL) {
             call->events->on_message(call->ctx, message.data, message.size);
-            if (hps_http2_user(stream) != call) {
+            if (stream->user != call) {
                 return false;
             }
         }
@@ -152,13 +152,13 @@ static bool feed(struct hps_grpc_client_call *call, struct hps_http2_stream *str
     return true;
 }
 
-void grpc_client_data(void *ctx, struct hps_http2_stream *stream, const uint8_t *data, size_t size)
+void grpc_client_data(void *ctx, struct hps_http_stream *stream, const uint8_t *data, size_t size)
 {
     struct client_conn *conn = ctx;
     struct hps_grpc_channel *channel = conn->channel;
-    struct hps_grpc_client_call *call = hps_http2_user(stream);
+    struct hps_grpc_client_call *call = stream->user;
 
-    hps_http2_consume(stream, size);
+    hps_http_consume(stream, size);
     if (call == NULL || call->http_status != 200 || !call->grpc_type) {
         return;
     }
@@ -167,16 +167,16 @@ void grpc_client_data(void *ctx, struct hps_http2_stream *stream, const uint8_t 
     }
     grpc_channel_enter(channel);
     if (!feed(call, stream, data, size)) {
-        hps_http2_set_user(stream, NULL);
+        stream->user = NULL;
     }
     HPS_DEBUG_SANE(grpc_channel_sane(channel));
     grpc_channel_leave(channel);
 }
 
 /* A large reply is received into the buffer in which it is assembled. */
-uint8_t *grpc_client_room(void *ctx, struct hps_http2_stream *stream, size_t size, size_t *out_room)
+uint8_t *grpc_client_room(void *ctx, struct hps_http_stream *stream, size_t size, size_t *out_room)
 {
-    struct hps_grpc_client_call *call = hps_http2_user(stream);
+    struct hps_grpc_client_call *call = stream->user;
 
     (void)ctx;
     if (call == NULL || !call->decoder.pass) {
@@ -201,9 +201,9 @@ static bool send_again(struct hps_grpc_client_call *call)
     return true;
 }
 
-void grpc_client_stream_closed(void *ctx, struct hps_http2_stream *stream, uint32_t error)
+void grpc_client_stream_closed(void *ctx, struct hps_http_stream *stream, uint32_t error)
 {
-    struct hps_grpc_client_call *call = hps_http2_user(stream);
+    struct hps_grpc_client_call *call = stream->user;
     struct client_conn *conn = ctx;
     char text[240];
 
@@ -213,7 +213,7 @@ void grpc_client_stream_closed(void *ctx, struct hps_http2_stream *stream, uint3
     if (error == HPS_HTTP2_LOST) {
         const char *hint =
             call->channel->tls != NULL ? "" : ": check that it is hpsd, and whether it needs TLS";
-        bool spoke = hps_http2_peer_spoke(conn->h2);
+        bool spoke = hps_http_peer_spoke(conn->http);
         snprintf(text, sizeof text, "connection to %.100s lost%s%s", call->channel->address,
                  spoke ? "" : " before it spoke HTTP/2", spoke ? "" : hint);
         grpc_client_done(call, hps_status_grpc_code(HPS_UNAVAILABLE), text);
@@ -274,19 +274,19 @@ static hps_status start_stream(struct hps_grpc_client_call *call, const char *pa
         fields[n++] =
             HPS_HTTP_FIELD("authorization", channel->authorization, strlen(channel->authorization));
     }
-    struct hps_http2_stream *stream;
-    hps_status status = hps_http2_request(channel->current->h2, fields, n, call, &stream);
+    struct hps_http_stream *stream;
+    hps_status status = hps_http2_request(channel->current->http, fields, n, call, &stream);
     if (status != HPS_OK) {
         return status;
     }
     hps_grpc_prefix_write(prefix, request_size);
-    status = hps_http2_send_copy(stream, prefix, sizeof prefix, request, request_size);
+    status = hps_http_send_copy(stream, prefix, sizeof prefix, request, request_size);
     if (status != HPS_OK) {
-        hps_http2_set_user(stream, NULL);
-        hps_http2_reset(stream, HPS_HTTP2_CANCEL);
+        stream->user = NULL;
+        hps_http_reset(stream, HPS_HTTP2_CANCEL);
         return status;
     }
-    hps_http2_finish(stream);
+    hps_http_finish(stream);
     call->stream = stream;
     grpc_client_phase_set(call, CLIENT_SENT);
     return HPS_OK;

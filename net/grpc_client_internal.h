@@ -27,7 +27,7 @@ enum {
 struct client_conn {
     struct client_conn *next, *prev;
     struct hps_grpc_channel *channel;
-    struct hps_http2 *h2;
+    struct hps_http *http;
 };
 
 /* The phases of a call. If the call has a deadline, its timer runs until DONE. */
@@ -45,7 +45,7 @@ struct hps_grpc_client_call {
     struct hps_grpc_channel *channel;
     enum client_phase phase;         /* changed only by grpc_client_phase_set */
     uint64_t number;                 /* the channel's n_made when the call was created */
-    struct hps_http2_stream *stream; /* in the phases SENT and ANSWERED */
+    struct hps_http_stream *stream; /* in the phases SENT and ANSWERED */
     const struct hps_grpc_client_events *events;
     void *ctx;
     uint64_t deadline_us;
@@ -120,12 +120,12 @@ void grpc_channel_take_spare(struct hps_grpc_channel *channel, struct hps_buf *b
 /* ---- grpc_client.c --------------------------------------------------------------------------- */
 
 /* Callbacks of a connection for its streams. */
-void grpc_client_header(void *ctx, struct hps_http2_stream *stream, const char *name,
+void grpc_client_header(void *ctx, struct hps_http_stream *stream, const char *name,
                         size_t name_size, const char *value, size_t value_size);
-void grpc_client_data(void *ctx, struct hps_http2_stream *stream, const uint8_t *data, size_t size);
-uint8_t *grpc_client_room(void *ctx, struct hps_http2_stream *stream, size_t size,
+void grpc_client_data(void *ctx, struct hps_http_stream *stream, const uint8_t *data, size_t size);
+uint8_t *grpc_client_room(void *ctx, struct hps_http_stream *stream, size_t size,
                           size_t *out_room);
-void grpc_client_stream_closed(void *ctx, struct hps_http2_stream *stream, uint32_t error);
+void grpc_client_stream_closed(void *ctx, struct hps_http_stream *stream, uint32_t error);
 /* Sends a waiting call on the channel's current connection. */
 hps_status grpc_client_send_waiting(struct hps_grpc_client_call *call) HPS_MUST_CHECK;
 /* Calls on_done and frees the call. Its stream, if any, continues without a call. */

@@ -20,7 +20,7 @@ void grpc_client_sane(const struct hps_grpc_client_call *call)
 
     HPS_ASSERT(call->phase == CLIENT_WAITING || on_stream);
     HPS_ASSERT((call->stream != NULL) == on_stream);
-    HPS_ASSERT(!on_stream || hps_http2_user(call->stream) == call);
+    HPS_ASSERT(!on_stream || call->stream->user == call);
     HPS_ASSERT(call->phase != CLIENT_WAITING || call->path != NULL);
     HPS_ASSERT(call->phase == CLIENT_ANSWERED || (call->http_status == 0 && call->code < 0));
     HPS_ASSERT(hps_timer_armed(&call->deadline) == (call->deadline_us != 0));
@@ -31,7 +31,7 @@ void grpc_client_sane(const struct hps_grpc_client_call *call)
 /* Whether waiting calls will be sent, when the connection is ready or by a retry. */
 static bool waiting_will_start(const struct hps_grpc_channel *channel)
 {
-    bool connecting = channel->current != NULL && !hps_http2_is_ready(channel->current->h2);
+    bool connecting = channel->current != NULL && !channel->current->http->ready;
     bool any = false;
 
     for (const struct hps_grpc_client_call *call = channel->calls; call; call = call->next) {
@@ -114,16 +114,16 @@ void grpc_channel_leave_spent(struct hps_grpc_channel *channel)
 {
     struct client_conn *conn = channel->current;
 
-    if (conn != NULL && hps_http2_is_ready(conn->h2) && !hps_http2_can_request(conn->h2)) {
+    if (conn != NULL && conn->http->ready && !hps_http2_can_request(conn->http)) {
         channel->current = NULL;
-        hps_http2_drain(conn->h2);
+        hps_http_drain(conn->http);
     }
 }
 
 bool grpc_channel_is_ready(struct hps_grpc_channel *channel)
 {
     grpc_channel_leave_spent(channel);
-    return channel->current != NULL && hps_http2_is_ready(channel->current->h2);
+    return channel->current != NULL && channel->current->http->ready;
 }
 
 void grpc_channel_retry(struct hps_grpc_channel *channel)

@@ -14,7 +14,7 @@ static void *visitor_of(struct grpc_conn *conn)
 
     if (conn->visitor == NULL) {
         conn->visitor =
-            guard->visitor_new(guard->ctx, hps_http_conn(conn->http), conn->listener_mask);
+            guard->visitor_new(guard->ctx, conn->http->conn, conn->listener_mask);
     }
     return conn->visitor;
 }
@@ -75,7 +75,7 @@ hps_status grpc_guard_again(struct grpc_conn *conn, struct hps_error *err)
     if (visitor == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for the connection");
     }
-    hps_status status = guard->visitor_again(visitor, hps_http_conn(conn->http), err);
+    hps_status status = guard->visitor_again(visitor, conn->http->conn, err);
     if (status != HPS_OK) {
         return status;
     }

@@ -124,12 +124,12 @@ void grpc_slow_count(const struct grpc_conn *conn, enum hps_grpc_slow why)
 static void tell(const struct grpc_conn *conn, enum hps_grpc_slow why, size_t bytes)
 {
     if (why == HPS_GRPC_SLOW_RATE) {
-        HPS_LOG_BY(hps_conn_client(hps_http_conn(conn->http)), WARN, "grpc",
+        HPS_LOG_BY(hps_conn_client(conn->http->conn), WARN, "grpc",
                    "slow reader cut off: for 10 s it took its replies at less than "
                    "reply_bytes_per_s_min; have it read faster or ask for less at a time",
                    HPS_STR("peer", conn->peer), HPS_U64("bytes", bytes));
     } else {
-        HPS_LOG_BY(hps_conn_client(hps_http_conn(conn->http)), WARN, "grpc",
+        HPS_LOG_BY(hps_conn_client(conn->http->conn), WARN, "grpc",
                    "slow reader cut off: it took its replies at less than reply_bytes_per_s_min "
                    "while there was no memory for those of others; have it read faster or ask for "
                    "less at a time",
@@ -193,7 +193,7 @@ void grpc_paces_note(struct hps_grpc_loop *grpc_loop)
             sizeof grpc_loop->noted_us - sizeof grpc_loop->noted_us[0]);
     grpc_loop->noted_us[0] = now_us;
     for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
-        if (!hps_http_is_ready(conn->http)) {
+        if (!conn->http->ready) {
             continue;
         }
         see(conn, now_us);
@@ -275,7 +275,7 @@ void grpc_paces_cut(struct hps_grpc_loop *grpc_loop, uint64_t client)
         return;
     }
     for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
-        if (hps_http_is_ready(conn->http) && (client == 0 || conn->client == client)) {
+        if (conn->http->ready && (client == 0 || conn->client == client)) {
             look_at_conn(conn, i, now_us, &slowest);
         }
     }

@@ -66,7 +66,7 @@ void grpc_conn_leave(struct grpc_conn *conn, uint64_t now_us)
         return;
     }
     conn->leaving = true;
-    if (conn->calls != NULL && hps_http_is_ready(conn->http) &&
+    if (conn->calls != NULL && conn->http->ready &&
         !hps_place_leaves_at_once(conn->seat)) {
         grpc_conn_drain(conn, now_us);
     } else {

@@ -348,7 +348,7 @@ static hps_status open_http(struct hps_grpc_loop *grpc_loop, struct hps_conn *ra
     return conn->is_http
                ? hps_http1_serve(grpc_loop->loop, &grpc_loop->http_queued, raw,
                                  limits->handshake_timeout_us, &events, conn, &conn->http, err)
-               : hps_http2_serve(grpc_loop->shared, raw, &options, &events, conn, &conn->http, err);
+               : hps_http2_new(grpc_loop->shared, raw, &options, &events, conn, &conn->http, err);
 }
 
 static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, struct grpc_conn *conn)
@@ -465,7 +465,7 @@ static void recheck_conn(struct grpc_conn *conn)
 
     conn->rechecked = conn->grpc_loop->changes;
     /* Otherwise the new rules apply to the first call, and the handshake checks the certificate. */
-    if (hps_http_is_ready(conn->http) && grpc_guard_again(conn, &err) != HPS_OK) {
+    if (conn->http->ready && grpc_guard_again(conn, &err) != HPS_OK) {
         hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, err.text);
     }
 }
@@ -554,7 +554,7 @@ void hps_grpc_loop_drain(struct hps_grpc_loop *grpc_loop, void (*done)(void *ctx
     grpc_loop->drain_done = done;
     grpc_loop->drain_ctx = ctx;
     for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
-        if (hps_http_is_ready(conn->http)) {
+        if (conn->http->ready) {
             grpc_conn_drain(conn, now_us);
         } else {
             hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, "draining");

@@ -105,7 +105,7 @@ static void check_conn(struct grpc_conn *conn, uint64_t now_us)
 {
     const struct hps_grpc_limits *limits = conn->grpc_loop->limits;
 
-    if (!hps_http_is_ready(conn->http)) {
+    if (!conn->http->ready) {
         return; /* the connection limits the time of its handshake */
     }
     if (!conn->had_request && passed(now_us, conn->idle_us, limits->handshake_timeout_us)) {

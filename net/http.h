@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The interface between the gRPC server (net/grpc.h) and its HTTP connections. Two protocols
- * implement it. HTTP/2 (net/http2.h) has many streams at once. In HTTP/1.1 (net/http1_server.h) a
- * stream is one request with its response, and there is at most one. Values that the server reads
- * often are in the two structs below, which an implementation embeds and updates. All other
- * operations are in its table of functions. Everything runs on the thread of the connection's loop.
+ * The interface between gRPC (net/grpc.h) and its HTTP connections. Two protocols implement it.
+ * HTTP/2 (net/http2.h) has many streams at once; the gRPC client uses it too. In HTTP/1.1
+ * (net/http1_server.h) a stream is one request with its response, and there is at most one. Values
+ * that the owner of a connection reads often are in the two structs below, which an implementation
+ * embeds and updates. All other operations are in its table of functions. Everything runs on the
+ * thread of the connection's loop.
  */
 #ifndef HPS_NET_HTTP_H
 #define HPS_NET_HTTP_H
@@ -50,9 +51,11 @@ struct hps_http_field {
 #define HPS_HTTP_IS(text, size, literal) \
     ((size) == sizeof(literal) - 1 && memcmp((text), (literal), sizeof(literal) - 1) == 0)
 
-/* Callbacks by which a connection reports events to the server. Each may call any function of this
- * header, also hps_http_free. */
+/* Callbacks by which a connection reports events to its owner. Each may call any function of this
+ * header, also hps_http_free. A server sets all but on_ready, on_buffer and on_goaway. A client
+ * sets those that it needs, and on_closed. */
 struct hps_http_events {
+    void (*on_ready)(void *ctx); /* the handshake is finished; streams may begin */
     void (*on_stream)(void *ctx, struct hps_http_stream *stream); /* a request begins */
     /* One field of the request. Name and value are NUL-terminated, the name is in lower case. The
      * request line is reported as the fields ":method" and ":path". */
@@ -78,6 +81,7 @@ struct hps_http_events {
     /* The stream has ended and must not be used after this callback. error: a code of RFC 9113, or
      * HPS_HTTP2_LOST. */
     void (*on_stream_closed)(void *ctx, struct hps_http_stream *stream, uint32_t error);
+    void (*on_goaway)(void *ctx); /* HTTP/2: the peer refuses new streams on this connection */
     /* The connection has ended; on_stream_closed was called for all its streams. It is freed after
      * this callback. Not called after hps_http_free. why: INVALID (the peer violated the protocol),
      * CLOSED (either side closed it), NO_MEMORY, INTERNAL, or the status of hps_conn_handshake. */
@@ -91,10 +95,7 @@ struct hps_http_ops {
     void (*drain)(struct hps_http *http);
     void (*drain_now)(struct hps_http *http);
     void (*ping)(struct hps_http *http); /* NULL: the protocol has no PING */
-    const struct hps_conn *(*conn)(const struct hps_http *http);
-    bool (*is_ready)(const struct hps_http *http);
     bool (*peer_spoke)(const struct hps_http *http);
-    bool (*received)(const struct hps_http *http);
     bool (*is_limited)(const struct hps_http *http);
     uint64_t (*written_bodies)(const struct hps_http *http);
     hps_status (*respond)(struct hps_http_stream *stream, const struct hps_http_field *fields,
@@ -114,13 +115,16 @@ struct hps_http_ops {
 /* A connection; embedded by its implementation. */
 struct hps_http {
     const struct hps_http_ops *ops;
-    const struct hps_http_events *events; /* callbacks of the server */
+    const struct hps_http_events *events; /* callbacks of the owner */
     void *ctx;                            /* their first argument */
+    struct hps_conn *conn;                /* NULL: closed, and on_closed follows */
     size_t queued;                        /* bytes of bodies not yet in the kernel */
     uint64_t written;                     /* bytes ever written to the socket */
     uint64_t read_us;                     /* when bytes were last received, by hps_clock_us */
     uint64_t head_us; /* HTTP/1.1: arrival of the first byte of an incomplete head; else 0 */
     bool blocked;     /* the socket does not accept more bytes */
+    bool ready;       /* the handshake is finished, and the connection has not ended */
+    bool received;    /* the result of hps_conn_received, once `conn` is NULL */
 };
 
 /* The value of body_bytes for a chunked request. */
@@ -167,17 +171,6 @@ static inline void hps_http_drain_now(struct hps_http *http)
     http->ops->drain_now(http);
 }
 
-static inline const struct hps_conn *hps_http_conn(const struct hps_http *http)
-{
-    return http->ops->conn(http);
-}
-
-/* Whether the handshake is finished and the connection has not ended. */
-static inline bool hps_http_is_ready(const struct hps_http *http)
-{
-    return http->ops->is_ready(http);
-}
-
 /* Whether the peer has shown that it speaks this version of HTTP. HTTP/2: its SETTINGS frame has
  * arrived. HTTP/1.1: true unless only a part of a head has arrived. So it is true before the
  * first byte arrives. */
@@ -190,7 +183,7 @@ static inline bool hps_http_peer_spoke(const struct hps_http *http)
  * returns. */
 static inline bool hps_http_received(const struct hps_http *http)
 {
-    return http->ops->received(http);
+    return http->conn != NULL ? hps_conn_received(http->conn) : http->received;
 }
 
 /* Whether the peer keeps this side from sending: the socket accepts no more bytes, or the HTTP/2

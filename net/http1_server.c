@@ -73,9 +73,9 @@ static void destroy(struct http1 *http)
     http->busy++; /* callbacks from now on must not destroy it again */
     hps_run_remove(&http->item);
     hps_timer_stop(&http->timer);
-    http->received = hps_conn_received(http->conn);
-    hps_conn_free(http->conn);
-    http->conn = NULL;
+    http->base.received = hps_conn_received(http->base.conn);
+    hps_conn_free(http->base.conn);
+    http->base.conn = NULL;
     http1_drop_out(http);
     if (http->request->is_open) {
         http1_stream_close(http, http->error != HPS_HTTP2_NO_ERROR ? http->error : HPS_HTTP2_LOST);
@@ -127,7 +127,7 @@ static void settle(struct http1 *http)
     if (http->phase == HTTP1_HEAD && http1_waiting(http) == 0 &&
         (http->ending || http->half_closed)) {
         http1_fail(http, HPS_CLOSED, "connection ended");
-    } else if (hps_conn_want(http->conn, wanted(http)) != HPS_OK) {
+    } else if (hps_conn_want(http->base.conn, wanted(http)) != HPS_OK) {
         http1_fail(http, HPS_NO_MEMORY, "cannot watch the socket");
     }
 }
@@ -135,7 +135,7 @@ static void settle(struct http1 *http)
 static void shake_hands(struct http1 *http)
 {
     struct hps_error why;
-    hps_status status = hps_conn_handshake(http->conn, &why);
+    hps_status status = hps_conn_handshake(http->base.conn, &why);
 
     if (status == HPS_AGAIN) {
         return;
@@ -207,7 +207,7 @@ static void on_ready(void *ctx, unsigned events)
 
     if (!http1_is_dead(http)) {
         if ((http->item.events & events & HPS_LOOP_READ) != 0) {
-            hps_conn_rest(http->conn); /* it has been queued for a whole turn */
+            hps_conn_rest(http->base.conn); /* it has been queued for a whole turn */
         }
         hps_run_add(&http->item, events);
     }
@@ -220,7 +220,7 @@ static void on_timer(void *ctx)
     enter(http);
     if (http->phase == HTTP1_LINGER) {
         http1_fail(http, HPS_CLOSED, "connection ended");
-    } else if (http->half_closed && hps_conn_is_gone(http->conn)) {
+    } else if (http->half_closed && hps_conn_is_gone(http->base.conn)) {
         http1_fail(http, HPS_CLOSED, "peer closed the connection");
     } else if (http->half_closed) {
         hps_timer_set_after(http->loop, &http->timer, GONE_US);
@@ -252,7 +252,7 @@ static void abort_for(struct http1 *http, uint32_t error, const char *why)
     if (http->why.status == HPS_OK) {
         hps_ignore(hps_error_set(&http->why,
                                  error == HPS_HTTP2_INTERNAL_ERROR ? HPS_NO_MEMORY : HPS_CLOSED,
-                                 "%s: %s", hps_conn_peer(http->conn), why));
+                                 "%s: %s", hps_conn_peer(http->base.conn), why));
     }
     http1_kick(http);
 }
@@ -277,28 +277,9 @@ static void op_drain_now(struct hps_http *base)
     op_drain(base);
 }
 
-static const struct hps_conn *op_conn(const struct hps_http *base)
-{
-    return http1_of_const(base)->conn;
-}
-
-static bool op_is_ready(const struct hps_http *base)
-{
-    const struct http1 *http = http1_of_const(base);
-
-    return http->phase > HTTP1_HANDSHAKE && !http1_is_dead(http);
-}
-
 static bool op_peer_spoke(const struct hps_http *base)
 {
     return http1_waiting(http1_of_const(base)) == 0; /* an incomplete head is not HTTP */
-}
-
-static bool op_received(const struct hps_http *base)
-{
-    const struct http1 *http = http1_of_const(base);
-
-    return http->conn != NULL ? hps_conn_received(http->conn) : http->received;
 }
 
 static bool op_is_limited(const struct hps_http *base)
@@ -344,10 +325,7 @@ static const struct hps_http_ops ops = {
     .abort = op_abort,
     .drain = op_drain,
     .drain_now = op_drain_now,
-    .conn = op_conn,
-    .is_ready = op_is_ready,
     .peer_spoke = op_peer_spoke,
-    .received = op_received,
     .is_limited = op_is_limited,
     .written_bodies = op_written_bodies,
     .respond = http1_respond,
@@ -378,11 +356,10 @@ hps_status hps_http1_serve(struct hps_loop *loop, atomic_size_t *queued, struct 
     http->request = (struct http1_request *)(http + 1);
     http->in = (struct http1_in *)(http->request + 1);
     http->out = (struct http1_out *)(http->in + 1);
-    http->base =
-        (struct hps_http){.ops = &ops, .events = events, .ctx = ctx, .read_us = hps_clock_us()};
+    http->base = (struct hps_http){
+        .ops = &ops, .events = events, .ctx = ctx, .conn = conn, .read_us = hps_clock_us()};
     http->request->stream.http = &http->base;
     http->loop = loop;
-    http->conn = conn;
     http->queued = queued;
     hps_run_item_init(&http->item, hps_loop_work(loop), hps_conn_client(conn), work);
     hps_timer_init(&http->timer, on_timer, http);

@@ -89,7 +89,6 @@ struct http1_out {
 struct http1 {
     struct hps_http base;
     struct hps_loop *loop;
-    struct hps_conn *conn;
     atomic_size_t *queued;    /* body bytes that wait to be sent, on all connections */
     struct hps_run_item item; /* its work: events of the socket, and HTTP1_KICK */
     /* In LINGER: ends this phase. In other phases: the next check whether a peer that has
@@ -102,7 +101,6 @@ struct http1 {
     bool ending;            /* close as soon as no request is pending */
     bool close;             /* close after the current response, which has "Connection: close" */
     bool half_closed;       /* the peer has ended its side */
-    bool received;          /* result of hps_conn_received, saved when `conn` was freed */
     uint32_t error;         /* code for on_stream_closed if the connection fails */
     struct http1_request *request; /* these three are in the allocation of the connection */
     struct http1_in *in;

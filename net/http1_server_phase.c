@@ -30,6 +30,7 @@ void http1_phase_set(struct http1 *http, enum http1_phase to)
     HPS_ASSERT(http->phase < HTTP1_PHASES && to < HTTP1_PHASES);
     HPS_ASSERT((follows[http->phase] & TO(to)) != 0);
     http->phase = to;
+    http->base.ready = to > HTTP1_HANDSHAKE && !http1_is_dead(http);
 }
 
 /* ---- ends ------------------------------------------------------------------------------------ */
@@ -57,7 +58,7 @@ void http1_fail(struct http1 *http, hps_status status, const char *fmt, ...)
         va_start(args, fmt);
         vsnprintf(text, sizeof text, fmt, args);
         va_end(args);
-        hps_ignore(hps_error_set(&http->why, status, "%s: %s", hps_conn_peer(http->conn), text));
+        hps_ignore(hps_error_set(&http->why, status, "%s: %s", hps_conn_peer(http->base.conn), text));
     }
     http1_phase_set(http, HTTP1_FAILED);
 }
@@ -83,7 +84,7 @@ static void linger(struct http1 *http)
     http->in->at = 0;
     hps_buf_fini(&http->in->bytes);
     hps_timer_set_after(http->loop, &http->timer, LINGER_US);
-    hps_conn_shutdown_write(http->conn);
+    hps_conn_shutdown_write(http->base.conn);
 }
 
 void http1_answered(struct http1 *http)

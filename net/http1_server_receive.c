@@ -432,11 +432,11 @@ static uint8_t *direct_buffer(struct http1 *http, size_t *out_capacity)
 static hps_status read_to(struct http1 *http, uint8_t *to, size_t size_max, size_t *out_size,
                           bool *out_more)
 {
-    hps_status status = hps_conn_read(http->conn, to, size_max, out_size);
+    hps_status status = hps_conn_read(http->base.conn, to, size_max, out_size);
 
     if (status == HPS_OK) {
         http->in->work += *out_size > READ_WORK_MIN ? *out_size : READ_WORK_MIN;
-        *out_more = *out_size == size_max || hps_conn_is_tls(http->conn);
+        *out_more = *out_size == size_max || hps_conn_is_tls(http->base.conn);
     }
     return status;
 }
@@ -504,7 +504,7 @@ static void peer_ended(struct http1 *http)
     }
     http->half_closed = true;
     hps_timer_set_after(http->loop, &http->timer, 0);
-    if (!http->request->responded && http->request->minor == 1 && !hps_conn_is_unix(http->conn)) {
+    if (!http->request->responded && http->request->minor == 1 && !hps_conn_is_unix(http->base.conn)) {
         http1_continue(http); /* if the peer has closed, TCP reports that after a write */
     }
 }

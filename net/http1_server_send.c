@@ -160,7 +160,7 @@ void http1_write_out(struct http1 *http)
             http1_kick(http);
             return;
         }
-        hps_status status = hps_conn_writev(http->conn, iov, gather(http, iov), &size);
+        hps_status status = hps_conn_writev(http->base.conn, iov, gather(http, iov), &size);
         if (status == HPS_AGAIN) {
             http->base.blocked = true;
             return;
@@ -334,7 +334,7 @@ void http1_refuse(struct http1 *http, unsigned status, const char *why)
     HPS_ASSERT(!http->request->is_open && http->base.queued == 0);
     if (http->why.status == HPS_OK) {
         hps_ignore(hps_error_set(&http->why, HPS_INVALID, "%s: malformed request: %s",
-                                 hps_conn_peer(http->conn), why));
+                                 hps_conn_peer(http->base.conn), why));
     }
     http->close = true;
     http1_phase_set(http, HTTP1_LAST);

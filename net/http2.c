@@ -8,7 +8,6 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/container.h"
 #include "base/heap.h"
 
 /* ---- shared ---------------------------------------------------------------------------------- */
@@ -74,7 +73,7 @@ void http2_sane(const struct hps_http2 *h2)
     bool shaking = h2->phase == HTTP2_HANDSHAKE || h2->phase == HTTP2_ABANDONED;
 
     HPS_DEBUG_ASSERT(hps_loop_is_mine(h2->shared->loop));
-    HPS_ASSERT(h2->conn != NULL && h2->session != NULL);
+    HPS_ASSERT(h2->base.conn != NULL && h2->session != NULL);
     HPS_ASSERT(!http2_is_dead(h2));
     /* Only the next turn ends an abort, so that must be scheduled. */
     HPS_ASSERT(!http2_is_aborting(h2) || hps_run_is_added(&h2->item));
@@ -105,9 +104,9 @@ static void destroy(struct hps_http2 *h2)
 {
     h2->busy++; /* callbacks from now on must not destroy it again */
     hps_run_remove(&h2->item);
-    h2->received = hps_conn_received(h2->conn);
-    hps_conn_free(h2->conn);
-    h2->conn = NULL;
+    h2->base.received = hps_conn_received(h2->base.conn);
+    hps_conn_free(h2->base.conn);
+    h2->base.conn = NULL;
     if (h2->out->batch != NULL) {
         http2_batch_give(h2->shared, h2->out->batch);
         h2->out->batch = NULL;
@@ -121,7 +120,7 @@ static void destroy(struct hps_http2 *h2)
     HPS_ASSERT(h2->base.queued == 0 && h2->n_streams == 0);
     nghttp2_session_del(h2->session);
     if (h2->phase == HTTP2_FAILED) {
-        h2->events->on_closed(h2->ctx, &h2->why);
+        h2->base.events->on_closed(h2->base.ctx, &h2->why);
     }
     hps_http2_shared_free(h2->shared);
     hps_free(h2);
@@ -145,17 +144,6 @@ static void leave(struct hps_http2 *h2)
     }
 }
 
-void hps_http2_free(struct hps_http2 *h2)
-{
-    if (h2 == NULL || h2->phase == HTTP2_FREED) {
-        return;
-    }
-    http2_phase_set(h2, HTTP2_FREED);
-    if (h2->busy == 0) {
-        destroy(h2);
-    }
-}
-
 /* Ends the connection if there is no more to send or receive; else sets the wanted events. */
 static void check_end(struct hps_http2 *h2)
 {
@@ -166,20 +154,20 @@ static void check_end(struct hps_http2 *h2)
         return;
     }
     if (h2->phase == HTTP2_DRAINING && !h2->options.server && h2->n_streams == 0) {
-        hps_http2_abort(h2, HPS_HTTP2_NO_ERROR, "no longer needed");
+        http2_abort(&h2->base, HPS_HTTP2_NO_ERROR, "no longer needed");
         return;
     }
     if (h2->phase == HTTP2_ABORTING && (h2->base.blocked || !pending)) {
         http2_fail(h2, &h2->why);
     } else if (!pending && nghttp2_session_want_read(h2->session) == 0 &&
                nghttp2_session_want_write(h2->session) == 0) {
-        hps_error_set(&why, HPS_CLOSED, "%s: connection ended", hps_conn_peer(h2->conn));
+        hps_error_set(&why, HPS_CLOSED, "%s: connection ended", hps_conn_peer(h2->base.conn));
         http2_fail(h2, &why);
     } else {
         unsigned events = HPS_LOOP_READ | (h2->base.blocked ? HPS_LOOP_WRITE : 0u);
-        if (hps_conn_want(h2->conn, events) != HPS_OK) {
+        if (hps_conn_want(h2->base.conn, events) != HPS_OK) {
             hps_error_set(&why, HPS_NO_MEMORY, "%s: cannot watch the socket",
-                          hps_conn_peer(h2->conn));
+                          hps_conn_peer(h2->base.conn));
             http2_fail(h2, &why);
         }
     }
@@ -190,7 +178,7 @@ static void check_end(struct hps_http2 *h2)
 static void shake_hands(struct hps_http2 *h2)
 {
     struct hps_error why;
-    hps_status status = hps_conn_handshake(h2->conn, &why);
+    hps_status status = hps_conn_handshake(h2->base.conn, &why);
 
     if (status == HPS_AGAIN) {
         return;
@@ -201,8 +189,8 @@ static void shake_hands(struct hps_http2 *h2)
     }
     http2_phase_set(h2, HTTP2_OPEN);
     h2->base.read_us = hps_loop_now_us(h2->shared->loop);
-    if (h2->events->on_ready != NULL) {
-        h2->events->on_ready(h2->ctx);
+    if (h2->base.events->on_ready != NULL) {
+        h2->base.events->on_ready(h2->base.ctx);
     }
     http2_kick(h2);
 }
@@ -258,11 +246,103 @@ static void on_ready(void *ctx, unsigned events)
 
     if (!http2_is_dead(h2)) {
         if ((h2->item.events & events & HPS_LOOP_READ) != 0) {
-            hps_conn_rest(h2->conn); /* it has been queued for a whole turn */
+            hps_conn_rest(h2->base.conn); /* it has been queued for a whole turn */
         }
         hps_run_add(&h2->item, events);
     }
 }
+
+/* ---- the table of functions ------------------------------------------------------------------ */
+
+static void op_free(struct hps_http *http)
+{
+    struct hps_http2 *h2 = http2_of(http);
+
+    if (h2->phase != HTTP2_FREED) {
+        http2_phase_set(h2, HTTP2_FREED);
+        if (h2->busy == 0) {
+            destroy(h2);
+        }
+    }
+}
+
+static void op_drain(struct hps_http *http)
+{
+    struct hps_http2 *h2 = http2_of(http);
+
+    HPS_ASSERT(h2->phase != HTTP2_HANDSHAKE);
+    if (h2->phase != HTTP2_OPEN) {
+        return; /* it is ending already */
+    }
+    http2_phase_set(h2, HTTP2_DRAINING);
+    if (h2->options.server) {
+        /* If this fails for lack of memory, http2_drain_now still sends the final GOAWAY. */
+        (void)nghttp2_submit_shutdown_notice(h2->session);
+        (void)nghttp2_submit_ping(h2->session, NGHTTP2_FLAG_NONE, NULL);
+    }
+    http2_kick(h2);
+}
+
+static void op_ping(struct hps_http *http)
+{
+    struct hps_http2 *h2 = http2_of(http);
+
+    if (!http2_is_dead(h2)) {
+        (void)nghttp2_submit_ping(h2->session, NGHTTP2_FLAG_NONE, NULL); /* the next one will do */
+        http2_kick(h2);
+    }
+}
+
+static bool op_peer_spoke(const struct hps_http *http)
+{
+    return http2_of(http)->in->peer_spoke;
+}
+
+static bool op_is_limited(const struct hps_http *http)
+{
+    const struct hps_http2 *h2 = http2_of(http);
+
+    return http->blocked || h2->in->opened > h2->out->n_turns ||
+           nghttp2_session_get_remote_window_size(h2->session) <= 0;
+}
+
+static uint64_t op_written_bodies(const struct hps_http *http)
+{
+    const struct http2_out *out = http2_of(http)->out;
+
+    HPS_ASSERT(http->written >= out->heads);
+    uint64_t bytes = http->written - out->heads;
+    return bytes < out->bodies ? bytes : out->bodies;
+}
+
+static bool op_stream_is_limited(const struct hps_http_stream *base)
+{
+    const struct hps_http2_stream *stream = http2_stream_at(base);
+    const struct hps_http2 *h2 = stream->h2;
+    uint64_t n_turns = h2->out->n_turns;
+
+    return stream->opened > n_turns || h2->in->opened_streams > n_turns ||
+           nghttp2_session_get_stream_remote_window_size(h2->session, stream->id) <= 0;
+}
+
+static const struct hps_http_ops ops = {
+    .free = op_free,
+    .abort = http2_abort,
+    .drain = op_drain,
+    .drain_now = http2_drain_now,
+    .ping = op_ping,
+    .peer_spoke = op_peer_spoke,
+    .is_limited = op_is_limited,
+    .written_bodies = op_written_bodies,
+    .respond = http2_respond,
+    .send = http2_send,
+    .send_copy = http2_send_copy,
+    .finish = http2_finish,
+    .trailers = http2_trailers,
+    .reset = http2_reset,
+    .consume = http2_consume,
+    .stream_is_limited = op_stream_is_limited,
+};
 
 /* ---- creation -------------------------------------------------------------------------------- */
 
@@ -357,8 +437,8 @@ static hps_status submit_settings(struct hps_http2 *h2)
 
 hps_status hps_http2_new(struct hps_http2_shared *shared, struct hps_conn *conn,
                          const struct hps_http2_options *options,
-                         const struct hps_http2_events *events, void *ctx,
-                         struct hps_http2 **out_h2, struct hps_error *err)
+                         const struct hps_http_events *events, void *ctx,
+                         struct hps_http **out_http, struct hps_error *err)
 {
     struct hps_http2 *h2 = hps_calloc(1, sizeof *h2 + sizeof *h2->out + sizeof *h2->in);
 
@@ -370,13 +450,11 @@ hps_status hps_http2_new(struct hps_http2_shared *shared, struct hps_conn *conn,
     h2->out = (struct http2_out *)(h2 + 1);
     h2->in = (struct http2_in *)(h2->out + 1);
     h2->shared = shared;
-    h2->conn = conn;
     h2->options = *options;
     h2->checks_requests = options->server && hps_conn_is_unix(conn);
     hps_http2_filter_init(&h2->in->filter);
-    h2->events = events;
-    h2->ctx = ctx;
-    h2->base.read_us = hps_clock_us();
+    h2->base = (struct hps_http){
+        .ops = &ops, .events = events, .ctx = ctx, .conn = conn, .read_us = hps_clock_us()};
     hps_run_item_init(&h2->item, hps_loop_work(shared->loop), hps_conn_client(conn), work);
     if (make_session(h2) != HPS_OK) {
         goto fail_h2;
@@ -388,7 +466,7 @@ hps_status hps_http2_new(struct hps_http2_shared *shared, struct hps_conn *conn,
     }
     shared->n_users++;
     http2_kick(h2);
-    *out_h2 = h2;
+    *out_http = &h2->base;
     return HPS_OK;
 
 fail_session:
@@ -399,87 +477,4 @@ fail_conn:
     hps_error_set(err, HPS_NO_MEMORY, "%s: no memory for a connection", hps_conn_peer(conn));
     hps_conn_free(conn);
     return HPS_NO_MEMORY;
-}
-
-/* ---- the connection -------------------------------------------------------------------------- */
-
-void hps_http2_drain(struct hps_http2 *h2)
-{
-    HPS_ASSERT(h2->phase != HTTP2_HANDSHAKE);
-    if (h2->phase != HTTP2_OPEN) {
-        return; /* it is ending already */
-    }
-    http2_phase_set(h2, HTTP2_DRAINING);
-    if (h2->options.server) {
-        /* If this fails for lack of memory, hps_http2_drain_now still sends the final GOAWAY. */
-        (void)nghttp2_submit_shutdown_notice(h2->session);
-        (void)nghttp2_submit_ping(h2->session, NGHTTP2_FLAG_NONE, NULL);
-    }
-    http2_kick(h2);
-}
-
-void hps_http2_ping(struct hps_http2 *h2)
-{
-    if (!http2_is_dead(h2)) {
-        (void)nghttp2_submit_ping(h2->session, NGHTTP2_FLAG_NONE, NULL); /* the next one will do */
-        http2_kick(h2);
-    }
-}
-
-const struct hps_conn *hps_http2_conn(const struct hps_http2 *h2)
-{
-    return h2->conn;
-}
-
-bool hps_http2_is_ready(const struct hps_http2 *h2)
-{
-    return h2->phase >= HTTP2_OPEN && !http2_is_dead(h2);
-}
-
-bool hps_http2_peer_spoke(const struct hps_http2 *h2)
-{
-    return h2->in->peer_spoke;
-}
-
-bool hps_http2_received(const struct hps_http2 *h2)
-{
-    return h2->conn != NULL ? hps_conn_received(h2->conn) : h2->received;
-}
-
-unsigned hps_http2_streams(const struct hps_http2 *h2)
-{
-    return h2->n_streams;
-}
-
-size_t hps_http2_queued(const struct hps_http2 *h2)
-{
-    return h2->base.queued;
-}
-
-uint64_t hps_http2_written(const struct hps_http2 *h2)
-{
-    return h2->base.written;
-}
-
-uint64_t hps_http2_written_bodies(const struct hps_http2 *h2)
-{
-    HPS_ASSERT(h2->base.written >= h2->out->heads);
-    uint64_t bytes = h2->base.written - h2->out->heads;
-    return bytes < h2->out->bodies ? bytes : h2->out->bodies;
-}
-
-bool hps_http2_blocked(const struct hps_http2 *h2)
-{
-    return h2->base.blocked;
-}
-
-bool hps_http2_limited(const struct hps_http2 *h2)
-{
-    return h2->base.blocked || h2->in->opened > h2->out->n_turns ||
-           nghttp2_session_get_remote_window_size(h2->session) <= 0;
-}
-
-uint64_t hps_http2_read_us(const struct hps_http2 *h2)
-{
-    return h2->base.read_us;
 }

@@ -19,6 +19,7 @@
 #include <stdatomic.h>
 
 #include "base/assert.h"
+#include "base/container.h"
 #include "net/conn.h"
 #include "net/http2.h"
 #include "net/http2_filter.h"
@@ -33,6 +34,8 @@ enum {
 /* Event of its item, beside those of the socket. */
 enum { HTTP2_KICK = 4 };
 
+struct hps_http2;        /* a connection */
+struct hps_http2_stream; /* freed after on_stream_closed */
 struct http2_batch;   /* frames that can be passed to writev */
 struct http2_piece;   /* consecutive bytes of a message, in one block */
 struct http2_message; /* bytes queued by one send; messages are framed in order */
@@ -75,7 +78,7 @@ struct hps_http2_stream {
     struct http2_message *head, *tail;    /* queued messages; the first may be framed in part */
     size_t unconsumed;                    /* body bytes of on_data not yet consumed */
     /* out.n_turns + 1 when the peer last enlarged the window of the stream. Until the next
-     * http2_write_out, the stream still counts as limited (hps_http2_stream_limited). */
+     * http2_write_out, the stream still counts as limited (hps_http_stream_is_limited). */
     uint64_t opened;
     struct http2_request request; /* used only if h2->checks_requests */
     size_t header_bytes;          /* size of the current header block so far */
@@ -93,11 +96,11 @@ enum http2_phase {
     HTTP2_HANDSHAKE, /* the connect or the TLS handshake is not finished */
     HTTP2_ABANDONED, /* aborted before the handshake finished; settle fails the connection */
     HTTP2_OPEN,      /* in normal use */
-    HTTP2_DRAINING,  /* hps_http2_drain was called; the peer may still open streams */
+    HTTP2_DRAINING,  /* hps_http_drain was called; the peer may still open streams */
     HTTP2_GOAWAY,    /* server: the final GOAWAY is queued; new streams are refused */
     HTTP2_ABORTING,  /* a last GOAWAY is sent if the peer reads; received bytes are not parsed */
     HTTP2_FAILED,    /* ended; on_closed must be called. Freed when no callback is running */
-    HTTP2_FREED,     /* the owner called hps_http2_free. Freed when no callback is running */
+    HTTP2_FREED,     /* the owner called hps_http_free. Freed when no callback is running */
     HTTP2_PHASES,
 };
 
@@ -131,11 +134,8 @@ struct http2_in {
 struct hps_http2 {
     struct hps_http base;
     struct hps_http2_shared *shared;
-    struct hps_conn *conn;
     nghttp2_session *session;
     struct hps_http2_options options;
-    const struct hps_http2_events *events;
-    void *ctx;
     struct hps_run_item item; /* its work: events of the socket, and HTTP2_KICK */
     struct hps_http2_stream *streams;
     unsigned n_streams;
@@ -144,11 +144,20 @@ struct hps_http2 {
     unsigned busy;         /* depth of enter() (see http2_fail); nothing is freed while > 0 */
     bool checks_requests;  /* server on a Unix socket: http2_request.c checks requests */
     bool released;         /* on_released must be called */
-    bool received;         /* result of hps_conn_received, saved when `conn` was freed */
     struct http2_out *out; /* these two are in the allocation of the connection */
     struct http2_in *in;
     struct hps_error why; /* first cause of the connection's end */
 };
+
+static inline struct hps_http2 *http2_of(const struct hps_http *http)
+{
+    return HPS_CONTAINER_OF(http, struct hps_http2, base);
+}
+
+static inline struct hps_http2_stream *http2_stream_at(const struct hps_http_stream *stream)
+{
+    return HPS_CONTAINER_OF(stream, struct hps_http2_stream, base);
+}
 
 /* ---- http2_phase.c --------------------------------------------------------------------------- */
 
@@ -187,10 +196,13 @@ static inline bool http2_takes_in(const struct hps_http2 *h2)
     return h2->phase >= HTTP2_OPEN && h2->phase <= HTTP2_GOAWAY;
 }
 
-/* Marks the connection as ended because of `why`, which is copied. After hps_http2_abort, the cause
+/* Marks the connection as ended because of `why`, which is copied. After http2_abort, the cause
  * of the abort is kept. Each callback of the loop runs between enter() and leave() of http2.c, and
  * so must this call. The outermost leave() calls on_closed and frees the connection. */
 void http2_fail(struct hps_http2 *h2, const struct hps_error *why);
+/* See hps_http_abort and hps_http_drain_now. */
+void http2_abort(struct hps_http *http, uint32_t error, const char *why);
+void http2_drain_now(struct hps_http *http);
 
 /* ---- http2.c --------------------------------------------------------------------------------- */
 
@@ -223,6 +235,12 @@ struct hps_http2_stream *http2_stream_new(struct hps_http2 *h2);
 void http2_stream_close(struct hps_http2_stream *stream, uint32_t error);
 /* Sets the callback for closed streams. */
 void http2_stream_callbacks_set(nghttp2_session_callbacks *callbacks);
+/* See the functions hps_http_* of the same names. */
+hps_status http2_respond(struct hps_http_stream *base, const struct hps_http_field *fields,
+                         unsigned n_fields, bool end);
+hps_status http2_trailers(struct hps_http_stream *base, const struct hps_http_field *fields,
+                          unsigned n_fields);
+void http2_reset(struct hps_http_stream *base, uint32_t error);
 
 /* ---- http2_request.c ------------------------------------------------------------------------- */
 
@@ -245,6 +263,7 @@ bool http2_request_end(const struct http2_request *request);
 void http2_read_in(struct hps_http2 *h2);
 /* Sets the callbacks for received frames. */
 void http2_receive_callbacks_set(nghttp2_session_callbacks *callbacks);
+void http2_consume(struct hps_http_stream *base, size_t size); /* see hps_http_consume */
 
 /* ---- http2_send.c ---------------------------------------------------------------------------- */
 
@@ -276,5 +295,11 @@ void http2_batches_free(struct hps_http2_shared *shared); /* frees the unused ba
 nghttp2_data_provider http2_body(struct hps_http2_stream *stream);
 /* Sets the callbacks that frame bodies and that report sent frames. */
 void http2_send_callbacks_set(nghttp2_session_callbacks *callbacks);
+/* See the functions hps_http_* of the same names. */
+hps_status http2_send(struct hps_http_stream *base, const void *prefix, size_t prefix_size,
+                      const struct hps_slice *slices, unsigned n_slices);
+hps_status http2_send_copy(struct hps_http_stream *base, const void *prefix, size_t prefix_size,
+                           const void *data, size_t size);
+void http2_finish(struct hps_http_stream *base);
 
 #endif

@@ -37,6 +37,7 @@ void http2_phase_set(struct hps_http2 *h2, enum http2_phase to)
     HPS_ASSERT((phase_follows[h2->phase] & TO(to)) != 0);
     HPS_ASSERT(to != HTTP2_GOAWAY || h2->options.server);
     h2->phase = to;
+    h2->base.ready = to >= HTTP2_OPEN && !http2_is_dead(h2);
 }
 
 void http2_stream_sane(const struct hps_http2_stream *stream)
@@ -87,19 +88,23 @@ static hps_status abort_status(uint32_t error)
     return error == HPS_HTTP2_INTERNAL_ERROR ? HPS_NO_MEMORY : HPS_INVALID;
 }
 
-void hps_http2_abort(struct hps_http2 *h2, uint32_t error, const char *why)
+void http2_abort(struct hps_http *http, uint32_t error, const char *why)
 {
+    struct hps_http2 *h2 = http2_of(http);
+
     if (http2_is_dead(h2) || http2_is_aborting(h2)) {
         return;
     }
     (void)nghttp2_session_terminate_session(h2->session, error); /* closing is the point */
-    hps_error_set(&h2->why, abort_status(error), "%s: %s", hps_conn_peer(h2->conn), why);
+    hps_error_set(&h2->why, abort_status(error), "%s: %s", hps_conn_peer(h2->base.conn), why);
     http2_phase_set(h2, h2->phase == HTTP2_HANDSHAKE ? HTTP2_ABANDONED : HTTP2_ABORTING);
     http2_kick(h2);
 }
 
-void hps_http2_drain_now(struct hps_http2 *h2)
+void http2_drain_now(struct hps_http *http)
 {
+    struct hps_http2 *h2 = http2_of(http);
+
     HPS_ASSERT(h2->options.server && h2->phase != HTTP2_HANDSHAKE);
     if (h2->phase != HTTP2_OPEN && h2->phase != HTTP2_DRAINING) {
         return;
@@ -108,13 +113,15 @@ void hps_http2_drain_now(struct hps_http2 *h2)
     if (nghttp2_submit_goaway(h2->session, NGHTTP2_FLAG_NONE,
                               nghttp2_session_get_last_proc_stream_id(h2->session),
                               NGHTTP2_NO_ERROR, NULL, 0) != 0) {
-        hps_http2_abort(h2, HPS_HTTP2_INTERNAL_ERROR, "no memory");
+        http2_abort(&h2->base, HPS_HTTP2_INTERNAL_ERROR, "no memory");
     }
     http2_kick(h2);
 }
 
-bool hps_http2_can_request(const struct hps_http2 *h2)
+bool hps_http2_can_request(const struct hps_http *http)
 {
+    const struct hps_http2 *h2 = http2_of(http);
+
     return (h2->phase == HTTP2_HANDSHAKE || h2->phase == HTTP2_OPEN) && !h2->in->peer_goaway &&
            nghttp2_session_check_request_allowed(h2->session) != 0;
 }

@@ -61,19 +61,19 @@ static void check_flood(struct hps_http2 *h2, const nghttp2_frame *frame)
         if (frame->hd.length < TINY_DATA_BYTES &&
             (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0 &&
             rate_passed(&h2->in->tiny, h2->base.read_us, TINY_DATA_MAX)) {
-            hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many tiny DATA frames");
+            http2_abort(&h2->base, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many tiny DATA frames");
         }
         break;
     case NGHTTP2_PING:
         if (!ack && rate_passed(&h2->in->pings, h2->base.read_us,
                                 h2->n_streams == 0 ? PING_IDLE_MAX : PING_MAX)) {
-            hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too_many_pings");
+            http2_abort(&h2->base, HPS_HTTP2_ENHANCE_YOUR_CALM, "too_many_pings");
         }
         break;
     case NGHTTP2_SETTINGS:
     case NGHTTP2_PRIORITY:
         if (!ack && rate_passed(&h2->in->controls, h2->base.read_us, CONTROL_MAX)) {
-            hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many control frames");
+            http2_abort(&h2->base, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many control frames");
         }
         break;
     default:
@@ -100,23 +100,23 @@ static int cb_begin_headers(nghttp2_session *session, const nghttp2_frame *frame
     }
     stream->id = frame->hd.stream_id;
     (void)nghttp2_session_set_stream_user_data(session, stream->id, stream); /* it is open */
-    h2->events->on_stream(h2->ctx, stream);
+    h2->base.events->on_stream(h2->base.ctx, &stream->base);
     return http2_is_dead(h2) ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
 }
 
 static void log_malformed(const struct hps_http2 *h2, const char *error)
 {
     if (h2->options.server) {
-        HPS_LOG_BY(hps_conn_client(h2->conn), WARN, "grpc",
+        HPS_LOG_BY(hps_conn_client(h2->base.conn), WARN, "grpc",
                    "request refused: its HTTP/2 is malformed; fix the client, see error",
-                   HPS_STR("peer", hps_conn_peer(h2->conn)), HPS_STR("error", error));
+                   HPS_STR("peer", hps_conn_peer(h2->base.conn)), HPS_STR("error", error));
     }
 }
 
 static void reset_malformed(struct hps_http2_stream *stream, const char *error)
 {
     log_malformed(stream->h2, error);
-    hps_http2_reset(stream, HPS_HTTP2_PROTOCOL_ERROR);
+    http2_reset(&stream->base, HPS_HTTP2_PROTOCOL_ERROR);
 }
 
 /* nghttp2 found an illegal field and resets the stream. Its text ends with the value, which may be
@@ -164,10 +164,10 @@ static int count_field(struct hps_http2 *h2, struct hps_http2_stream *stream, bo
         return 0;
     }
     if (options->server && !stream->base.too_large) {
-        HPS_LOG_BY(hps_conn_client(h2->conn), WARN, "grpc",
+        HPS_LOG_BY(hps_conn_client(h2->base.conn), WARN, "grpc",
                    "request refused: its metadata is too large; send less, see metadata_bytes_max "
                    "and metadata_fields_max",
-                   HPS_STR("peer", hps_conn_peer(h2->conn)),
+                   HPS_STR("peer", hps_conn_peer(h2->base.conn)),
                    HPS_U64("metadata_bytes_max", options->header_bytes_max),
                    HPS_U64("metadata_fields_max", options->header_fields_max));
     }
@@ -202,8 +202,8 @@ static int cb_header(nghttp2_session *session, const nghttp2_frame *frame, const
         reset_malformed(stream, error);
         return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE; /* nghttp2 drops the rest of the block */
     }
-    if (!stream->base.too_large && h2->events->on_header != NULL) {
-        h2->events->on_header(h2->ctx, stream, (const char *)name, name_size, (const char *)value,
+    if (!stream->base.too_large && h2->base.events->on_header != NULL) {
+        h2->base.events->on_header(h2->base.ctx, &stream->base, (const char *)name, name_size, (const char *)value,
                               value_size);
     }
     return http2_is_dead(h2) ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
@@ -230,7 +230,7 @@ static int cb_data(nghttp2_session *session, uint8_t flags, int32_t id, const ui
     (void)flags;
     h2->in->frame_left -= size < h2->in->frame_left ? size : h2->in->frame_left;
     h2->in->data_end = data + size;
-    if (stream == NULL || h2->events->on_data == NULL) {
+    if (stream == NULL || h2->base.events->on_data == NULL) {
         (void)nghttp2_session_consume(session, id, size); /* only memory can fail: next time */
         return 0;
     }
@@ -241,15 +241,15 @@ static int cb_data(nghttp2_session *session, uint8_t flags, int32_t id, const ui
         return 0;
     }
     stream->unconsumed += size;
-    h2->events->on_data(h2->ctx, stream, data, size);
+    h2->base.events->on_data(h2->base.ctx, &stream->base, data, size);
     return http2_is_dead(h2) ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
 }
 
 static void on_goaway(struct hps_http2 *h2)
 {
     h2->in->peer_goaway = true;
-    if (h2->events->on_goaway != NULL) {
-        h2->events->on_goaway(h2->ctx);
+    if (h2->base.events->on_goaway != NULL) {
+        h2->base.events->on_goaway(h2->base.ctx);
     }
 }
 
@@ -290,14 +290,14 @@ static int cb_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, v
     }
     switch (frame->hd.type) {
     case NGHTTP2_HEADERS:
-        if (stream != NULL && h2->events->on_headers != NULL) {
-            h2->events->on_headers(h2->ctx, stream);
+        if (stream != NULL && h2->base.events->on_headers != NULL) {
+            h2->base.events->on_headers(h2->base.ctx, &stream->base);
         }
         break;
     case NGHTTP2_PING:
         if ((frame->hd.flags & NGHTTP2_FLAG_ACK) != 0 && h2->options.server &&
             h2->phase == HTTP2_DRAINING) {
-            hps_http2_drain_now(h2);
+            http2_drain_now(&h2->base);
         }
         return 0;
     case NGHTTP2_GOAWAY:
@@ -319,8 +319,8 @@ static int cb_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, v
         stream = http2_stream_of(h2, frame->hd.stream_id);
         if (stream != NULL) {
             stream->peer_ended = true;
-            if (h2->events->on_end != NULL) {
-                h2->events->on_end(h2->ctx, stream);
+            if (h2->base.events->on_end != NULL) {
+                h2->base.events->on_end(h2->base.ctx, &stream->base);
             }
         }
     }
@@ -356,7 +356,7 @@ static void check_answers(struct hps_http2 *h2)
         http2_write_out(h2);
     }
     if (has_many_answers(h2)) {
-        hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many replies wait to be sent");
+        http2_abort(&h2->base, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many replies wait to be sent");
     }
 }
 
@@ -368,7 +368,7 @@ static void abort_for(struct hps_http2 *h2, int error)
                             "if server.tls is set"
                           : nghttp2_strerror(error);
 
-    hps_http2_abort(h2,
+    http2_abort(&h2->base,
                     error == NGHTTP2_ERR_FLOODED ? HPS_HTTP2_ENHANCE_YOUR_CALM
                     : error == NGHTTP2_ERR_NOMEM ? HPS_HTTP2_INTERNAL_ERROR
                                                  : HPS_HTTP2_PROTOCOL_ERROR,
@@ -404,7 +404,7 @@ static void take_in(struct hps_http2 *h2, const uint8_t *data, size_t size)
     }
     for (; h2->in->filter.n_dropped > 0; h2->in->filter.n_dropped--) {
         if (!http2_is_dead(h2) && rate_passed(&h2->in->controls, h2->base.read_us, CONTROL_MAX)) {
-            hps_http2_abort(h2, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many control frames");
+            http2_abort(&h2->base, HPS_HTTP2_ENHANCE_YOUR_CALM, "too many control frames");
         }
     }
 }
@@ -415,14 +415,14 @@ static uint8_t *direct_buffer(struct hps_http2 *h2, size_t *out_capacity)
 {
     struct hps_http2_stream *stream;
 
-    if (h2->events->on_buffer == NULL || !h2->in->in_data ||
+    if (h2->base.events->on_buffer == NULL || !h2->in->in_data ||
         h2->in->frame_left < DIRECT_BYTES_MIN) {
         return NULL;
     }
     stream = http2_stream_of(h2, h2->in->frame_id);
     return stream == NULL
                ? NULL
-               : h2->events->on_buffer(h2->ctx, stream, h2->in->frame_left, out_capacity);
+               : h2->base.events->on_buffer(h2->base.ctx, &stream->base, h2->in->frame_left, out_capacity);
 }
 
 /* One read. *out_more: the socket may have more. */
@@ -440,7 +440,7 @@ static hps_status read_once(struct hps_http2 *h2, bool *out_more)
         iov[n_iov++] = (struct iovec){.iov_base = direct, .iov_len = size_max};
     }
     iov[n_iov++] = (struct iovec){.iov_base = h2->shared->read, .iov_len = buffer_bytes};
-    hps_status status = hps_conn_readv(h2->conn, iov, n_iov, &size);
+    hps_status status = hps_conn_readv(h2->base.conn, iov, n_iov, &size);
     if (status != HPS_OK) {
         return status;
     }
@@ -454,7 +454,7 @@ static hps_status read_once(struct hps_http2 *h2, bool *out_more)
     }
     check_answers(h2);
     h2->in->work += size > READ_WORK_MIN ? size : READ_WORK_MIN;
-    *out_more = size == size_max + buffer_bytes || hps_conn_is_tls(h2->conn);
+    *out_more = size == size_max + buffer_bytes || hps_conn_is_tls(h2->base.conn);
     return HPS_OK;
 }
 
@@ -473,7 +473,7 @@ void http2_read_in(struct hps_http2 *h2)
             break;
         }
         if (status != HPS_OK) {
-            hps_error_set(&why, HPS_CLOSED, "%s: %s", hps_conn_peer(h2->conn),
+            hps_error_set(&why, HPS_CLOSED, "%s: %s", hps_conn_peer(h2->base.conn),
                           status == HPS_CLOSED ? "peer closed the connection" : "connection lost");
             http2_fail(h2, &why);
             return;
@@ -489,8 +489,9 @@ void http2_read_in(struct hps_http2 *h2)
 
 /* ---- the window ------------------------------------------------------------------------------ */
 
-void hps_http2_consume(struct hps_http2_stream *stream, size_t size)
+void http2_consume(struct hps_http_stream *base, size_t size)
 {
+    struct hps_http2_stream *stream = http2_stream_at(base);
     struct hps_http2 *h2 = stream->h2;
 
     if (http2_is_dead(h2) || size == 0) {
@@ -500,7 +501,7 @@ void hps_http2_consume(struct hps_http2_stream *stream, size_t size)
     HPS_ASSERT(size <= stream->unconsumed);
     stream->unconsumed -= size;
     if (nghttp2_session_consume(h2->session, stream->id, size) != 0) {
-        hps_http2_abort(h2, HPS_HTTP2_INTERNAL_ERROR, "no memory");
+        http2_abort(&h2->base, HPS_HTTP2_INTERNAL_ERROR, "no memory");
     }
     http2_kick(h2);
 }

@@ -154,7 +154,7 @@ static void release_piece(struct hps_http2 *h2, struct http2_piece *piece)
     h2->released = true;
     if (stream != NULL) {
         stream->base.queued -= piece->size;
-        if (!stream->in_sent && h2->events->on_sent != NULL) {
+        if (!stream->in_sent && h2->base.events->on_sent != NULL) {
             stream->in_sent = true;
             stream->sent_next = h2->sent;
             h2->sent = stream;
@@ -284,9 +284,9 @@ static ssize_t cb_read(nghttp2_session *session, int32_t id, uint8_t *buf, size_
     *flags |= NGHTTP2_DATA_FLAG_NO_COPY;
     if (all && stream->send == HTTP2_SEND_FINISHED) {
         *flags |= NGHTTP2_DATA_FLAG_EOF;
-        if (h2->events->on_trailers != NULL) {
+        if (h2->base.events->on_trailers != NULL) {
             *flags |= NGHTTP2_DATA_FLAG_NO_END_STREAM;
-            h2->events->on_trailers(h2->ctx, stream);
+            h2->base.events->on_trailers(h2->base.ctx, &stream->base);
         }
     }
     return (ssize_t)size;
@@ -383,7 +383,7 @@ static bool fill_batch(struct hps_http2 *h2)
         h2->out->batch = batch_take(h2->shared);
         if (h2->out->batch == NULL) {
             struct hps_error why;
-            hps_error_set(&why, HPS_NO_MEMORY, "%s: no memory to send", hps_conn_peer(h2->conn));
+            hps_error_set(&why, HPS_NO_MEMORY, "%s: no memory to send", hps_conn_peer(h2->base.conn));
             http2_fail(h2, &why);
             return false;
         }
@@ -394,7 +394,7 @@ static bool fill_batch(struct hps_http2 *h2)
         ssize_t size = nghttp2_session_mem_send(h2->session, &data);
         if (size < 0 || size > CONTROL_BYTES_MAX) {
             struct hps_error why;
-            hps_error_set(&why, HPS_INTERNAL, "%s: %s", hps_conn_peer(h2->conn),
+            hps_error_set(&why, HPS_INTERNAL, "%s: %s", hps_conn_peer(h2->base.conn),
                           size < 0 ? nghttp2_strerror((int)size) : "control frame too large");
             http2_fail(h2, &why);
             return false;
@@ -442,13 +442,13 @@ void http2_tell_sent(struct hps_http2 *h2)
         h2->sent = stream->sent_next;
         stream->in_sent = false;
         if (!http2_is_dead(h2)) {
-            h2->events->on_sent(h2->ctx, stream);
+            h2->base.events->on_sent(h2->base.ctx, &stream->base);
         }
     }
     if (h2->released && !http2_is_dead(h2)) {
         h2->released = false;
-        if (h2->events->on_released != NULL) {
-            h2->events->on_released(h2->ctx);
+        if (h2->base.events->on_released != NULL) {
+            h2->base.events->on_released(h2->base.ctx);
         }
     }
 }
@@ -466,7 +466,7 @@ void http2_write_out(struct hps_http2 *h2)
         }
         struct http2_batch *batch = h2->out->batch;
         size_t size;
-        hps_status status = hps_conn_writev(h2->conn, batch->iov + batch->at,
+        hps_status status = hps_conn_writev(h2->base.conn, batch->iov + batch->at,
                                             (int)(batch->n_iov - batch->at), &size);
         if (status == HPS_AGAIN) {
             h2->base.blocked = true;
@@ -475,7 +475,7 @@ void http2_write_out(struct hps_http2 *h2)
         if (status != HPS_OK) {
             struct hps_error why;
             hps_error_set(&why, HPS_CLOSED, "%s: connection lost while writing",
-                          hps_conn_peer(h2->conn));
+                          hps_conn_peer(h2->base.conn));
             http2_fail(h2, &why);
             break;
         }
@@ -549,9 +549,10 @@ static void message_queue(struct http2_message *message)
     HPS_DEBUG_SANE(http2_stream_sane(stream));
 }
 
-hps_status hps_http2_send(struct hps_http2_stream *stream, const void *prefix, size_t prefix_size,
-                          const struct hps_slice *slices, unsigned n_slices)
+hps_status http2_send(struct hps_http_stream *base, const void *prefix, size_t prefix_size,
+                      const struct hps_slice *slices, unsigned n_slices)
 {
+    struct hps_http2_stream *stream = http2_stream_at(base);
     hps_status status = HPS_CLOSED;
     uint8_t *bytes;
 
@@ -580,9 +581,10 @@ hps_status hps_http2_send(struct hps_http2_stream *stream, const void *prefix, s
     return status;
 }
 
-hps_status hps_http2_send_copy(struct hps_http2_stream *stream, const void *prefix,
-                               size_t prefix_size, const void *data, size_t size)
+hps_status http2_send_copy(struct hps_http_stream *base, const void *prefix, size_t prefix_size,
+                           const void *data, size_t size)
 {
+    struct hps_http2_stream *stream = http2_stream_at(base);
     uint8_t *bytes;
 
     HPS_ASSERT(prefix_size + size > 0);
@@ -603,8 +605,9 @@ hps_status hps_http2_send_copy(struct hps_http2_stream *stream, const void *pref
     return HPS_OK;
 }
 
-void hps_http2_finish(struct hps_http2_stream *stream)
+void http2_finish(struct hps_http_stream *base)
 {
+    struct hps_http2_stream *stream = http2_stream_at(base);
     struct hps_http2 *h2 = stream->h2;
     bool deferred = stream->send == HTTP2_SEND_DEFERRED;
 

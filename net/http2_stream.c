@@ -67,8 +67,8 @@ void http2_stream_close(struct hps_http2_stream *stream, uint32_t error)
     }
     stream_unlink(stream);
     HPS_ASSERT(stream->head == NULL && stream->base.queued == 0);
-    if (h2->events->on_stream_closed != NULL) {
-        h2->events->on_stream_closed(h2->ctx, stream, error);
+    if (h2->base.events->on_stream_closed != NULL) {
+        h2->base.events->on_stream_closed(h2->base.ctx, &stream->base, error);
     }
     hps_free(stream);
 }
@@ -91,8 +91,9 @@ void http2_stream_callbacks_set(nghttp2_session_callbacks *callbacks)
     nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, cb_stream_close);
 }
 
-void hps_http2_reset(struct hps_http2_stream *stream, uint32_t error)
+void http2_reset(struct hps_http_stream *base, uint32_t error)
 {
+    const struct hps_http2_stream *stream = http2_stream_at(base);
     struct hps_http2 *h2 = stream->h2;
 
     HPS_ASSERT(hps_loop_is_mine(h2->shared->loop));
@@ -100,7 +101,7 @@ void hps_http2_reset(struct hps_http2_stream *stream, uint32_t error)
         return;
     }
     if (nghttp2_submit_rst_stream(h2->session, NGHTTP2_FLAG_NONE, stream->id, error) != 0) {
-        hps_http2_abort(h2, HPS_HTTP2_INTERNAL_ERROR, "no memory");
+        http2_abort(&h2->base, HPS_HTTP2_INTERNAL_ERROR, "no memory");
     }
     http2_kick(h2);
 }
@@ -126,14 +127,15 @@ static void make_fields(nghttp2_nv *out, const struct hps_http_field *fields, un
     }
 }
 
-hps_status hps_http2_request(struct hps_http2 *h2, const struct hps_http_field *fields,
-                             unsigned n_fields, void *user, struct hps_http2_stream **out_stream)
+hps_status hps_http2_request(struct hps_http *http, const struct hps_http_field *fields,
+                             unsigned n_fields, void *user, struct hps_http_stream **out_stream)
 {
+    struct hps_http2 *h2 = http2_of(http);
     nghttp2_nv nv[HPS_HTTP_FIELDS_MAX];
 
     HPS_ASSERT(!h2->options.server);
     HPS_DEBUG_ASSERT(hps_loop_is_mine(h2->shared->loop));
-    if (!hps_http2_can_request(h2)) {
+    if (!hps_http2_can_request(http)) {
         return HPS_UNAVAILABLE;
     }
     struct hps_http2_stream *stream = http2_stream_new(h2);
@@ -151,13 +153,14 @@ hps_status hps_http2_request(struct hps_http2 *h2, const struct hps_http_field *
     }
     stream->id = id;
     http2_kick(h2);
-    *out_stream = stream;
+    *out_stream = &stream->base;
     return HPS_OK;
 }
 
-hps_status hps_http2_respond(struct hps_http2_stream *stream, const struct hps_http_field *fields,
-                             unsigned n_fields, bool end)
+hps_status http2_respond(struct hps_http_stream *base, const struct hps_http_field *fields,
+                         unsigned n_fields, bool end)
 {
+    struct hps_http2_stream *stream = http2_stream_at(base);
     struct hps_http2 *h2 = stream->h2;
     nghttp2_nv nv[HPS_HTTP_FIELDS_MAX];
     nghttp2_data_provider body = http2_body(stream);
@@ -175,9 +178,10 @@ hps_status hps_http2_respond(struct hps_http2_stream *stream, const struct hps_h
     return HPS_OK;
 }
 
-hps_status hps_http2_trailers(struct hps_http2_stream *stream, const struct hps_http_field *fields,
-                              unsigned n_fields)
+hps_status http2_trailers(struct hps_http_stream *base, const struct hps_http_field *fields,
+                          unsigned n_fields)
 {
+    const struct hps_http2_stream *stream = http2_stream_at(base);
     struct hps_http2 *h2 = stream->h2;
     nghttp2_nv nv[HPS_HTTP_FIELDS_MAX];
 
@@ -188,35 +192,4 @@ hps_status hps_http2_trailers(struct hps_http2_stream *stream, const struct hps_
     make_fields(nv, fields, n_fields);
     return nghttp2_submit_trailer(h2->session, stream->id, nv, n_fields) == 0 ? HPS_OK
                                                                               : HPS_NO_MEMORY;
-}
-
-/* ---- facts ----------------------------------------------------------------------------------- */
-
-void *hps_http2_user(const struct hps_http2_stream *stream)
-{
-    return stream->base.user;
-}
-
-void hps_http2_set_user(struct hps_http2_stream *stream, void *user)
-{
-    stream->base.user = user;
-}
-
-size_t hps_http2_stream_queued(const struct hps_http2_stream *stream)
-{
-    return stream->base.queued;
-}
-
-bool hps_http2_stream_limited(const struct hps_http2_stream *stream)
-{
-    const struct hps_http2 *h2 = stream->h2;
-    uint64_t n_turns = h2->out->n_turns;
-
-    return stream->opened > n_turns || h2->in->opened_streams > n_turns ||
-           nghttp2_session_get_stream_remote_window_size(h2->session, stream->id) <= 0;
-}
-
-uint64_t hps_http2_stream_framed(const struct hps_http2_stream *stream)
-{
-    return stream->base.framed;
 }

@@ -249,7 +249,6 @@ UNTESTED = {  # source files without a test at the same path in tests/unit/, and
     "net/http1_server_phase.c": "test_http1_server.c",
     "net/http1_server_receive.c": "test_http1_server.c, byte by byte and in all other ways",
     "net/http1_server_send.c": "test_http1_server.c and test_http1_calls.c: readers of every pace",
-    "net/http2_server.c": "test_grpc_server.c",
     "net/grpc_guard.c": "test_grpc_server.c: who may call, and what a change of rules ends",
     "net/grpc_call.c": "test_grpc_server.c: the life of a call",
     "net/grpc_call_life.c": "test_grpc_server.c: the life of a call",

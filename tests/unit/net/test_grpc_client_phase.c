@@ -18,7 +18,7 @@ struct fixture {
     struct hps_loop *loop;
     struct hps_grpc_channel channel;
     struct hps_grpc_client_call call;
-    struct hps_http2_stream stream;
+    struct hps_http_stream stream;
     char path[4];
 };
 
@@ -51,7 +51,7 @@ static void make(struct fixture *f, enum client_phase phase)
     f->call.code = -1;
     if (phase == CLIENT_SENT || phase == CLIENT_ANSWERED) {
         f->call.stream = &f->stream;
-        f->stream.base.user = &f->call;
+        f->stream.user = &f->call;
     }
 }
 
@@ -123,7 +123,7 @@ static void test_call_when_it_lies_then_assert(void **state)
     LIES(CLIENT_WAITING, call->stream = &f->stream);
     LIES(CLIENT_WAITING, call->path = NULL); /* could never be sent */
     LIES(CLIENT_SENT, call->stream = NULL);
-    LIES(CLIENT_SENT, f->stream.base.user = NULL);
+    LIES(CLIENT_SENT, f->stream.user = NULL);
     LIES(CLIENT_SENT, call->http_status = 200); /* before any header came */
     LIES(CLIENT_SENT, call->code = 0);
     LIES(CLIENT_SENT, call->deadline_us = 1); /* without its timer */

@@ -25,8 +25,8 @@
 struct probe {
     struct rig *rig;
     struct hps_http2_shared *shared;
-    struct hps_http2 *h2;
-    struct hps_http2_stream *stream;
+    struct hps_http *http;
+    struct hps_http_stream *stream;
     char fields[4096]; /* "name: value\n" of all received headers and trailers */
     struct hps_buf data;
     bool withholds; /* does not return received bytes to the window */
@@ -37,7 +37,7 @@ struct probe {
     bool closed;
 };
 
-static void probe_header(void *ctx, struct hps_http2_stream *stream, const char *name,
+static void probe_header(void *ctx, struct hps_http_stream *stream, const char *name,
                          size_t name_size, const char *value, size_t value_size)
 {
     struct probe *probe = ctx;
@@ -48,23 +48,23 @@ static void probe_header(void *ctx, struct hps_http2_stream *stream, const char 
              name, (int)value_size, value);
 }
 
-static void probe_data(void *ctx, struct hps_http2_stream *stream, const uint8_t *data, size_t size)
+static void probe_data(void *ctx, struct hps_http_stream *stream, const uint8_t *data, size_t size)
 {
     struct probe *probe = ctx;
 
     assert_int_equal(hps_buf_append(&probe->data, data, size), HPS_OK);
     if (!probe->withholds) {
-        hps_http2_consume(stream, size);
+        hps_http_consume(stream, size);
     }
 }
 
-static void probe_end(void *ctx, struct hps_http2_stream *stream)
+static void probe_end(void *ctx, struct hps_http_stream *stream)
 {
     (void)stream;
     ((struct probe *)ctx)->ended = true;
 }
 
-static void probe_stream_closed(void *ctx, struct hps_http2_stream *stream, uint32_t error)
+static void probe_stream_closed(void *ctx, struct hps_http_stream *stream, uint32_t error)
 {
     struct probe *probe = ctx;
 
@@ -86,7 +86,7 @@ static void probe_closed(void *ctx, const struct hps_error *why)
     ((struct probe *)ctx)->closed = true;
 }
 
-static const struct hps_http2_events probe_events = {
+static const struct hps_http_events probe_events = {
     .on_header = probe_header,
     .on_data = probe_data,
     .on_end = probe_end,
@@ -111,9 +111,9 @@ static void probe_open_window(struct probe *probe, struct rig *rig, uint32_t win
     assert_non_null(probe->shared);
     assert_int_equal(hps_conn_connect(rig->address, NULL, &conn, NULL), HPS_OK);
     assert_int_equal(
-        hps_http2_new(probe->shared, conn, &options, &probe_events, probe, &probe->h2, NULL),
+        hps_http2_new(probe->shared, conn, &options, &probe_events, probe, &probe->http, NULL),
         HPS_OK);
-    RIG_UNTIL(rig, hps_http2_is_ready(probe->h2));
+    RIG_UNTIL(rig, probe->http->ready);
 }
 
 static void probe_open(struct probe *probe, struct rig *rig)
@@ -124,7 +124,7 @@ static void probe_open(struct probe *probe, struct rig *rig)
 static void probe_close(struct probe *probe)
 {
     if (!probe->closed) {
-        hps_http2_free(probe->h2);
+        hps_http_free(probe->http);
     }
     hps_http2_shared_free(probe->shared);
     hps_buf_fini(&probe->data);
@@ -158,12 +158,12 @@ static void probe_begin(struct probe *probe, const char *path, const char *const
     probe->ended = false;
     probe->stream_closed = false;
     hps_buf_clear(&probe->data);
-    assert_int_equal(hps_http2_request(probe->h2, fields, n, NULL, &probe->stream), HPS_OK);
+    assert_int_equal(hps_http2_request(probe->http, fields, n, NULL, &probe->stream), HPS_OK);
 }
 
 static void probe_send(struct probe *probe, const void *data, size_t size)
 {
-    assert_int_equal(hps_http2_send_copy(probe->stream, "", 0, data, size), HPS_OK);
+    assert_int_equal(hps_http_send_copy(probe->stream, "", 0, data, size), HPS_OK);
 }
 
 static void probe_wait(struct probe *probe)
@@ -184,7 +184,7 @@ static void probe_start(struct probe *probe, const char *path, const char *const
     if (size > 0) {
         probe_send(probe, body, size);
     }
-    hps_http2_finish(probe->stream);
+    hps_http_finish(probe->stream);
 }
 
 /* Like probe_start, and waits for the end of the stream. */
@@ -490,7 +490,7 @@ static void test_client_streaming_when_messages_arrive_in_parts_then_all_deliver
         probe_send(&f->probe, "\0\0", 2);
     }
     assert_int_equal(f->rig.n_half_closes, 0);
-    hps_http2_finish(f->probe.stream);
+    hps_http_finish(f->probe.stream);
     probe_wait(&f->probe);
     assert_true(probe_has(&f->probe, "grpc-status: 0\n"));
     assert_int_equal(f->probe.data.size, 9);
@@ -1082,7 +1082,7 @@ static void test_worker_when_it_posts_its_result_then_sent_or_dropped(void **sta
         job.call = f->rig.parked;
         hps_grpc_call_ref(job.call);
         if (gone) {
-            hps_http2_reset(f->probe.stream, HPS_HTTP2_CANCEL);
+            hps_http_reset(f->probe.stream, HPS_HTTP2_CANCEL);
         }
         assert_int_equal(pthread_create(&thread, NULL, job_work, &job), 0);
         RIG_UNTIL(&f->rig, job.done);

@@ -43,7 +43,7 @@ static void make(struct fixture *f, enum http2_phase phase)
     f->loop = loop;
     f->shared.loop = loop;
     f->h2 = (struct hps_http2){.shared = &f->shared,
-                               .conn = (struct hps_conn *)f, /* never dereferenced */
+                               .base.conn = (struct hps_conn *)f, /* never dereferenced */
                                .session = (nghttp2_session *)f,
                                .options = {.server = true},
                                .out = &f->out,

@@ -29,7 +29,7 @@ enum {
 };
 
 struct body {
-    struct hps_http2_stream *stream; /* NULL: closed */
+    struct hps_http_stream *stream; /* NULL: closed */
     uint8_t bytes[BODY_BYTES];
     size_t size;
     size_t in_place; /* of `size` */
@@ -38,7 +38,7 @@ struct body {
 struct fixture {
     struct hps_loop *loop;
     struct hps_http2_shared *shared;
-    struct hps_http2 *h2;
+    struct hps_http *http;
     int server; /* the other end of the socket */
     bool ready;
     bool no_buffer;
@@ -56,11 +56,11 @@ static void on_ready(void *ctx)
     ((struct fixture *)ctx)->ready = true;
 }
 
-static uint8_t *on_buffer(void *ctx, struct hps_http2_stream *stream, size_t size,
+static uint8_t *on_buffer(void *ctx, struct hps_http_stream *stream, size_t size,
                           size_t *out_capacity)
 {
     struct fixture *f = ctx;
-    struct body *body = hps_http2_user(stream);
+    struct body *body = stream->user;
 
     if (f->no_buffer) {
         return NULL;
@@ -70,16 +70,16 @@ static uint8_t *on_buffer(void *ctx, struct hps_http2_stream *stream, size_t siz
     return body->bytes + body->size;
 }
 
-static void on_data(void *ctx, struct hps_http2_stream *stream, const uint8_t *data, size_t size)
+static void on_data(void *ctx, struct hps_http_stream *stream, const uint8_t *data, size_t size)
 {
     struct fixture *f = ctx;
-    struct body *body = hps_http2_user(stream);
+    struct body *body = stream->user;
 
     for (unsigned i = 0; i < N_STREAMS; i++) { /* another owner may free its buffer at any time */
         const struct body *other = &f->bodies[i];
         assert_true(other == body || data < other->bytes || data >= other->bytes + BODY_BYTES);
     }
-    hps_http2_consume(stream, size);
+    hps_http_consume(stream, size);
     assert_true(size <= BODY_BYTES - body->size);
     if (data == body->bytes + body->size) {
         body->in_place += size;
@@ -89,9 +89,9 @@ static void on_data(void *ctx, struct hps_http2_stream *stream, const uint8_t *d
     body->size += size;
 }
 
-static void on_stream_closed(void *ctx, struct hps_http2_stream *stream, uint32_t error)
+static void on_stream_closed(void *ctx, struct hps_http_stream *stream, uint32_t error)
 {
-    struct body *body = hps_http2_user(stream);
+    struct body *body = stream->user;
 
     (void)ctx;
     (void)error;
@@ -103,7 +103,7 @@ static void on_closed(void *ctx, const struct hps_error *why)
     struct fixture *f = ctx;
 
     (void)why;
-    f->h2 = NULL;
+    f->http = NULL;
 }
 
 static void pump(struct fixture *f)
@@ -171,7 +171,7 @@ static void expect_body(const struct fixture *f, unsigned stream, size_t size)
 
 static int setup(void **state)
 {
-    static const struct hps_http2_events events = {
+    static const struct hps_http_events events = {
         .on_ready = on_ready,
         .on_data = on_data,
         .on_buffer = on_buffer,
@@ -201,14 +201,14 @@ static int setup(void **state)
     f.shared = hps_http2_shared_new(f.loop);
     assert_non_null(f.shared);
     assert_int_equal(hps_conn_new(fds[0], NULL, &conn, &err), HPS_OK);
-    assert_int_equal(hps_http2_new(f.shared, conn, &options, &events, &f, &f.h2, &err), HPS_OK);
+    assert_int_equal(hps_http2_new(f.shared, conn, &options, &events, &f, &f.http, &err), HPS_OK);
     while (!f.ready) {
         pump(&f);
     }
     for (unsigned i = 0; i < N_STREAMS; i++) {
         struct body *body = &f.bodies[i];
-        assert_int_equal(hps_http2_request(f.h2, fields, 3, body, &body->stream), HPS_OK);
-        hps_http2_finish(body->stream);
+        assert_int_equal(hps_http2_request(f.http, fields, 3, body, &body->stream), HPS_OK);
+        hps_http_finish(body->stream);
     }
     send_head(&f, SETTINGS, 0, 0, 0);
     send_head(&f, SETTINGS, ACK, 0, 0); /* allows large frames */
@@ -220,7 +220,7 @@ static int teardown(void **state)
 {
     struct fixture *f = *state;
 
-    hps_http2_free(f->h2);
+    hps_http_free(f->http);
     hps_http2_shared_free(f->shared);
     hps_loop_free(f->loop);
     close(f->server);
@@ -298,7 +298,7 @@ static void test_data_when_reset_within_a_frame_then_other_streams_are_intact(vo
     send_head(f, DATA, 0, 1, BIG);
     send_body(f, 1, 0, BIG / 2);
     expect_body(f, 1, BIG / 2);
-    hps_http2_reset(f->bodies[0].stream, HPS_HTTP2_CANCEL);
+    hps_http_reset(f->bodies[0].stream, HPS_HTTP2_CANCEL);
     send_body(f, 1, BIG / 2, BIG / 2);
     for (size_t at = 0; at < 4 * BIG; at += BIG) {
         send_frame(f, 3, at, BIG);
