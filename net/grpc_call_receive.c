@@ -20,16 +20,6 @@ enum { STREAMED_QUEUED_BYTES = 64 * 1024 };
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-static void deliver(struct hps_grpc_call *call, const uint8_t *data, size_t size)
-{
-    HPS_ASSERT(!call->delivering && !grpc_call_is_finished(call));
-    call->delivered = true;
-    call->delivering = true;
-    call->keep = false;
-    call->entry->method->on_message(call, data != NULL ? data : (const uint8_t *)"", size);
-    call->delivering = false;
-}
-
 static struct hps_grpc_packed pack(const struct hps_grpc_call *call, const uint8_t *data,
                                    size_t size, bool compressed)
 {
@@ -58,16 +48,28 @@ static bool inflate(struct hps_grpc_call *call, const uint8_t **data, size_t *si
     return status == HPS_OK;
 }
 
-static void deliver_packed(struct hps_grpc_call *call, const uint8_t *data, size_t size,
-                           bool compressed)
+/* Whether the service gets the message as it came, or it is not compressed, or could be inflated.
+ * False: the call was refused. */
+static bool may_deliver(struct hps_grpc_call *call, bool compressed, const uint8_t **data,
+                        size_t *size)
 {
+    return call->entry->method->on_packed != NULL || !compressed || inflate(call, data, size);
+}
+
+static void deliver(struct hps_grpc_call *call, const uint8_t *data, size_t size, bool compressed)
+{
+    const struct hps_grpc_method *method = call->entry->method;
     const struct hps_grpc_packed packed = pack(call, data, size, compressed);
 
     HPS_ASSERT(!call->delivering && !grpc_call_is_finished(call));
     call->delivered = true;
     call->delivering = true;
     call->keep = false;
-    call->entry->method->on_packed(call, &packed);
+    if (method->on_packed != NULL) {
+        method->on_packed(call, &packed);
+    } else {
+        method->on_message(call, packed.data, packed.size);
+    }
     call->delivering = false;
 }
 
@@ -78,12 +80,9 @@ void grpc_call_dispatch(struct hps_grpc_call *call)
     size_t size = call->request->message_size;
 
     hps_grpc_call_ref(call);
-    if (call->entry->method->on_packed != NULL) {
+    if (may_deliver(call, call->request->compressed, &data, &size)) {
         grpc_call_request_set(call, GRPC_REQUEST_DISPATCHED);
-        deliver_packed(call, data, size, call->request->compressed);
-    } else if (!call->request->compressed || inflate(call, &data, &size)) {
-        grpc_call_request_set(call, GRPC_REQUEST_DISPATCHED);
-        deliver(call, data, size);
+        deliver(call, data, size, call->request->compressed);
     }
     if (!call->keep) {
         hps_grpc_decoder_fini(&call->request->decoder);
@@ -103,20 +102,14 @@ void grpc_call_dispatch(struct hps_grpc_call *call)
 static void deliver_streamed(struct hps_grpc_call *call, const uint8_t *data, size_t size,
                              bool compressed)
 {
-    bool packed = call->entry->method->on_packed != NULL;
-
-    if (packed && call->request->kept_spare == NULL) {
+    if (call->entry->method->on_packed != NULL && call->request->kept_spare == NULL) {
         call->request->kept_spare = hps_calloc(1, sizeof *call->request->kept_spare);
         if (call->request->kept_spare == NULL) {
             grpc_call_refuse(call, HPS_NO_MEMORY, "no memory for a request message");
             return;
         }
     }
-    if (packed) {
-        deliver_packed(call, data, size, compressed);
-    } else {
-        deliver(call, data, size);
-    }
+    deliver(call, data, size, compressed);
     if (call->conn != NULL) {
         grpc_conn_see(call->conn, hps_clock_us());
     }
@@ -149,10 +142,8 @@ static void message_complete(struct hps_grpc_call *call, const struct hps_grpc_m
         call->request->compressed = message->compressed;
         call->request->message = data;
         call->request->message_size = size;
-    } else if (!message->compressed || call->entry->method->on_packed != NULL) {
+    } else if (may_deliver(call, message->compressed, &data, &size)) {
         deliver_streamed(call, data, size, message->compressed);
-    } else if (inflate(call, &data, &size)) {
-        deliver_streamed(call, data, size, false);
     }
 }
 

@@ -83,16 +83,23 @@ static void send_status_alone(struct hps_grpc_call *call, const struct hps_http_
     }
 }
 
+/* The end of a gRPC reply for which the service has sent nothing. */
+static void answer_alone(struct hps_grpc_call *call)
+{
+    struct hps_http_field fields[HPS_HTTP_FIELDS_MAX];
+    char code[4];
+    unsigned n = list_headers(call, fields);
+
+    n += list_trailers(call, code, fields + n);
+    grpc_conn_see(call->conn, hps_clock_us());
+    send_status_alone(call, fields, n);
+}
+
 void hps_grpc_call_finish(struct hps_grpc_call *call, int grpc_code, const char *message)
 {
     HPS_ASSERT(hps_loop_is_mine(call->loop));
     HPS_ASSERT(grpc_code >= 0 && grpc_code <= 16);
     if (grpc_call_is_finished(call)) {
-        return;
-    }
-    if (call->home->is_http) {
-        grpc_http_finish(call, grpc_code, message);
-        end_turn(call);
         return;
     }
     call->reply->code = grpc_code;
@@ -102,13 +109,10 @@ void hps_grpc_call_finish(struct hps_grpc_call *call, int grpc_code, const char 
     if (call->reply->phase == GRPC_REPLY_OPEN) {
         grpc_call_reply_set(call, GRPC_REPLY_FINISHED);
         hps_http_finish(call->stream);
+    } else if (call->home->is_http) {
+        grpc_http_answer_alone(call, message);
     } else {
-        struct hps_http_field fields[HPS_HTTP_FIELDS_MAX];
-        char code[4];
-        unsigned n = list_headers(call, fields);
-        n += list_trailers(call, code, fields + n);
-        grpc_conn_see(call->conn, hps_clock_us());
-        send_status_alone(call, fields, n);
+        answer_alone(call);
     }
     end_turn(call);
 }
@@ -116,17 +120,6 @@ void hps_grpc_call_finish(struct hps_grpc_call *call, int grpc_code, const char 
 void hps_grpc_call_fail(struct hps_grpc_call *call, const struct hps_error *err)
 {
     hps_grpc_call_finish(call, hps_status_grpc_code(err->status), err->text);
-}
-
-void grpc_call_refuse(struct hps_grpc_call *call, hps_status status, const char *fmt, ...)
-{
-    char text[480];
-    va_list args;
-
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    hps_grpc_call_finish(call, hps_status_grpc_code(status), text);
 }
 
 void grpc_call_answer_http(struct hps_grpc_call *call, const char *http_status, hps_status status)
@@ -138,20 +131,35 @@ void grpc_call_answer_http(struct hps_grpc_call *call, const char *http_status, 
     send_status_alone(call, fields, 1);
 }
 
-void grpc_http_refuse(struct hps_grpc_call *call, unsigned http_status, hps_status status,
-                      const char *fmt, ...)
+static void refuse(struct hps_grpc_call *call, hps_status status, const char *fmt, va_list args)
 {
     char text[480];
+
+    vsnprintf(text, sizeof text, fmt, args);
+    hps_grpc_call_finish(call, hps_status_grpc_code(status), text);
+}
+
+void grpc_call_refuse(struct hps_grpc_call *call, hps_status status, const char *fmt, ...)
+{
     va_list args;
 
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    refuse(call, status, fmt, args);
     va_end(args);
+}
+
+void grpc_http_refuse(struct hps_grpc_call *call, unsigned http_status, hps_status status,
+                      const char *fmt, ...)
+{
+    va_list args;
+
     if (call->reply->phase == GRPC_REPLY_NONE) {
         call->reply->http_status = http_status;
         call->reply->bare = false;
     }
-    hps_grpc_call_finish(call, hps_status_grpc_code(status), text);
+    va_start(args, fmt);
+    refuse(call, status, fmt, args);
+    va_end(args);
 }
 
 void hps_grpc_call_fail_too_large(struct hps_grpc_call *call, const struct hps_error *err)
@@ -216,84 +224,79 @@ static bool charge_reply(struct hps_grpc_call *call, size_t bytes)
     return true;
 }
 
-static void drop_slices(const struct hps_slice *slices, unsigned n_slices)
-{
-    for (unsigned i = 0; i < n_slices; i++) {
-        hps_block_unref(slices[i].block);
-    }
-}
-
-/* Queues the headers before the first message. False: the call is finished. */
-static bool open_answer(struct hps_grpc_call *call)
+/* Queues the head of the reply. HTTP/1.1: `size` is the size of the body. False: the call has
+ * failed. */
+static bool open_reply(struct hps_grpc_call *call, size_t size)
 {
     struct hps_http_field fields[HPS_HTTP_FIELDS_MAX];
+    hps_status status;
+
+    grpc_call_reply_set(call, GRPC_REPLY_OPEN);
+    if (call->home->is_http) {
+        status = grpc_http_respond(call, size, false);
+    } else {
+        unsigned n = list_headers(call, fields);
+        grpc_conn_see(call->conn, hps_clock_us());
+        status = hps_http_respond(call->stream, fields, n, false);
+    }
+    grpc_call_note_sent(call, status);
+    return status == HPS_OK;
+}
+
+/* Begins a message of `size` bytes: charges it, and queues the head of the reply before the first
+ * one. *out_prefix_size: the bytes of `prefix` that precede the message; HTTP/1.1: none. False: the
+ * bytes of the message are not sent. */
+static bool begin_message(struct hps_grpc_call *call, size_t size,
+                          uint8_t prefix[HPS_GRPC_PREFIX_BYTES], size_t *out_prefix_size)
+{
+    bool is_http = call->home->is_http;
 
     HPS_ASSERT(hps_loop_is_mine(call->loop));
-    if (grpc_call_is_finished(call)) {
+    if (!charge_reply(call, size)) {
         return false;
     }
-    if (call->reply->phase == GRPC_REPLY_NONE) {
-        unsigned n = list_headers(call, fields);
-        grpc_call_reply_set(call, GRPC_REPLY_OPEN);
-        call->reply->progress.at_us = hps_clock_us();
-        grpc_conn_see(call->conn, call->reply->progress.at_us);
-        hps_status status = hps_http_respond(call->stream, fields, n, false);
-        grpc_call_note_sent(call, status);
-        return status == HPS_OK;
+    HPS_ASSERT(!is_http || call->reply->phase == GRPC_REPLY_NONE); /* the body is one message */
+    if (call->reply->phase == GRPC_REPLY_NONE && !open_reply(call, size)) {
+        return false;
     }
-    return true;
+    if (call->stream->queued == 0) {
+        call->reply->progress.at_us = hps_loop_now_us(call->loop);
+    }
+    hps_grpc_prefix_write(prefix, size);
+    *out_prefix_size = is_http ? 0 : HPS_GRPC_PREFIX_BYTES;
+    return !is_http || (size > 0 && !call->reply->head);
 }
 
 void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slices,
                         unsigned n_slices)
 {
     uint8_t prefix[HPS_GRPC_PREFIX_BYTES];
+    size_t prefix_size;
     size_t size = 0;
 
     for (unsigned i = 0; i < n_slices; i++) {
         size += slices[i].size;
     }
-    if (!charge_reply(call, size)) {
-        drop_slices(slices, n_slices);
-        return;
+    if (begin_message(call, size, prefix, &prefix_size)) {
+        grpc_call_note_sent(call,
+                            hps_http_send(call->stream, prefix, prefix_size, slices, n_slices));
+    } else {
+        for (unsigned i = 0; i < n_slices; i++) {
+            hps_block_unref(slices[i].block);
+        }
     }
-    if (call->home->is_http) {
-        grpc_http_send(call, slices, n_slices);
-        end_turn(call);
-        return;
-    }
-    if (!open_answer(call)) {
-        drop_slices(slices, n_slices);
-        return;
-    }
-    hps_grpc_prefix_write(prefix, size);
-    if (call->stream->queued == 0) {
-        call->reply->progress.at_us = hps_loop_now_us(call->loop);
-    }
-    grpc_call_note_sent(call, hps_http_send(call->stream, prefix, sizeof prefix, slices, n_slices));
     end_turn(call);
 }
 
 void hps_grpc_call_send_copy(struct hps_grpc_call *call, const void *data, size_t size)
 {
     uint8_t prefix[HPS_GRPC_PREFIX_BYTES];
+    size_t prefix_size;
 
-    if (!charge_reply(call, size)) {
-        return;
+    if (begin_message(call, size, prefix, &prefix_size)) {
+        grpc_call_note_sent(call,
+                            hps_http_send_copy(call->stream, prefix, prefix_size, data, size));
     }
-    if (call->home->is_http) {
-        grpc_http_send_copy(call, data, size);
-        end_turn(call);
-        return;
-    }
-    if (!open_answer(call)) {
-        return;
-    }
-    hps_grpc_prefix_write(prefix, size);
-    if (call->stream->queued == 0) {
-        call->reply->progress.at_us = hps_loop_now_us(call->loop);
-    }
-    grpc_call_note_sent(call, hps_http_send_copy(call->stream, prefix, sizeof prefix, data, size));
     end_turn(call);
 }
 

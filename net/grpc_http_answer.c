@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/block.h"
 #include "base/clock.h"
 #include "base/text.h"
 
@@ -72,56 +71,17 @@ static unsigned list_fields(struct hps_grpc_call *call, size_t size, struct text
     return n + grpc_fields_list(&call->reply->trailers, out + n, GRPC_FIELDS_MAX);
 }
 
-static hps_status respond(struct hps_grpc_call *call, size_t size, bool end)
+hps_status grpc_http_respond(struct hps_grpc_call *call, size_t size, bool end)
 {
     struct hps_http_field fields[HPS_HTTP_FIELDS_MAX];
     struct texts texts;
     unsigned n = list_fields(call, size, &texts, fields);
 
-    call->reply->progress.at_us = hps_clock_us();
-    grpc_conn_see(call->conn, call->reply->progress.at_us);
+    grpc_conn_see(call->conn, hps_clock_us());
     return hps_http_respond(call->stream, fields, n, end);
 }
 
-/* ---- the reply ------------------------------------------------------------------------------- */
-
-/* Sends the head of a reply with a body of `size` bytes. False: the call was finished or has
- * failed. */
-static bool open_answer(struct hps_grpc_call *call, size_t size)
-{
-    HPS_ASSERT(hps_loop_is_mine(call->loop));
-    if (grpc_call_is_finished(call)) {
-        return false;
-    }
-    HPS_ASSERT(call->reply->phase == GRPC_REPLY_NONE); /* a service sends the body with one call */
-    grpc_call_reply_set(call, GRPC_REPLY_OPEN);
-    hps_status status = respond(call, size, false);
-    grpc_call_note_sent(call, status);
-    return status == HPS_OK;
-}
-
-void grpc_http_send(struct hps_grpc_call *call, const struct hps_slice *slices, unsigned n_slices)
-{
-    size_t size = 0;
-
-    for (unsigned i = 0; i < n_slices; i++) {
-        size += slices[i].size;
-    }
-    if (!open_answer(call, size) || call->reply->head || size == 0) {
-        for (unsigned i = 0; i < n_slices; i++) {
-            hps_block_unref(slices[i].block);
-        }
-    } else {
-        grpc_call_note_sent(call, hps_http_send(call->stream, NULL, 0, slices, n_slices));
-    }
-}
-
-void grpc_http_send_copy(struct hps_grpc_call *call, const void *data, size_t size)
-{
-    if (open_answer(call, size) && !call->reply->head && size > 0) {
-        grpc_call_note_sent(call, hps_http_send_copy(call->stream, NULL, 0, data, size));
-    }
-}
+/* ---- a reply without a message --------------------------------------------------------------- */
 
 /* Appends `text`, escaped for use in a JSON string. */
 static hps_status append_json(struct hps_buf *out, const char *text)
@@ -154,8 +114,7 @@ static void make_error(struct hps_buf *out, const char *text)
     }
 }
 
-/* Sends a complete reply to a call for which the service has sent no body. */
-static void answer_alone(struct hps_grpc_call *call, const char *message)
+void grpc_http_answer_alone(struct hps_grpc_call *call, const char *message)
 {
     struct hps_buf body;
 
@@ -165,26 +124,14 @@ static void answer_alone(struct hps_grpc_call *call, const char *message)
     }
     bool with_body = body.size > 0 && !call->reply->head;
     grpc_call_reply_set(call, GRPC_REPLY_STATUS);
-    if (respond(call, body.size, !with_body) != HPS_OK) {
+    hps_status status = grpc_http_respond(call, body.size, !with_body);
+    if (status == HPS_OK && with_body) {
+        status = hps_http_send_copy(call->stream, NULL, 0, body.data, body.size);
+    }
+    if (status != HPS_OK) {
         grpc_call_reset(call, HPS_HTTP2_INTERNAL_ERROR);
     } else if (with_body) {
-        if (hps_http_send_copy(call->stream, NULL, 0, body.data, body.size) == HPS_OK) {
-            hps_http_finish(call->stream);
-        } else {
-            grpc_call_reset(call, HPS_HTTP2_INTERNAL_ERROR);
-        }
+        hps_http_finish(call->stream);
     }
     hps_buf_fini(&body);
-}
-
-void grpc_http_finish(struct hps_grpc_call *call, int grpc_code, const char *message)
-{
-    HPS_ASSERT(!grpc_call_is_finished(call));
-    call->reply->code = grpc_code;
-    if (call->reply->phase == GRPC_REPLY_OPEN) { /* the complete body is queued */
-        grpc_call_reply_set(call, GRPC_REPLY_FINISHED);
-        hps_http_finish(call->stream);
-    } else {
-        answer_alone(call, message);
-    }
 }

@@ -9,7 +9,7 @@
  *     grpc_seat.c          accounts and places of connections, and connections that fail
  *     grpc_call_phase.c    the phases of a call and their transitions
  *     grpc_call.c          references to a call, and the functions that services call
- *     grpc_http_answer.c   replies to HTTP/1.1 requests
+ *     grpc_http_answer.c   heads of HTTP/1.1 replies, and replies without a message
  *     grpc_call_send.c     replies
  *     grpc_call_life.c     how a call begins and ends
  *     grpc_guard.c         authorization of calls
@@ -555,10 +555,10 @@ void grpc_call_answer_http(struct hps_grpc_call *call, const char *http_status, 
 
 /* ---- grpc_http_answer.c ---------------------------------------------------------------------- */
 
-/* The parts of hps_grpc_call_send, _send_copy and _finish for HTTP/1.1. */
-void grpc_http_send(struct hps_grpc_call *call, const struct hps_slice *slices, unsigned n_slices);
-void grpc_http_send_copy(struct hps_grpc_call *call, const void *data, size_t size);
-void grpc_http_finish(struct hps_grpc_call *call, int grpc_code, const char *message);
+/* Sends the head of a reply with a body of `size` bytes. `end`: the body is not sent. */
+hps_status grpc_http_respond(struct hps_grpc_call *call, size_t size, bool end);
+/* Sends a complete reply to a call for which the service has sent no body. */
+void grpc_http_answer_alone(struct hps_grpc_call *call, const char *message);
 
 /* ---- grpc_route.c ---------------------------------------------------------------------------- */
 
