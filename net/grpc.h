@@ -274,8 +274,8 @@ bool hps_grpc_call_is_http(const struct hps_grpc_call *call);
  * owner   borrowed during the call's life
  */
 const char *hps_grpc_call_segment(const struct hps_grpc_call *call, unsigned i, size_t *out_size);
-/* The value of a request header; NULL if the request lacks the header. hps_grpc_server_keep must
- * have set `name`. Values of headers whose names end in -bin are decoded from base64. */
+/* The value of a request header, as it was sent: names that end in -bin have values in base64. NULL
+ * if the request lacks the header. hps_grpc_server_keep must have set `name`. */
 const char *hps_grpc_call_header(const struct hps_grpc_call *call, const char *name,
                                  size_t *out_size);
 void *hps_grpc_call_user(const struct hps_grpc_call *call);
@@ -339,10 +339,10 @@ void hps_grpc_call_send(struct hps_grpc_call *call, const struct hps_slice *slic
 void hps_grpc_call_send_copy(struct hps_grpc_call *call, const void *data, size_t size);
 /* Bytes of the call that are queued and not yet in the kernel. Streaming services use it. */
 size_t hps_grpc_call_queued(const struct hps_grpc_call *call);
-/* Adds metadata to the trailers. Call it before the call is finished. Values of names that end in
- * -bin are encoded in base64. HTTP/1.1: the metadata is sent with the headers. Metadata that is
- * added after the body was sent is dropped. A reply with grpc-retry-pushback-ms also has
- * Retry-After, in seconds. */
+/* Adds metadata to the trailers. Call it before the call is finished. The value is sent as it is:
+ * for names that end in -bin the caller encodes it in base64. HTTP/1.1: the metadata is sent with
+ * the headers. Metadata that is added after the body was sent is dropped. A reply with
+ * grpc-retry-pushback-ms also has Retry-After, in seconds. */
 hps_status hps_grpc_call_add_trailer(struct hps_grpc_call *call, const char *name,
                                      const void *value, size_t size) HPS_MUST_CHECK;
 /* Adds metadata to the headers. No effect after the first send. HTTP/1.1: "content-type" replaces

@@ -21,39 +21,16 @@ static void read_content_type(struct hps_grpc_call *call, const char *value, siz
                               (size - n > 7 && memcmp(value + n, "+proto;", 7) == 0);
 }
 
-/* Stores a header for services and the guard. Values of names that end in -bin are decoded; each
- * value of a joined list becomes one field. A second "authorization" is an error, because a proxy
+/* Stores a header for services and the guard. A second "authorization" is an error, because a proxy
  * may have checked only the first or only the last. */
 static void keep_header(struct hps_grpc_call *call, const char *name, size_t name_size,
                         const char *value, size_t value_size)
 {
-    hps_status status = HPS_OK;
+    bool is_second = HPS_HTTP_IS(name, name_size, "authorization") &&
+                     grpc_fields_get(&call->headers->fields, "authorization", NULL) != NULL;
 
-    if (HPS_HTTP_IS(name, name_size, "authorization") &&
-        grpc_fields_get(&call->headers->fields, "authorization", NULL) != NULL) {
-        status = HPS_INVALID;
-    } else if (name_size <= 4 || memcmp(name + name_size - 4, "-bin", 4) != 0) {
-        status = grpc_fields_add(&call->headers->fields, name, name_size, value, value_size);
-    } else {
-        while (status == HPS_OK) {
-            const char *comma = memchr(value, ',', value_size);
-            size_t size = comma != NULL ? (size_t)(comma - value) : value_size;
-            struct hps_buf raw;
-            hps_buf_init(&raw, 16 * 1024);
-            status = hps_grpc_base64_decode(&raw, value, size);
-            if (status == HPS_OK) {
-                status =
-                    grpc_fields_add(&call->headers->fields, name, name_size, raw.data, raw.size);
-            }
-            hps_buf_fini(&raw);
-            if (comma == NULL) {
-                break;
-            }
-            value += size + 1;
-            value_size -= size + 1;
-        }
-    }
-    if (status != HPS_OK) {
+    if (is_second ||
+        grpc_fields_add(&call->headers->fields, name, name_size, value, value_size) != HPS_OK) {
         call->headers->bad_fields = true;
         /* for the error text; no client can send this name */
         hps_ignore(grpc_fields_add(&call->headers->fields, ":bad", 4, name, name_size));
@@ -125,7 +102,7 @@ void grpc_call_headers_done(struct hps_grpc_call *call)
     } else if (call->headers->bad_fields) {
         const char *name = grpc_fields_get(&call->headers->fields, ":bad", NULL);
         grpc_call_refuse(call, HPS_INTERNAL,
-                         "request metadata %.200s cannot be decoded: no base64, or sent twice",
+                         "request metadata %.200s cannot be stored, or was sent twice",
                          name != NULL ? name : "");
     } else if ((entered = grpc_guard_enter(call, &err)) != HPS_OK) {
         grpc_call_refuse(call, entered, "%s", err.text);

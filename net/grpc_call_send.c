@@ -315,17 +315,7 @@ static hps_status add_field(struct grpc_fields *fields, unsigned n_max, const ch
     if (fields->n >= n_max || fields->bytes.size + name_size + size > GRPC_FIELD_BYTES_MAX) {
         return HPS_EXHAUSTED;
     }
-    if (name_size <= 4 || memcmp(name + name_size - 4, "-bin", 4) != 0) {
-        return grpc_fields_add(fields, name, name_size, value, size);
-    }
-    struct hps_buf text;
-    hps_buf_init(&text, 2 * GRPC_FIELD_BYTES_MAX);
-    hps_status status = hps_grpc_base64_encode(&text, value, size);
-    if (status == HPS_OK) {
-        status = grpc_fields_add(fields, name, name_size, text.data, text.size);
-    }
-    hps_buf_fini(&text);
-    return status;
+    return grpc_fields_add(fields, name, name_size, value, size);
 }
 
 hps_status hps_grpc_call_add_trailer(struct hps_grpc_call *call, const char *name,

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The encodings of gRPC within HTTP/2: length-prefixed messages, timeouts, percent-encoded status
- * messages and base64 metadata. Without I/O, so that it can be fuzzed. Used by the thread that owns
- * the call.
+ * The encodings of gRPC within HTTP/2: length-prefixed messages, timeouts and percent-encoded status
+ * messages. Without I/O, so that it can be fuzzed. Used by the thread that owns the call.
  */
 #ifndef HPS_NET_GRPC_FRAME_H
 #define HPS_NET_GRPC_FRAME_H
@@ -71,12 +70,6 @@ void hps_grpc_timeout_format(uint64_t us, char out[HPS_GRPC_TIMEOUT_CHARS]);
 /* Percent-encoding of a status message. Decoding keeps malformed escapes unchanged. */
 hps_status hps_grpc_message_encode(struct hps_buf *out, const char *text) HPS_MUST_CHECK;
 hps_status hps_grpc_message_decode(struct hps_buf *out, const char *text, size_t size)
-    HPS_MUST_CHECK;
-
-/* Base64 of -bin metadata. Padding is not written, but accepted. INVALID: malformed. */
-hps_status hps_grpc_base64_encode(struct hps_buf *out, const void *data, size_t size)
-    HPS_MUST_CHECK;
-hps_status hps_grpc_base64_decode(struct hps_buf *out, const char *text, size_t size)
     HPS_MUST_CHECK;
 
 /* The gRPC code of a stream that was reset with this HTTP/2 error code. */

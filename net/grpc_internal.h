@@ -245,7 +245,7 @@ struct grpc_headers {
     bool content_ok;
     bool codec_ok;
     bool bad_timeout;
-    bool bad_fields; /* one cannot be decoded or stored, or "authorization" came twice */
+    bool bad_fields; /* one cannot be stored, or "authorization" came twice */
     enum grpc_encoding encoding;
     struct grpc_fields fields;
 };

@@ -57,7 +57,7 @@ void served_echo(struct hps_grpc_call *call, const uint8_t *data, size_t size)
         hps_ignore(
             hps_grpc_call_add_trailer(call, "grpc-retry-pushback-ms", data, size < 9 ? size : 9));
     }
-    hps_ignore(hps_grpc_call_add_trailer(call, "x-tail-bin", data, size < 16 ? size : 16));
+    hps_ignore(hps_grpc_call_add_trailer(call, "x-tail", "t1", 2));
     hps_grpc_call_send_copy(call, data, size);
     hps_grpc_call_finish(call, 0, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gRPC framing: splits, limits, time-outs, percent-encoding, base64. Test thread.
+ * gRPC framing: splits, limits, time-outs, percent-encoding. Test thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -313,38 +313,6 @@ static void test_message_when_blanks_begin_or_end_it_then_escaped(void **state)
     hps_buf_fini(&encoded);
 }
 
-static void test_base64_when_padded_or_not_then_same_bytes(void **state)
-{
-    static const struct {
-        const char *plain, *bare, *padded;
-    } cases[] = {{"", "", ""}, {"f", "Zg", "Zg=="}, {"fo", "Zm8", "Zm8="}, {"foo", "Zm9v", "Zm9v"}};
-    static const char *const bad[] = {
-        "Z", "Zm9vZ", "Zg=", "Z===", "====", "Zm9v=", "Zm-v", "Zg==Zg"};
-    struct hps_buf out;
-
-    (void)state;
-    hps_buf_init(&out, 4096);
-    for (unsigned i = 0; i < 4; i++) {
-        size_t size = strlen(cases[i].plain);
-        hps_buf_clear(&out);
-        assert_int_equal(hps_grpc_base64_encode(&out, cases[i].plain, size), HPS_OK);
-        assert_int_equal(out.size, strlen(cases[i].bare));
-        for (unsigned j = 0; j < 2; j++) {
-            const char *text = j == 0 ? cases[i].bare : cases[i].padded;
-            hps_buf_clear(&out);
-            assert_int_equal(hps_grpc_base64_decode(&out, text, strlen(text)), HPS_OK);
-            assert_int_equal(out.size, size);
-            if (size > 0) {
-                assert_memory_equal(out.data, cases[i].plain, size);
-            }
-        }
-    }
-    for (unsigned i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_int_equal(hps_grpc_base64_decode(&out, bad[i], strlen(bad[i])), HPS_INVALID);
-    }
-    hps_buf_fini(&out);
-}
-
 static void test_codes_when_mapped_then_as_the_protocol_says(void **state)
 {
     (void)state;
@@ -372,7 +340,6 @@ int main(void)
         cmocka_unit_test(test_timeout_when_formatted_then_never_shorter_and_legal),
         cmocka_unit_test(test_message_when_it_has_any_byte_then_survives),
         cmocka_unit_test(test_message_when_blanks_begin_or_end_it_then_escaped),
-        cmocka_unit_test(test_base64_when_padded_or_not_then_same_bytes),
         cmocka_unit_test(test_codes_when_mapped_then_as_the_protocol_says),
     };
 

@@ -313,25 +313,16 @@ static void test_request_when_headers_are_wrong_then_refused(void **state)
     }
 }
 
-static void test_request_when_metadata_is_too_large_or_malformed_then_error_names_it(void **state)
+static void test_request_when_metadata_is_too_large_then_error_names_the_limit(void **state)
 {
     static char large[20001];
-    memset(large, 'v', sizeof large - 1);
-    const struct {
-        const char *name, *value, *status, *message;
-    } cases[] = {
-        {"x-large", large, "grpc-status: 8\n", "16384 bytes"},
-        {"x-raw-bin", "not*base64", "grpc-status: 13\n", "x-raw-bin"},
-    };
+    const char *extra[] = {"x-large", large, NULL};
     struct fixture *f = *state;
 
-    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const char *extra[] = {cases[i].name, cases[i].value, NULL};
-        probe_call(&f->probe, "/t.T/Echo", extra, "\0\0\0\0\1x", 6);
-        if (!probe_has(&f->probe, cases[i].status) || !probe_has(&f->probe, cases[i].message)) {
-            fail_msg("case %u: %s", i, f->probe.fields);
-        }
-    }
+    memset(large, 'v', sizeof large - 1);
+    probe_call(&f->probe, "/t.T/Echo", extra, "\0\0\0\0\1x", 6);
+    assert_true(probe_has(&f->probe, "grpc-status: 8\n"));
+    assert_true(probe_has(&f->probe, "16384 bytes"));
     assert_int_equal(f->rig.n_messages, 0);
 }
 
@@ -467,7 +458,7 @@ static void test_compressed_request_when_compression_is_off_then_reply_lists_enc
     assert_true(probe_has(&f->probe, "grpc-status: 0\n"));
 }
 
-static void test_metadata_when_binary_then_decoded_and_encoded(void **state)
+static void test_metadata_when_binary_then_base64_is_unchanged(void **state)
 {
     static const char *extra[] = {"x-raw-bin", "AP/+,Zm9v", "x-test", "value", NULL};
     struct fixture *f = *state;
@@ -475,7 +466,7 @@ static void test_metadata_when_binary_then_decoded_and_encoded(void **state)
     probe_call(&f->probe, "/t.T/Meta", extra, "\0\0\0\0\0", 5);
     assert_true(probe_has(&f->probe, "x-head: h1\n"));
     assert_true(probe_has(&f->probe, "x-tail: t1\n"));
-    assert_true(probe_has(&f->probe, "x-raw-bin: AP/+\n"));
+    assert_true(probe_has(&f->probe, "x-raw-bin: AP/+,Zm9v\n"));
     assert_string_equal(f->rig.header, "value");
 }
 
@@ -1217,13 +1208,13 @@ int main(void)
         TEST(test_unary_when_data_arrives_in_single_bytes_then_answered),
         TEST(test_request_when_framing_is_wrong_then_error_names_the_fault),
         TEST(test_request_when_headers_are_wrong_then_refused),
-        TEST(test_request_when_metadata_is_too_large_or_malformed_then_error_names_it),
+        TEST(test_request_when_metadata_is_too_large_then_error_names_the_limit),
         TEST(test_headers_when_no_service_reads_them_then_not_stored),
         TEST(test_cancelled_calls_when_client_reads_no_replies_then_connection_ends),
         TEST(test_length_when_above_limit_then_refused_before_body_arrives),
         TEST(test_compressed_request_when_within_limit_then_inflated),
         TEST(test_compressed_request_when_compression_is_off_then_reply_lists_encodings),
-        TEST(test_metadata_when_binary_then_decoded_and_encoded),
+        TEST(test_metadata_when_binary_then_base64_is_unchanged),
         TEST(test_client_streaming_when_messages_arrive_in_parts_then_all_delivered),
         TEST(test_guard_when_set_then_decides_about_all_methods_except_open_ones),
         TEST(test_guard_when_rules_change_then_forbidden_calls_end),
