@@ -104,7 +104,7 @@ void hps_grpc_call_discharge(struct hps_grpc_call *call, uint64_t bytes)
     /* `bytes` is 0 after a wait in vain, while which other calls of the connection waited too. They
      * continue in another slice, because the service may be ending a call, or all calls of the
      * connection. */
-    if (conn->http != NULL && (conn->held_head != NULL || conn->withheld)) {
+    if (conn->http != NULL && (!TAILQ_EMPTY(&conn->held) || conn->withheld)) {
         grpc_conn_resume(conn);
     }
 }

@@ -58,37 +58,6 @@ void grpc_call_drop_request(struct hps_grpc_call *call)
     grpc_call_count_less(call, 0);
 }
 
-void grpc_call_hold(struct hps_grpc_call *call)
-{
-    struct grpc_conn *conn = call->conn;
-
-    HPS_ASSERT(call->held_next == NULL);
-    if (conn->held_tail != NULL) {
-        conn->held_tail->held_next = call;
-    } else {
-        conn->held_head = call;
-    }
-    conn->held_tail = call;
-}
-
-void grpc_call_unhold(struct hps_grpc_call *call)
-{
-    struct grpc_conn *conn = call->conn;
-    struct hps_grpc_call *before = NULL;
-    struct hps_grpc_call **at = &conn->held_head;
-
-    while (*at != call) {
-        HPS_ASSERT(*at != NULL); /* each HELD call is in the queue */
-        before = *at;
-        at = &before->held_next;
-    }
-    *at = call->held_next;
-    if (conn->held_tail == call) {
-        conn->held_tail = before;
-    }
-    call->held_next = NULL;
-}
-
 /* ---- transitions ----------------------------------------------------------------------------- */
 
 void grpc_call_deadline_set(struct hps_grpc_call *call, enum grpc_deadline_phase to, uint64_t at_us)
@@ -131,7 +100,6 @@ static void request_sane(const struct hps_grpc_call *call)
 {
     bool streaming = call->entry != NULL && call->entry->method->client_streaming;
 
-    HPS_ASSERT((call->held_next == NULL) || call->request->phase == GRPC_REQUEST_HELD);
     HPS_ASSERT(call->request->stash_taken == 0 ||
                call->request->stash_taken < call->request->stash.size);
     switch (call->request->phase) {
@@ -151,8 +119,7 @@ static void request_sane(const struct hps_grpc_call *call)
         break;
     case GRPC_REQUEST_HELD:
         HPS_ASSERT(!streaming && !call->delivered);
-        HPS_ASSERT(call->conn->held_head != NULL);
-        HPS_ASSERT(call->held_next != NULL || call->conn->held_tail == call);
+        HPS_ASSERT(!TAILQ_EMPTY(&call->conn->held));
         break;
     case GRPC_REQUEST_DISPATCHED:
         HPS_ASSERT(call->delivered);
@@ -198,7 +165,7 @@ void grpc_call_sane(const struct hps_grpc_call *call)
     HPS_ASSERT(!call->delivering || call->delivered);
     request_sane(call);
     if (closed) {
-        HPS_ASSERT(call->next == NULL && call->prev == NULL && call->held_next == NULL);
+        HPS_ASSERT(call->next == NULL && call->prev == NULL);
         HPS_ASSERT(call->request->unconsumed == 0);
         return;
     }
@@ -212,12 +179,13 @@ static bool calls_add_up(const struct grpc_conn *conn)
 {
     unsigned n_held = 0;
     unsigned n_queued = 0;
+    const struct hps_grpc_call *queued;
 
     for (const struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
         HPS_DEBUG_SANE(grpc_call_sane(call));
         n_held += call->request->phase == GRPC_REQUEST_HELD;
     }
-    for (const struct hps_grpc_call *call = conn->held_head; call != NULL; call = call->held_next) {
+    TAILQ_FOREACH (queued, &conn->held, held) {
         n_queued++;
     }
     return n_held == n_queued;
@@ -227,8 +195,6 @@ void grpc_conn_sane(const struct grpc_conn *conn)
 {
     HPS_DEBUG_ASSERT(hps_loop_is_mine(conn->grpc_loop->loop));
     HPS_ASSERT(conn->prev != NULL || conn->grpc_loop->conns == conn);
-    HPS_ASSERT((conn->held_head == NULL) == (conn->held_tail == NULL));
-    HPS_ASSERT(conn->held_tail == NULL || conn->held_tail->held_next == NULL);
-    HPS_ASSERT(conn->calls != NULL || conn->held_head == NULL);
+    HPS_ASSERT(conn->calls != NULL || TAILQ_EMPTY(&conn->held));
     HPS_DEBUG_ASSERT(calls_add_up(conn));
 }

@@ -328,7 +328,7 @@ void grpc_call_dispatch_or_hold(struct hps_grpc_call *call)
 {
     bool full = grpc_conn_is_full(call->conn);
 
-    if (full || call->conn->held_head != NULL || grpc_conn_is_spent(call->conn)) {
+    if (full || !TAILQ_EMPTY(&call->conn->held) || grpc_conn_is_spent(call->conn)) {
         grpc_call_request_set(call, GRPC_REQUEST_HELD);
         if (!full) {
             grpc_conn_resume(call->conn);

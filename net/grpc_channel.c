@@ -25,10 +25,12 @@ enum {
 static struct hps_grpc_client_call *find_waiting(const struct hps_grpc_channel *channel,
                                                  uint64_t number)
 {
-    struct hps_grpc_client_call *call = channel->calls;
+    struct hps_grpc_client_call *call;
 
-    while (call != NULL && (call->phase != CLIENT_WAITING || call->number >= number)) {
-        call = call->next;
+    TAILQ_FOREACH (call, &channel->calls, link) {
+        if (call->phase == CLIENT_WAITING && call->number < number) {
+            break;
+        }
     }
     return call;
 }
@@ -48,19 +50,13 @@ static void fail_waiting(struct hps_grpc_channel *channel, int code, const char 
     grpc_channel_leave(channel);
 }
 
-/* Sends the waiting calls, oldest first. The list begins with the newest call. */
+/* Sends the waiting calls, oldest first. */
 static void start_waiting(struct hps_grpc_channel *channel)
 {
-    struct hps_grpc_client_call *call = channel->calls;
+    struct hps_grpc_client_call *call;
 
-    while (call != NULL && call->next != NULL) {
-        call = call->next;
-    }
-    for (; call != NULL; call = call->prev) {
-        if (call->phase != CLIENT_WAITING) {
-            continue;
-        }
-        if (grpc_client_send_waiting(call) != HPS_OK) {
+    TAILQ_FOREACH (call, &channel->calls, link) {
+        if (call->phase == CLIENT_WAITING && grpc_client_send_waiting(call) != HPS_OK) {
             break;
         }
     }
@@ -78,14 +74,7 @@ static void conn_forget(struct client_conn *conn)
     if (channel->current == conn) {
         channel->current = NULL;
     }
-    if (conn->prev != NULL) {
-        conn->prev->next = conn->next;
-    } else {
-        channel->conns = conn->next;
-    }
-    if (conn->next != NULL) {
-        conn->next->prev = conn->prev;
-    }
+    LIST_REMOVE(conn, link);
     hps_free(conn);
 }
 
@@ -153,11 +142,7 @@ static hps_status connect_now(struct hps_grpc_channel *channel, struct hps_error
         hps_free(conn);
         return status;
     }
-    conn->next = channel->conns;
-    if (conn->next != NULL) {
-        conn->next->prev = conn;
-    }
-    channel->conns = conn;
+    LIST_INSERT_HEAD(&channel->conns, conn, link);
     channel->current = conn;
     return HPS_OK;
 }
@@ -201,6 +186,7 @@ hps_status hps_grpc_channel_new(struct hps_loop *loop,
     }
     channel->loop = loop;
     channel->busy = 1; /* the owner */
+    TAILQ_INIT(&channel->calls);
     channel->tls = options->tls;
     channel->reply_bytes_max = options->reply_bytes_max;
     channel->connect_timeout_us = options->connect_timeout_us;
@@ -237,13 +223,13 @@ void hps_grpc_channel_free(struct hps_grpc_channel *channel)
     HPS_ASSERT(hps_loop_is_mine(channel->loop));
     channel->freed = true;
     hps_loop_later_stop(&channel->retry);
-    while (channel->calls != NULL) {
-        grpc_client_done(channel->calls, hps_status_grpc_code(HPS_CANCELLED),
+    while (!TAILQ_EMPTY(&channel->calls)) {
+        grpc_client_done(TAILQ_FIRST(&channel->calls), hps_status_grpc_code(HPS_CANCELLED),
                          "the channel was closed");
     }
-    while (channel->conns != NULL) {
-        hps_http_free(channel->conns->http);
-        conn_forget(channel->conns);
+    while (!LIST_EMPTY(&channel->conns)) {
+        hps_http_free(LIST_FIRST(&channel->conns)->http);
+        conn_forget(LIST_FIRST(&channel->conns));
     }
     grpc_channel_leave(channel);
 }

@@ -26,14 +26,7 @@ void grpc_client_done(struct hps_grpc_client_call *call, int code, const char *m
         call->stream->user = NULL;
         call->stream = NULL;
     }
-    if (call->prev != NULL) {
-        call->prev->next = call->next;
-    } else {
-        channel->calls = call->next;
-    }
-    if (call->next != NULL) {
-        call->next->prev = call->prev;
-    }
+    TAILQ_REMOVE(&channel->calls, call, link);
     grpc_channel_keep_spare(channel, &call->decoder.body);
     grpc_channel_enter(channel);
     if (call->events->on_done != NULL) {
@@ -359,11 +352,7 @@ hps_status hps_grpc_client_start(struct hps_grpc_channel *channel, const char *p
         hps_free(call);
         return status;
     }
-    call->next = channel->calls;
-    if (call->next != NULL) {
-        call->next->prev = call;
-    }
-    channel->calls = call;
+    TAILQ_INSERT_TAIL(&channel->calls, call, link);
     if (deadline_us != 0) {
         hps_timer_set(channel->loop, &call->deadline, deadline_us);
     }

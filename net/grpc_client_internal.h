@@ -12,6 +12,7 @@
 #define HPS_NET_GRPC_CLIENT_INTERNAL_H
 
 #include <stdbool.h>
+#include <sys/queue.h>
 
 #include "base/assert.h"
 #include "net/grpc.h"
@@ -25,7 +26,7 @@ enum {
 };
 
 struct client_conn {
-    struct client_conn *next, *prev;
+    LIST_ENTRY(client_conn) link;
     struct hps_grpc_channel *channel;
     struct hps_http *http;
 };
@@ -41,7 +42,7 @@ enum client_phase {
 };
 
 struct hps_grpc_client_call {
-    struct hps_grpc_client_call *next, *prev;
+    TAILQ_ENTRY(hps_grpc_client_call) link;
     struct hps_grpc_channel *channel;
     enum client_phase phase;         /* changed only by grpc_client_phase_set */
     uint64_t number;                 /* the channel's n_made when the call was created */
@@ -65,8 +66,8 @@ struct hps_grpc_channel {
     struct hps_loop *loop;
     struct hps_http2_shared *shared;
     struct client_conn *current;            /* takes new calls; NULL: no connection does */
-    struct client_conn *conns;              /* all connections, including draining ones */
-    struct hps_grpc_client_call *calls;     /* newest first */
+    LIST_HEAD(, client_conn) conns;         /* all connections, including draining ones */
+    TAILQ_HEAD(, hps_grpc_client_call) calls; /* oldest first */
     uint64_t n_made;                        /* calls created so far */
     struct hps_loop_later retry;            /* connects, or sends waiting calls */
     struct hps_buf spares[GRPC_SPARES_MAX]; /* [n_spares], the last one is used next */

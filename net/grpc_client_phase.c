@@ -24,7 +24,7 @@ void grpc_client_sane(const struct hps_grpc_client_call *call)
     HPS_ASSERT(call->phase != CLIENT_WAITING || call->path != NULL);
     HPS_ASSERT(call->phase == CLIENT_ANSWERED || (call->http_status == 0 && call->code < 0));
     HPS_ASSERT(hps_timer_armed(&call->deadline) == (call->deadline_us != 0));
-    HPS_ASSERT(call->prev != NULL || call->channel->calls == call);
+    HPS_ASSERT(*call->link.tqe_prev == call);
     HPS_ASSERT(call->number < call->channel->n_made);
 }
 
@@ -32,9 +32,10 @@ void grpc_client_sane(const struct hps_grpc_client_call *call)
 static bool waiting_will_start(const struct hps_grpc_channel *channel)
 {
     bool connecting = channel->current != NULL && !channel->current->http->ready;
+    const struct hps_grpc_client_call *call;
     bool any = false;
 
-    for (const struct hps_grpc_client_call *call = channel->calls; call; call = call->next) {
+    TAILQ_FOREACH (call, &channel->calls, link) {
         HPS_DEBUG_SANE(grpc_client_sane(call));
         any = any || call->phase == CLIENT_WAITING;
     }
@@ -43,10 +44,12 @@ static bool waiting_will_start(const struct hps_grpc_channel *channel)
 
 static bool is_ours(const struct hps_grpc_channel *channel, const struct client_conn *conn)
 {
-    const struct client_conn *at = channel->conns;
+    const struct client_conn *at;
 
-    while (at != NULL && at != conn) {
-        at = at->next;
+    LIST_FOREACH (at, &channel->conns, link) {
+        if (at == conn) {
+            break;
+        }
     }
     return at != NULL;
 }
@@ -58,7 +61,7 @@ void grpc_channel_sane(const struct hps_grpc_channel *channel)
     HPS_ASSERT((channel->n_spares == 0) == (channel->spare_bytes == 0));
     HPS_ASSERT(channel->spare_bytes <= GRPC_SPARE_BYTES_MAX);
     if (channel->freed) {
-        HPS_ASSERT(channel->calls == NULL && !hps_loop_later_is_set(&channel->retry));
+        HPS_ASSERT(TAILQ_EMPTY(&channel->calls) && !hps_loop_later_is_set(&channel->retry));
         return;
     }
     HPS_DEBUG_ASSERT(channel->current == NULL || is_ours(channel, channel->current));

@@ -40,6 +40,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/queue.h>
 
 #include "base/assert.h"
 #include "net/grpc.h"
@@ -175,7 +176,7 @@ struct grpc_conn {
     struct hps_grpc_loop *grpc_loop;
     struct hps_http *http;
     struct hps_grpc_call *calls;
-    struct hps_grpc_call *held_head, *held_tail; /* HELD calls: they wait for memory or a slice */
+    TAILQ_HEAD(, hps_grpc_call) held; /* HELD calls: they wait for memory or a slice */
     struct hps_run_item item; /* a slice of the loop, which continues held and stashed requests */
     bool stashed;             /* a call has stashed messages that wait for a slice */
     uint32_t listener_mask;
@@ -304,7 +305,7 @@ struct hps_grpc_call {
     struct hps_charge charge;
     struct hps_http_stream *stream; /* NULL once closed */
     struct hps_grpc_call *next, *prev;
-    struct hps_grpc_call *held_next; /* of the connection's HELD calls */
+    TAILQ_ENTRY(hps_grpc_call) held; /* link of the connection's HELD calls */
     struct hps_grpc_loop *grpc_loop;
     struct hps_loop *loop;
     const struct grpc_entry *entry; /* NULL: no such method */
@@ -372,9 +373,6 @@ static inline void grpc_call_count_less(struct hps_grpc_call *call, size_t held)
 
 /* Frees the bytes of a DROPPED request, and their charge. */
 void grpc_call_drop_request(struct hps_grpc_call *call);
-/* Adds the call to its connection's queue of HELD calls, and removes it. */
-void grpc_call_hold(struct hps_grpc_call *call);
-void grpc_call_unhold(struct hps_grpc_call *call);
 
 /* Changes the phase of the request. grpc_request_follows must allow the transition. A HELD call is
  * queued, others are not. A DROPPED request frees its bytes now, or after the callback that borrows
@@ -386,12 +384,12 @@ static inline void grpc_call_request_set(struct hps_grpc_call *call, enum grpc_r
     HPS_ASSERT(from < GRPC_REQUEST_PHASES && to < GRPC_REQUEST_PHASES);
     HPS_ASSERT((grpc_request_follows[from] & 1u << to) != 0);
     if (from == GRPC_REQUEST_HELD) {
-        grpc_call_unhold(call);
+        TAILQ_REMOVE(&call->conn->held, call, held);
     }
     call->request->phase = to;
     switch (to) {
     case GRPC_REQUEST_HELD:
-        grpc_call_hold(call);
+        TAILQ_INSERT_TAIL(&call->conn->held, call, held);
         break;
     case GRPC_REQUEST_DISPATCHED:
         if (call->entry->method->on_packed == NULL) {

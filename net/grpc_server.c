@@ -68,11 +68,11 @@ void hps_grpc_server_free(struct hps_grpc_server *server)
  * connection is not full. */
 static void release_held(struct grpc_conn *conn)
 {
-    while (conn->held_head != NULL && !grpc_conn_is_full(conn) && !grpc_conn_is_spent(conn)) {
-        grpc_call_dispatch(conn->held_head);
+    while (!TAILQ_EMPTY(&conn->held) && !grpc_conn_is_full(conn) && !grpc_conn_is_spent(conn)) {
+        grpc_call_dispatch(TAILQ_FIRST(&conn->held));
         grpc_conn_see(conn, hps_clock_us());
     }
-    if (conn->held_head != NULL && !grpc_conn_is_full(conn)) {
+    if (!TAILQ_EMPTY(&conn->held) && !grpc_conn_is_full(conn)) {
         grpc_conn_resume(conn);
     }
     if (conn->withheld && !grpc_conn_is_full(conn)) {
@@ -255,7 +255,7 @@ static void conn_gone(struct grpc_conn *conn)
     struct hps_grpc_loop *grpc_loop = conn->grpc_loop;
     const struct hps_grpc_observer *observer = &grpc_loop->server->observer;
 
-    HPS_ASSERT(conn->calls == NULL && conn->held_head == NULL);
+    HPS_ASSERT(conn->calls == NULL && TAILQ_EMPTY(&conn->held));
     hps_run_remove(&conn->item);
     if (conn->prev != NULL) {
         conn->prev->next = conn->next;
@@ -359,6 +359,7 @@ static void open_conn(struct hps_grpc_loop *grpc_loop, struct hps_conn *raw, str
 
     atomic_init(&conn->refs, 1);
     conn->grpc_loop = grpc_loop;
+    TAILQ_INIT(&conn->held);
     hps_run_item_init(&conn->item, hps_loop_work(grpc_loop->loop), hps_conn_client(raw), go_on);
     conn->idle_us = now_us;
     conn->written_us = now_us;

@@ -45,23 +45,19 @@ size_t hps_http2_shared_queued(const struct hps_http2_shared *shared)
 /* Walks the lists, which may be long. */
 static bool counts_add_up(const struct hps_http2 *h2)
 {
-    const struct hps_http2_stream *prev = NULL;
+    const struct hps_http2_stream *at;
     unsigned n_streams = 0;
     unsigned n_sent = 0;
     unsigned n_in_sent = 0;
     size_t queued = 0;
 
-    for (const struct hps_http2_stream *at = h2->streams; at != NULL; at = at->next) {
-        if (at->h2 != h2 || at->prev != prev) {
-            return false;
-        }
+    LIST_FOREACH (at, &h2->streams, link) {
         HPS_DEBUG_SANE(http2_stream_sane(at));
-        prev = at;
         n_streams++;
         n_in_sent += at->in_sent;
         queued += at->base.queued;
     }
-    for (const struct hps_http2_stream *at = h2->sent; at != NULL; at = at->sent_next) {
+    for (at = h2->sent; at != NULL; at = at->sent_next) {
         n_sent++;
     }
     /* Bytes of closed streams in a batch count too. */
@@ -88,12 +84,11 @@ void http2_sane(const struct hps_http2 *h2)
     /* Every framed byte is in the batch or in the kernel. Blocks in the kernel are released. */
     HPS_ASSERT(h2->out->position - h2->base.written == http2_batch_left(h2));
     HPS_ASSERT(!h2->base.blocked || http2_batch_left(h2) > 0);
-    HPS_ASSERT((h2->out->unreleased_head == NULL) == (h2->out->unreleased_tail == NULL));
     HPS_ASSERT(http2_unreleased_from(h2) > h2->base.written);
 
-    HPS_ASSERT((h2->n_streams == 0) == (h2->streams == NULL));
+    HPS_ASSERT((h2->n_streams == 0) == LIST_EMPTY(&h2->streams));
     HPS_ASSERT(h2->base.queued <= hps_http2_shared_queued(h2->shared));
-    HPS_ASSERT(h2->base.queued == 0 || h2->streams != NULL || h2->out->unreleased_head != NULL);
+    HPS_ASSERT(h2->base.queued == 0 || h2->n_streams > 0 || !STAILQ_EMPTY(&h2->out->unreleased));
     HPS_ASSERT(h2->sent == NULL && !h2->released); /* http2_tell_sent has run */
     HPS_DEBUG_ASSERT(counts_add_up(h2));
 }
@@ -113,8 +108,8 @@ static void destroy(struct hps_http2 *h2)
     }
     http2_release_written(h2, UINT64_MAX);
     h2->base.written = h2->out->position;
-    while (h2->streams != NULL) {
-        http2_stream_close(h2->streams, HPS_HTTP2_LOST);
+    while (!LIST_EMPTY(&h2->streams)) {
+        http2_stream_close(LIST_FIRST(&h2->streams), HPS_HTTP2_LOST);
     }
     http2_release_written(h2, UINT64_MAX);
     HPS_ASSERT(h2->base.queued == 0 && h2->n_streams == 0);
@@ -449,6 +444,7 @@ hps_status hps_http2_new(struct hps_http2_shared *shared, struct hps_conn *conn,
     }
     h2->out = (struct http2_out *)(h2 + 1);
     h2->in = (struct http2_in *)(h2->out + 1);
+    STAILQ_INIT(&h2->out->unreleased);
     h2->shared = shared;
     h2->options = *options;
     h2->checks_requests = options->server && hps_conn_is_unix(conn);

@@ -17,6 +17,7 @@
 
 #include <nghttp2/nghttp2.h>
 #include <stdatomic.h>
+#include <sys/queue.h>
 
 #include "base/assert.h"
 #include "base/container.h"
@@ -73,7 +74,7 @@ struct http2_request {
 struct hps_http2_stream {
     struct hps_http_stream base;
     struct hps_http2 *h2;
-    struct hps_http2_stream *next, *prev; /* links of the list h2->streams */
+    LIST_ENTRY(hps_http2_stream) link;    /* of the list h2->streams */
     struct hps_http2_stream *sent_next;   /* link of the list h2->sent */
     struct http2_message *head, *tail;    /* queued messages; the first may be framed in part */
     size_t unconsumed;                    /* body bytes of on_data not yet consumed */
@@ -107,7 +108,7 @@ enum http2_phase {
 struct http2_out {
     struct http2_batch *batch; /* frames that are being written; may be NULL */
     /* Framed pieces that the kernel does not have yet, in the order of their ends. */
-    struct http2_piece *unreleased_head, *unreleased_tail;
+    STAILQ_HEAD(, http2_piece) unreleased;
     uint64_t position; /* bytes ever added to batches */
     uint64_t bodies;   /* body bytes in `position` */
     uint64_t heads;    /* other bytes in `position`, without those of `batch` */
@@ -137,7 +138,7 @@ struct hps_http2 {
     nghttp2_session *session;
     struct hps_http2_options options;
     struct hps_run_item item; /* its work: events of the socket, and HTTP2_KICK */
-    struct hps_http2_stream *streams;
+    LIST_HEAD(, hps_http2_stream) streams;
     unsigned n_streams;
     struct hps_http2_stream *sent; /* streams for which on_sent must be called */
     enum http2_phase phase;        /* only http2_phase_set changes it */

@@ -46,7 +46,7 @@ void http2_stream_sane(const struct hps_http2_stream *stream)
 
     HPS_ASSERT(stream->send < HTTP2_SEND_PHASES);
     HPS_ASSERT(h2->options.server || stream->send != HTTP2_SEND_HEADERS);
-    HPS_ASSERT(stream->prev != NULL || h2->streams == stream);
+    HPS_ASSERT(*stream->link.le_prev == stream);
     HPS_ASSERT((stream->head == NULL) == (stream->tail == NULL));
     HPS_ASSERT(stream->head == NULL || stream->base.queued > 0);
     HPS_ASSERT(stream->base.queued <= h2->base.queued);

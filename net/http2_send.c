@@ -32,7 +32,7 @@ enum {
 
 /* Bytes of a message; pieces are sent in order. */
 struct http2_piece {
-    struct http2_piece *next; /* list of unreleased pieces */
+    STAILQ_ENTRY(http2_piece) link; /* of the unreleased pieces */
     struct http2_message *message;
     struct hps_block *block; /* NULL: bytes of the message itself */
     const uint8_t *data;
@@ -169,23 +169,15 @@ static void release_piece(struct hps_http2 *h2, struct http2_piece *piece)
 static void unreleased_add(struct hps_http2 *h2, struct http2_piece *piece)
 {
     piece->release_at = h2->out->position;
-    piece->next = NULL;
-    if (h2->out->unreleased_tail != NULL) {
-        h2->out->unreleased_tail->next = piece;
-    } else {
-        h2->out->unreleased_head = piece;
-    }
-    h2->out->unreleased_tail = piece;
+    STAILQ_INSERT_TAIL(&h2->out->unreleased, piece, link);
 }
 
 void http2_release_written(struct hps_http2 *h2, uint64_t position)
 {
-    while (h2->out->unreleased_head != NULL && h2->out->unreleased_head->release_at <= position) {
-        struct http2_piece *piece = h2->out->unreleased_head;
-        h2->out->unreleased_head = piece->next;
-        if (h2->out->unreleased_head == NULL) {
-            h2->out->unreleased_tail = NULL;
-        }
+    struct http2_piece *piece;
+
+    while ((piece = STAILQ_FIRST(&h2->out->unreleased)) != NULL && piece->release_at <= position) {
+        STAILQ_REMOVE_HEAD(&h2->out->unreleased, link);
         release_piece(h2, piece);
     }
 }
@@ -193,8 +185,9 @@ void http2_release_written(struct hps_http2 *h2, uint64_t position)
 void http2_drop_messages(struct hps_http2_stream *stream)
 {
     struct hps_http2 *h2 = stream->h2;
+    struct http2_piece *piece;
 
-    for (struct http2_piece *piece = h2->out->unreleased_head; piece != NULL; piece = piece->next) {
+    STAILQ_FOREACH (piece, &h2->out->unreleased, link) {
         if (piece->message->stream == stream) {
             piece->message->stream = NULL;
         }
@@ -499,7 +492,9 @@ size_t http2_batch_left(const struct hps_http2 *h2)
 
 uint64_t http2_unreleased_from(const struct hps_http2 *h2)
 {
-    return h2->out->unreleased_head != NULL ? h2->out->unreleased_head->release_at : UINT64_MAX;
+    const struct http2_piece *first = STAILQ_FIRST(&h2->out->unreleased);
+
+    return first != NULL ? first->release_at : UINT64_MAX;
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */

@@ -22,31 +22,10 @@ struct hps_http2_stream *http2_stream_new(struct hps_http2 *h2)
         stream->base.http = &h2->base;
         stream->h2 = h2;
         stream->send = h2->options.server ? HTTP2_SEND_HEADERS : HTTP2_SEND_OPEN;
-        stream->next = h2->streams;
-        if (h2->streams != NULL) {
-            h2->streams->prev = stream;
-        }
-        h2->streams = stream;
+        LIST_INSERT_HEAD(&h2->streams, stream, link);
         h2->n_streams++;
     }
     return stream;
-}
-
-static void stream_unlink(struct hps_http2_stream *stream)
-{
-    struct hps_http2 *h2 = stream->h2;
-
-    HPS_ASSERT(h2->n_streams > 0);
-    if (stream->prev != NULL) {
-        stream->prev->next = stream->next;
-    } else {
-        HPS_ASSERT(h2->streams == stream);
-        h2->streams = stream->next;
-    }
-    if (stream->next != NULL) {
-        stream->next->prev = stream->prev;
-    }
-    h2->n_streams--;
 }
 
 void http2_stream_close(struct hps_http2_stream *stream, uint32_t error)
@@ -65,7 +44,8 @@ void http2_stream_close(struct hps_http2_stream *stream, uint32_t error)
             break;
         }
     }
-    stream_unlink(stream);
+    LIST_REMOVE(stream, link);
+    h2->n_streams--;
     HPS_ASSERT(stream->head == NULL && stream->base.queued == 0);
     if (h2->base.events->on_stream_closed != NULL) {
         h2->base.events->on_stream_closed(h2->base.ctx, &stream->base, error);
@@ -147,7 +127,8 @@ hps_status hps_http2_request(struct hps_http *http, const struct hps_http_field 
     nghttp2_data_provider body = http2_body(stream);
     int32_t id = nghttp2_submit_request(h2->session, NULL, nv, n_fields, &body, stream);
     if (id < 0) {
-        stream_unlink(stream);
+        LIST_REMOVE(stream, link);
+        h2->n_streams--;
         hps_free(stream);
         return id == NGHTTP2_ERR_NOMEM ? HPS_NO_MEMORY : HPS_UNAVAILABLE;
     }

@@ -208,27 +208,6 @@ static void subtract(struct hps_charge *charge, enum hps_limit limit, uint64_t b
 
 /* ---- replies that wait; lock held ------------------------------------------------------------ */
 
-static void line_add(struct limits_line *line, struct hps_charge *charge)
-{
-    charge->next = NULL;
-    charge->prev = line->last;
-    if (line->last != NULL) {
-        line->last->next = charge;
-    } else {
-        line->first = charge;
-    }
-    line->last = charge;
-}
-
-static void line_remove(struct limits_line *line, struct hps_charge *charge)
-{
-    struct hps_charge **before = charge->prev != NULL ? &charge->prev->next : &line->first;
-    struct hps_charge **behind = charge->next != NULL ? &charge->next->prev : &line->last;
-
-    *before = charge->next;
-    *behind = charge->prev;
-}
-
 static enum limits_size size_of(const struct hps_charge *charge)
 {
     uint64_t max = atomic_load(&charge->connection->limits->max[HPS_LIMIT_REPLIES]);
@@ -241,56 +220,29 @@ static struct hps_account *payer_of(const struct hps_charge *charge)
     return charge->identity != NULL ? charge->identity : charge->connection->address;
 }
 
-static void ring_add(struct hps_limits *limits, enum limits_size size, struct hps_account *account)
-{
-    struct limits_line *line = &account->lines[size];
-    struct hps_account *at = limits->rings[size];
-
-    limits->n_accounts[size]++;
-    if (at == NULL) {
-        limits->rings[size] = account;
-        line->next = account;
-        line->prev = account;
-        return;
-    }
-    line->next = at; /* its turn is last */
-    line->prev = at->lines[size].prev;
-    line->prev->lines[size].next = account;
-    at->lines[size].prev = account;
-}
-
-static void ring_remove(struct hps_limits *limits, enum limits_size size,
-                        struct hps_account *account)
-{
-    struct limits_line *line = &account->lines[size];
-
-    line->prev->lines[size].next = line->next;
-    line->next->lines[size].prev = line->prev;
-    if (limits->rings[size] == account) {
-        limits->rings[size] = line->next != account ? line->next : NULL;
-    }
-    limits->n_accounts[size]--;
-}
-
 static void enqueue(struct hps_charge *charge)
 {
-    struct hps_account *payer = payer_of(charge);
+    struct hps_limits *limits = charge->connection->limits;
 
     charge->size = size_of(charge);
     charge->state = HPS_CHARGE_WAITS;
-    if (payer->lines[charge->size].first == NULL) {
-        ring_add(payer->limits, charge->size, payer);
+    struct limits_line *line = &payer_of(charge)->lines[charge->size];
+    if (TAILQ_EMPTY(&line->charges)) {
+        TAILQ_INSERT_TAIL(&limits->rings[charge->size], line, link);
+        limits->n_accounts[charge->size]++;
     }
-    line_add(&payer->lines[charge->size], charge);
+    TAILQ_INSERT_TAIL(&line->charges, charge, link);
 }
 
 static void dequeue(struct hps_charge *charge)
 {
-    struct hps_account *payer = payer_of(charge);
+    struct hps_limits *limits = charge->connection->limits;
+    struct limits_line *line = &payer_of(charge)->lines[charge->size];
 
-    line_remove(&payer->lines[charge->size], charge);
-    if (payer->lines[charge->size].first == NULL) {
-        ring_remove(payer->limits, charge->size, payer);
+    TAILQ_REMOVE(&line->charges, charge, link);
+    if (TAILQ_EMPTY(&line->charges)) {
+        TAILQ_REMOVE(&limits->rings[charge->size], line, link);
+        limits->n_accounts[charge->size]--;
     }
 }
 
@@ -298,17 +250,17 @@ static void dequeue(struct hps_charge *charge)
  * now on, so that they need not come back. */
 static void leave_connection(struct hps_account *connection)
 {
-    struct limits_line *line = &connection->lines[0];
+    struct limits_charges *charges = &connection->lines[0].charges;
     struct hps_charge *charge;
 
-    while ((charge = line->first) != NULL) {
+    while ((charge = TAILQ_FIRST(charges)) != NULL) {
         uint64_t used = atomic_load(&connection->used[HPS_LIMIT_REPLIES]); /* after n_waiting */
         uint64_t most = atomic_load(&connection->limits->connection_max[HPS_LIMIT_REPLIES]);
         if (used != atomic_load(&charge->held[HPS_LIMIT_REPLIES]) &&
             (used > most || charge->wanted > most - used)) {
             return;
         }
-        line_remove(line, charge);
+        TAILQ_REMOVE(charges, charge, link);
         atomic_fetch_sub(&connection->n_waiting, 1);
         atomic_fetch_add(&connection->used[HPS_LIMIT_REPLIES], charge->wanted);
         enqueue(charge);
@@ -334,21 +286,21 @@ static bool may_pass(const struct hps_limits *limits, const struct hps_charge *l
     return !keep_it_out && limits->passed + bytes <= max / RESERVED_PART;
 }
 
-/* The first charges of the accounts, in turns, are granted if they fit. The result is added to the
- * list *granted. */
+/* The first charges of the accounts, in turns, are granted if they fit, and added to `granted`. */
 static void grant_size(struct hps_limits *limits, enum limits_size size,
-                       const struct hps_charge *large, struct hps_charge ***tail)
+                       const struct hps_charge *large, struct limits_charges *granted)
 {
     unsigned n_left = EXAMINED_MAX;
 
     for (unsigned n = limits->n_accounts[size]; n > 0 && n_left > 0; n--, n_left--) {
-        struct hps_account *account = limits->rings[size];
-        struct hps_charge *charge = account->lines[size].first;
+        struct limits_line *line = TAILQ_FIRST(&limits->rings[size]);
+        struct hps_charge *charge = TAILQ_FIRST(&line->charges);
         enum hps_limit_scope scope = waits_for(charge);
         if (size == LIMITS_LARGE && scope == HPS_SCOPE_ALL) {
             return; /* it stays the first */
         }
-        limits->rings[size] = account->lines[size].next;
+        TAILQ_REMOVE(&limits->rings[size], line, link);
+        TAILQ_INSERT_TAIL(&limits->rings[size], line, link);
         if (scope != HPS_SCOPE_COUNT ||
             (large != NULL && !may_pass(limits, large, charge->wanted))) {
             continue;
@@ -361,36 +313,33 @@ static void grant_size(struct hps_limits *limits, enum limits_size size,
             limits->passed += charge->wanted;
         }
         atomic_fetch_sub(&limits->n_waiting, 1);
-        **tail = charge;
-        *tail = &charge->next;
+        TAILQ_INSERT_TAIL(granted, charge, link);
         n = limits->n_accounts[size] + 1; /* all accounts again */
         n_left = EXAMINED_MAX;
     }
 }
 
-/* Returns the charges that were granted, linked by `next`. */
-static struct hps_charge *grant(struct hps_limits *limits)
+/* Grants what fits now. Sets *granted to these charges. */
+static void grant(struct hps_limits *limits, struct limits_charges *granted)
 {
-    struct hps_charge *granted = NULL;
-    struct hps_charge **tail = &granted;
     const struct hps_charge *large = NULL;
 
-    grant_size(limits, LIMITS_LARGE, NULL, &tail);
-    if (limits->rings[LIMITS_LARGE] != NULL) {
-        large = limits->rings[LIMITS_LARGE]->lines[LIMITS_LARGE].first;
+    TAILQ_INIT(granted);
+    grant_size(limits, LIMITS_LARGE, NULL, granted);
+    if (!TAILQ_EMPTY(&limits->rings[LIMITS_LARGE])) {
+        large = TAILQ_FIRST(&TAILQ_FIRST(&limits->rings[LIMITS_LARGE])->charges);
         large = waits_for(large) == HPS_SCOPE_ALL ? large : NULL;
     }
-    grant_size(limits, LIMITS_SMALL, large, &tail);
-    *tail = NULL;
-    return granted;
+    grant_size(limits, LIMITS_SMALL, large, granted);
 }
 
 /* Lock not held. `but`: the caller's own charge, which needs no callback. */
-static void tell(struct hps_charge *granted, const struct hps_charge *but)
+static void tell(struct limits_charges *granted, const struct hps_charge *but)
 {
-    while (granted != NULL) {
-        struct hps_charge *charge = granted;
-        granted = charge->next; /* before its owner has it */
+    struct hps_charge *charge;
+
+    while ((charge = TAILQ_FIRST(granted)) != NULL) {
+        TAILQ_REMOVE(granted, charge, link); /* before its owner has it */
         if (charge != but) {
             charge->on_granted(charge->ctx);
         }
@@ -477,9 +426,10 @@ void hps_charge_shrink(struct hps_charge *charge, enum hps_limit limit, uint64_t
     charge->passed -= passed;
     limits->passed -= passed;
     leave_connection(charge->connection);
-    struct hps_charge *granted = grant(limits);
+    struct limits_charges granted;
+    grant(limits, &granted);
     hps_lock_release(&limits->lock);
-    tell(granted, NULL);
+    tell(&granted, NULL);
 }
 
 hps_status hps_charge_wait(struct hps_charge *charge, uint64_t bytes, struct hps_error *err)
@@ -504,12 +454,13 @@ hps_status hps_charge_wait(struct hps_charge *charge, uint64_t bytes, struct hps
     atomic_fetch_add(&limits->n_waiting, 1);
     charge->state = HPS_CHARGE_WAITS_CONNECTION;
     atomic_fetch_add(&charge->connection->n_waiting, 1);
-    line_add(&charge->connection->lines[0], charge);
+    TAILQ_INSERT_TAIL(&charge->connection->lines[0].charges, charge, link);
     leave_connection(charge->connection);
-    struct hps_charge *granted = grant(limits);
+    struct limits_charges granted;
+    grant(limits, &granted);
     bool granted_now = charge->state == HPS_CHARGE_IDLE;
     hps_lock_release(&limits->lock);
-    tell(granted, granted_now ? charge : NULL);
+    tell(&granted, granted_now ? charge : NULL);
     return granted_now ? HPS_OK : HPS_AGAIN;
 }
 
@@ -529,7 +480,7 @@ bool hps_charge_cancel(struct hps_charge *charge, uint64_t wait_us, enum hps_lim
     scope = scope != HPS_SCOPE_COUNT ? scope : HPS_SCOPE_ALL; /* only its turn had not come */
     hps_ignore(explain(charge, HPS_LIMIT_REPLIES, scope, charge->wanted, wait_us, err));
     if (charge->state == HPS_CHARGE_WAITS_CONNECTION) {
-        line_remove(&charge->connection->lines[0], charge);
+        TAILQ_REMOVE(&charge->connection->lines[0].charges, charge, link);
         atomic_fetch_sub(&charge->connection->n_waiting, 1);
     } else {
         dequeue(charge);
@@ -538,12 +489,13 @@ bool hps_charge_cancel(struct hps_charge *charge, uint64_t wait_us, enum hps_lim
     charge->state = HPS_CHARGE_IDLE;
     atomic_fetch_sub(&limits->n_waiting, 1);
     leave_connection(charge->connection);
-    struct hps_charge *granted = grant(limits);
+    struct limits_charges granted;
+    grant(limits, &granted);
     hps_lock_release(&limits->lock);
     if (out_scope != NULL) {
         *out_scope = scope;
     }
-    tell(granted, NULL);
+    tell(&granted, NULL);
     return true;
 }
 
@@ -608,6 +560,8 @@ struct hps_limits *hps_limits_new(const struct hps_limits_options *options,
         limits->metrics = *metrics;
     }
     hps_lock_init(&limits->lock, HPS_LOCK_LIMITS);
+    TAILQ_INIT(&limits->rings[LIMITS_LARGE]);
+    TAILQ_INIT(&limits->rings[LIMITS_SMALL]);
     set_options(limits, options);
     return limits;
 }
@@ -616,9 +570,10 @@ void hps_limits_set(struct hps_limits *limits, const struct hps_limits_options *
 {
     set_options(limits, options);
     hps_lock_acquire(&limits->lock);
-    struct hps_charge *granted = grant(limits);
+    struct limits_charges granted;
+    grant(limits, &granted);
     hps_lock_release(&limits->lock);
-    tell(granted, NULL);
+    tell(&granted, NULL);
 }
 
 void hps_limits_free(struct hps_limits *limits)

@@ -39,6 +39,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "base/metric.h"
 #include "base/status.h"
@@ -136,7 +137,7 @@ struct hps_charge {
     _Atomic(enum hps_charge_state) state; /* may change to IDLE or WAITS on other threads */
     unsigned size;                        /* while it waits: large or small */
     uint64_t wanted;                      /* while it waits */
-    struct hps_charge *next, *prev;
+    TAILQ_ENTRY(hps_charge) link;         /* while it waits */
 };
 
 /* Opens the charge of a call: HPS_CALL_BYTES of request memory. connection NULL: nothing is

@@ -29,6 +29,8 @@ static struct hps_account *account_new(struct hps_limits *limits, const char *na
         memcpy(account->name, name, size);
         account->limits = limits;
         atomic_init(&account->refs, 1);
+        TAILQ_INIT(&account->lines[LIMITS_LARGE].charges);
+        TAILQ_INIT(&account->lines[LIMITS_SMALL].charges);
     }
     return account;
 }
@@ -38,8 +40,8 @@ static void account_free(struct hps_account *account)
     for (unsigned i = 0; i < HPS_LIMIT_COUNT; i++) {
         HPS_ASSERT(account->used[i] == 0);
     }
-    HPS_ASSERT(account->lines[LIMITS_LARGE].first == NULL);
-    HPS_ASSERT(account->lines[LIMITS_SMALL].first == NULL);
+    HPS_ASSERT(TAILQ_EMPTY(&account->lines[LIMITS_LARGE].charges));
+    HPS_ASSERT(TAILQ_EMPTY(&account->lines[LIMITS_SMALL].charges));
     hps_free(account);
 }
 

@@ -13,11 +13,13 @@ enum { LIMITS_BUCKETS = 1024 };
 /* The sizes of replies that wait, in the order in which they are granted. */
 enum limits_size { LIMITS_LARGE, LIMITS_SMALL, LIMITS_SIZES };
 
-/* Charges that wait, in order, and the place of their account among the accounts with such charges.
- * A connection uses only the first line, for charges that wait for it, and is in no ring. */
+TAILQ_HEAD(limits_charges, hps_charge);
+
+/* Charges that wait, in order, and the link of their account in a ring. A connection uses only the
+ * first line, for charges that wait for it, and is in no ring. */
 struct limits_line {
-    struct hps_charge *first, *last;
-    struct hps_account *next, *prev;
+    struct limits_charges charges;
+    TAILQ_ENTRY(limits_line) link;
 };
 
 struct hps_account {
@@ -43,9 +45,8 @@ struct hps_limits {
     struct hps_limits_metrics metrics;
     struct hps_lock lock; /* protects the fields below */
     uint64_t passed;      /* of all charges */
-    struct hps_account
-        *rings[LIMITS_SIZES];          /* accounts with charges that wait; the next one in turn */
-    unsigned n_accounts[LIMITS_SIZES]; /* in each ring */
+    TAILQ_HEAD(, limits_line) rings[LIMITS_SIZES]; /* of accounts with charges that wait, in turn */
+    unsigned n_accounts[LIMITS_SIZES];             /* in each ring */
     struct hps_account *buckets[LIMITS_BUCKETS];
     unsigned swept; /* the bucket that is swept next */
 };

@@ -39,7 +39,7 @@ struct hps_loop {
     struct hps_task *tasks;   /* taken from the mailbox, not yet run */
     struct hps_timer *timers; /* root of the pairing heap */
     uint64_t timer_order;     /* equal times fire in order of arming */
-    struct hps_loop_later *later_first, *later_last;
+    TAILQ_HEAD(, hps_loop_later) later;
     struct hps_run work;
     uint64_t now_us;
     struct hps_task stop_task;
@@ -218,14 +218,7 @@ void hps_loop_later_set(struct hps_loop *loop, struct hps_loop_later *later)
         return;
     }
     later->loop = loop;
-    later->next = NULL;
-    later->prev = loop->later_last;
-    if (loop->later_last) {
-        loop->later_last->next = later;
-    } else {
-        loop->later_first = later;
-    }
-    loop->later_last = later;
+    TAILQ_INSERT_TAIL(&loop->later, later, link);
 }
 
 void hps_loop_later_stop(struct hps_loop_later *later)
@@ -235,17 +228,7 @@ void hps_loop_later_stop(struct hps_loop_later *later)
         return;
     }
     HPS_ASSERT(hps_loop_is_mine(loop));
-    if (later->prev) {
-        later->prev->next = later->next;
-    } else {
-        loop->later_first = later->next;
-    }
-    if (later->next) {
-        later->next->prev = later->prev;
-    } else {
-        loop->later_last = later->prev;
-    }
-    later->next = later->prev = NULL;
+    TAILQ_REMOVE(&loop->later, later, link);
     later->loop = NULL;
 }
 
@@ -263,14 +246,14 @@ static void run_mark(void *ctx)
  * for the next turn. Callbacks may remove any entry. */
 static void run_later(struct hps_loop *loop)
 {
-    if (!loop->later_first) {
+    if (TAILQ_EMPTY(&loop->later)) {
         return;
     }
     struct hps_loop_later mark;
     hps_loop_later_init(&mark, run_mark, NULL);
     hps_loop_later_set(loop, &mark);
-    while (loop->later_first != &mark) {
-        struct hps_loop_later *later = loop->later_first;
+    while (TAILQ_FIRST(&loop->later) != &mark) {
+        struct hps_loop_later *later = TAILQ_FIRST(&loop->later);
         hps_loop_later_stop(later);
         later->fn(later->ctx);
     }
@@ -344,7 +327,7 @@ void hps_loop_stop(struct hps_loop *loop)
 /* Whether the next turn has something to do, even if nothing happens meanwhile. */
 static bool has_more(const struct hps_loop *loop)
 {
-    return loop->later_first || loop->tasks || !hps_run_is_idle(&loop->work);
+    return !TAILQ_EMPTY(&loop->later) || loop->tasks || !hps_run_is_idle(&loop->work);
 }
 
 hps_status hps_loop_new(struct hps_loop **out_loop, struct hps_error *err)
@@ -356,6 +339,7 @@ hps_status hps_loop_new(struct hps_loop **out_loop, struct hps_error *err)
         return hps_error_set(err, HPS_NO_MEMORY, "event loop: out of memory");
     }
     loop->stop_task.run = stop_run;
+    TAILQ_INIT(&loop->later);
     hps_run_init(&loop->work);
     loop->now_us = hps_clock_us();
     struct event_config *config = event_config_new();

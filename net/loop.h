@@ -22,6 +22,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "base/mailbox.h"
 #include "base/status.h"
@@ -120,7 +121,7 @@ struct hps_loop_later {
     struct hps_loop *loop; /* NULL: not queued */
     void (*fn)(void *ctx);
     void *ctx;
-    struct hps_loop_later *next, *prev;
+    TAILQ_ENTRY(hps_loop_later) link;
 };
 
 void hps_loop_later_init(struct hps_loop_later *later, void (*fn)(void *ctx), void *ctx);

@@ -58,6 +58,7 @@ static void make(struct fixture *f)
     f->loop = loop;
     f->grpc_loop = (struct hps_grpc_loop){.server = &f->server, .loop = loop, .conns = &f->conn};
     f->conn = (struct grpc_conn){.grpc_loop = &f->grpc_loop, .calls = &f->call};
+    TAILQ_INIT(&f->conn.held);
     f->call = (struct hps_grpc_call){
         .conn = &f->conn,
         .home = &f->conn,
@@ -233,22 +234,19 @@ static void test_held_request_when_it_leaves_the_phase_then_not_queued(void **st
 
     for (unsigned way = 0; way < 3; way++) {
         make_at(f, GRPC_REQUEST_HELD);
-        assert_ptr_equal(f->conn.held_head, &f->call);
-        f->call.held_next = &other; /* queued behind the call */
-        f->conn.held_tail = &other;
+        assert_ptr_equal(TAILQ_FIRST(&f->conn.held), &f->call);
+        TAILQ_INSERT_TAIL(&f->conn.held, &other, held);
         if (way == 0) {
             grpc_call_request_set(&f->call, GRPC_REQUEST_DISPATCHED);
         } else {
             grpc_call_reply_set(&f->call, GRPC_REPLY_STATUS);
         }
-        assert_ptr_equal(f->conn.held_head, &other);
-        assert_ptr_equal(f->conn.held_tail, &other);
-        assert_null(f->call.held_next);
+        assert_ptr_equal(TAILQ_FIRST(&f->conn.held), &other);
+        assert_null(TAILQ_NEXT(&other, held));
     }
     make_at(f, GRPC_REQUEST_HELD);
     grpc_call_reply_set(&f->call, GRPC_REPLY_RESET);
-    assert_null(f->conn.held_head);
-    assert_null(f->conn.held_tail);
+    assert_true(TAILQ_EMPTY(&f->conn.held));
 }
 
 static void test_timer_when_call_is_reset_or_closed_then_stopped(void **state)
@@ -318,7 +316,6 @@ static void test_call_when_it_violates_an_invariant_then_assert(void **state)
     LIES(GRPC_REQUEST_OPEN, atomic_store(&call->refs, 0));
     LIES(GRPC_REQUEST_OPEN, call->stream = NULL);      /* only closed calls have no stream */
     LIES(GRPC_REQUEST_CLOSED, call->conn = conn);      /* closed calls have no connection */
-    LIES(GRPC_REQUEST_CLOSED, call->held_next = call); /* closed calls are not queued */
     LIES(GRPC_REQUEST_CLOSED, call->next = call);      /* closed calls are not listed */
     LIES(GRPC_REQUEST_CLOSED, hps_timer_set(f->loop, &call->deadline->timer, 1));
     LIES(GRPC_REQUEST_OPEN, hps_timer_set(f->loop, &call->deadline->timer, 1));
@@ -329,8 +326,7 @@ static void test_call_when_it_violates_an_invariant_then_assert(void **state)
     LIES(GRPC_REQUEST_OPEN, atomic_store(&call->cancelled, true)); /* the reply is not finished */
     LIES(GRPC_REQUEST_HEADERS, call->delivered = true);
     LIES(GRPC_REQUEST_OPEN, call->delivered = true); /* delivered before complete */
-    LIES(GRPC_REQUEST_OPEN, call->held_next = call);
-    LIES(GRPC_REQUEST_HELD, conn->held_head = NULL); /* the call is not queued */
+    LIES(GRPC_REQUEST_HELD, TAILQ_INIT(&conn->held)); /* the call is not queued */
     LIES(GRPC_REQUEST_DISPATCHED, call->delivered = false);
     LIES(GRPC_REQUEST_STASHED, hps_buf_clear(&call->request->stash));      /* cannot continue */
     LIES(GRPC_REQUEST_STASHED, call->request->stash_taken = sizeof large); /* no byte is left */
@@ -355,7 +351,6 @@ static void test_connection_when_it_violates_an_invariant_then_assert(void **sta
         expect_assert_failure(grpc_conn_sane(conn)); \
     } while (0)
     LIES(GRPC_REQUEST_OPEN, f->grpc_loop.conns = NULL);
-    LIES(GRPC_REQUEST_HELD, conn->held_tail = NULL);
     LIES(GRPC_REQUEST_HELD, conn->calls = NULL);
 #undef LIES
 }

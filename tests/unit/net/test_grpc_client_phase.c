@@ -41,7 +41,9 @@ static void make(struct fixture *f, enum client_phase phase)
     hps_loop_later_stop(&f->channel.retry);
     memset(f, 0, sizeof *f);
     f->loop = loop;
-    f->channel = (struct hps_grpc_channel){.loop = loop, .calls = &f->call, .n_made = 1, .busy = 1};
+    f->channel = (struct hps_grpc_channel){.loop = loop, .n_made = 1, .busy = 1};
+    TAILQ_INIT(&f->channel.calls);
+    TAILQ_INSERT_TAIL(&f->channel.calls, &f->call, link);
     hps_loop_later_init(&f->channel.retry, do_nothing, NULL);
     hps_loop_later_set(loop, &f->channel.retry);
     hps_timer_init(&f->call.deadline, do_nothing, NULL);
@@ -128,7 +130,7 @@ static void test_call_when_it_lies_then_assert(void **state)
     LIES(CLIENT_SENT, call->code = 0);
     LIES(CLIENT_SENT, call->deadline_us = 1); /* without its timer */
     LIES(CLIENT_SENT, hps_timer_set(f->loop, &call->deadline, 1));
-    LIES(CLIENT_SENT, f->channel.calls = NULL);
+    LIES(CLIENT_SENT, TAILQ_INIT(&f->channel.calls));
 #undef LIES
 }
 

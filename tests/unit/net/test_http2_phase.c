@@ -51,8 +51,9 @@ static void make(struct fixture *f, enum http2_phase phase)
                                .phase = phase};
     hps_run_item_init(&f->h2.item, hps_loop_work(loop), 0, do_nothing);
     f->stream = (struct hps_http2_stream){.h2 = &f->h2, .id = 1, .send = HTTP2_SEND_OPEN};
+    STAILQ_INIT(&f->out.unreleased);
     if (phase >= HTTP2_OPEN) {
-        f->h2.streams = &f->stream;
+        LIST_INSERT_HEAD(&f->h2.streams, &f->stream, link);
         f->h2.n_streams = 1;
     }
     if (http2_is_aborting(&f->h2)) {
@@ -204,7 +205,7 @@ static void test_stream_when_it_violates_an_invariant_then_assert(void **state)
         lie;                                              \
         expect_assert_failure(http2_stream_sane(stream)); \
     } while (0)
-    LIES(f->h2.streams = NULL);                                         /* it is not listed */
+    LIES(LIST_INIT(&f->h2.streams));                                    /* it is not listed */
     LIES(stream->head = message);                                       /* no tail */
     LIES(stream->head = stream->tail = message);                        /* no bytes are queued */
     LIES(stream->base.queued = 1);                                      /* the connection has 0 */
