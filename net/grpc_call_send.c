@@ -15,13 +15,15 @@
 
 /* ---- the status ------------------------------------------------------------------------------ */
 
-/* grpc-status, grpc-message and the service's trailers. */
-static unsigned list_trailers(struct hps_grpc_call *call, char code[4], struct hps_http_field *out)
+/* grpc-status, grpc-message and the service's trailers. Codes have the numbers 0 to 16. */
+static unsigned list_trailers(struct hps_grpc_call *call, struct hps_http_field *out)
 {
+    static const char digits[] = "012345678910111213141516";
     unsigned n = 0;
-    int code_size = snprintf(code, 4, "%d", call->reply->code);
+    int code = call->reply->code;
 
-    out[n++] = HPS_HTTP_FIELD("grpc-status", code, (size_t)code_size);
+    out[n++] = code < 10 ? HPS_HTTP_FIELD("grpc-status", digits + code, 1)
+                         : HPS_HTTP_FIELD("grpc-status", digits + 10 + 2 * (code - 10), 2);
     if (call->reply->status_text.size > 0) {
         out[n++] = HPS_HTTP_FIELD("grpc-message", (const char *)call->reply->status_text.data,
                                   call->reply->status_text.size);
@@ -61,12 +63,11 @@ void hps_grpc_call_abort(struct hps_grpc_call *call)
 void grpc_call_trailers(struct hps_grpc_call *call)
 {
     struct hps_http_field fields[HPS_HTTP_FIELDS_MAX];
-    char code[4];
 
     if (call->reply->phase != GRPC_REPLY_FINISHED) {
         return; /* no memory for its reset: the connection is being aborted */
     }
-    unsigned n = list_trailers(call, code, fields);
+    unsigned n = list_trailers(call, fields);
     grpc_call_reply_set(call, GRPC_REPLY_STATUS);
     if (hps_http_trailers(call->stream, fields, n) != HPS_OK) {
         grpc_call_reset(call, HPS_HTTP2_INTERNAL_ERROR);
@@ -87,10 +88,9 @@ static void send_status_alone(struct hps_grpc_call *call, const struct hps_http_
 static void answer_alone(struct hps_grpc_call *call)
 {
     struct hps_http_field fields[HPS_HTTP_FIELDS_MAX];
-    char code[4];
     unsigned n = list_headers(call, fields);
 
-    n += list_trailers(call, code, fields + n);
+    n += list_trailers(call, fields + n);
     grpc_conn_see(call->conn, hps_clock_us());
     send_status_alone(call, fields, n);
 }

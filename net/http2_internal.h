@@ -37,9 +37,9 @@ enum { HTTP2_KICK = 4 };
 
 struct hps_http2;        /* a connection */
 struct hps_http2_stream; /* freed after on_stream_closed */
-struct http2_batch;   /* frames that can be passed to writev */
-struct http2_piece;   /* consecutive bytes of a message, in one block */
-struct http2_message; /* bytes queued by one send; messages are framed in order */
+struct http2_batch;      /* frames that can be passed to writev */
+struct http2_piece;      /* consecutive bytes of a message, in one block */
+struct http2_message;    /* bytes queued by one send; messages are framed in order */
 
 /* Number of events in the minute that began at since_us. */
 struct http2_rate {
@@ -74,10 +74,10 @@ struct http2_request {
 struct hps_http2_stream {
     struct hps_http_stream base;
     struct hps_http2 *h2;
-    LIST_ENTRY(hps_http2_stream) link;    /* of the list h2->streams */
-    struct hps_http2_stream *sent_next;   /* link of the list h2->sent */
-    struct http2_message *head, *tail;    /* queued messages; the first may be framed in part */
-    size_t unconsumed;                    /* body bytes of on_data not yet consumed */
+    LIST_ENTRY(hps_http2_stream) link;  /* of the list h2->streams */
+    struct hps_http2_stream *sent_next; /* link of the list h2->sent */
+    struct http2_message *head, *tail;  /* queued messages; the first may be framed in part */
+    size_t unconsumed;                  /* body bytes of on_data not yet consumed */
     /* out.n_turns + 1 when the peer last enlarged the window of the stream. Until the next
      * http2_write_out, the stream still counts as limited (hps_http_stream_is_limited). */
     uint64_t opened;
@@ -128,8 +128,9 @@ struct http2_in {
     uint64_t opened;
     /* As `opened`, for SETTINGS frames, which change the windows of all streams. */
     uint64_t opened_streams;
-    bool peer_spoke;  /* the peer's SETTINGS have arrived */
-    bool peer_goaway; /* the peer's GOAWAY has arrived */
+    struct hps_http2_stream *last; /* result of the last http2_stream_of; NULL: closed */
+    bool peer_spoke;               /* the peer's SETTINGS have arrived */
+    bool peer_goaway;              /* the peer's GOAWAY has arrived */
 };
 
 struct hps_http2 {
@@ -223,10 +224,13 @@ static inline void http2_kick(struct hps_http2 *h2)
 /* ---- http2_stream.c -------------------------------------------------------------------------- */
 
 /* The stream with this id. NULL: the stream is closed, or the connection never had one with this
- * id. */
+ * id. Remembers the last one, because nghttp2 makes several callbacks for each frame. */
 static inline struct hps_http2_stream *http2_stream_of(struct hps_http2 *h2, int32_t id)
 {
-    return nghttp2_session_get_stream_user_data(h2->session, id);
+    if (h2->in->last == NULL || h2->in->last->id != id) {
+        h2->in->last = nghttp2_session_get_stream_user_data(h2->session, id);
+    }
+    return h2->in->last;
 }
 
 /* Creates a stream in the list of its connection; the caller must set its id. The connection owns

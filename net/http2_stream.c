@@ -50,6 +50,7 @@ void http2_stream_close(struct hps_http2_stream *stream, uint32_t error)
     if (h2->base.events->on_stream_closed != NULL) {
         h2->base.events->on_stream_closed(h2->base.ctx, &stream->base, error);
     }
+    h2->in->last = h2->in->last != stream ? h2->in->last : NULL;
     hps_free(stream);
 }
 
