@@ -44,8 +44,8 @@ enum client_phase {
 struct hps_grpc_client_call {
     TAILQ_ENTRY(hps_grpc_client_call) link;
     struct hps_grpc_channel *channel;
-    enum client_phase phase;         /* changed only by grpc_client_phase_set */
-    uint64_t number;                 /* the channel's n_made when the call was created */
+    enum client_phase phase;        /* changed only by grpc_client_phase_set */
+    uint64_t number;                /* the channel's n_made when the call was created */
     struct hps_http_stream *stream; /* in the phases SENT and ANSWERED */
     const struct hps_grpc_client_events *events;
     void *ctx;
@@ -65,12 +65,12 @@ struct hps_grpc_client_call {
 struct hps_grpc_channel {
     struct hps_loop *loop;
     struct hps_http2_shared *shared;
-    struct client_conn *current;            /* takes new calls; NULL: no connection does */
-    LIST_HEAD(, client_conn) conns;         /* all connections, including draining ones */
+    struct client_conn *current;              /* takes new calls; NULL: no connection does */
+    LIST_HEAD(, client_conn) conns;           /* all connections, including draining ones */
     TAILQ_HEAD(, hps_grpc_client_call) calls; /* oldest first */
-    uint64_t n_made;                        /* calls created so far */
-    struct hps_loop_later retry;            /* connects, or sends waiting calls */
-    struct hps_buf spares[GRPC_SPARES_MAX]; /* [n_spares], the last one is used next */
+    uint64_t n_made;                          /* calls created so far */
+    struct hps_loop_later retry;              /* connects, or sends waiting calls */
+    struct hps_buf spares[GRPC_SPARES_MAX];   /* [n_spares], the last one is used next */
     unsigned n_spares;
     size_t spare_bytes;
     char *address;
@@ -124,8 +124,7 @@ void grpc_channel_take_spare(struct hps_grpc_channel *channel, struct hps_buf *b
 void grpc_client_header(void *ctx, struct hps_http_stream *stream, const char *name,
                         size_t name_size, const char *value, size_t value_size);
 void grpc_client_data(void *ctx, struct hps_http_stream *stream, const uint8_t *data, size_t size);
-uint8_t *grpc_client_room(void *ctx, struct hps_http_stream *stream, size_t size,
-                          size_t *out_room);
+uint8_t *grpc_client_room(void *ctx, struct hps_http_stream *stream, size_t size, size_t *out_room);
 void grpc_client_stream_closed(void *ctx, struct hps_http_stream *stream, uint32_t error);
 /* Sends a waiting call on the channel's current connection. */
 hps_status grpc_client_send_waiting(struct hps_grpc_client_call *call) HPS_MUST_CHECK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The encodings of gRPC within HTTP/2: length-prefixed messages, timeouts and percent-encoded status
- * messages. Without I/O, so that it can be fuzzed. Used by the thread that owns the call.
+ * The encodings of gRPC within HTTP/2: length-prefixed messages, timeouts and percent-encoded
+ * status messages. Without I/O, so that it can be fuzzed. Used by the thread that owns the call.
  */
 #ifndef HPS_NET_GRPC_FRAME_H
 #define HPS_NET_GRPC_FRAME_H

@@ -13,8 +13,7 @@ static void *visitor_of(struct grpc_conn *conn)
     const struct hps_grpc_guard *guard = &conn->grpc_loop->server->guard;
 
     if (conn->visitor == NULL) {
-        conn->visitor =
-            guard->visitor_new(guard->ctx, conn->http->conn, conn->listener_mask);
+        conn->visitor = guard->visitor_new(guard->ctx, conn->http->conn, conn->listener_mask);
     }
     return conn->visitor;
 }

@@ -109,8 +109,8 @@ static bool is_rebound(const struct hps_grpc_call *call)
 {
     const char *host = grpc_fields_get(&call->headers->fields, "host", NULL);
 
-    return host != NULL && host[0] != '\0' &&
-           hps_conn_is_loopback(call->conn->http->conn) && !names_loopback(host);
+    return host != NULL && host[0] != '\0' && hps_conn_is_loopback(call->conn->http->conn) &&
+           !names_loopback(host);
 }
 
 void grpc_http_headers_done(struct hps_grpc_call *call)

@@ -66,8 +66,7 @@ void grpc_conn_leave(struct grpc_conn *conn, uint64_t now_us)
         return;
     }
     conn->leaving = true;
-    if (conn->calls != NULL && conn->http->ready &&
-        !hps_place_leaves_at_once(conn->seat)) {
+    if (conn->calls != NULL && conn->http->ready && !hps_place_leaves_at_once(conn->seat)) {
         grpc_conn_drain(conn, now_us);
     } else {
         hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, "it gives way to another connection");

@@ -115,7 +115,7 @@ static unsigned wanted(const struct http1 *http)
                  http->phase == HTTP1_LINGER ||
                  (http->phase == HTTP1_CALL && http1_waiting(http) < HTTP1_HEAD_BYTES_MAX);
 
-    return reads && !http->half_closed ? events | HPS_LOOP_READ : events;
+    return reads && !http->in->half_closed ? events | HPS_LOOP_READ : events;
 }
 
 /* The end of a turn: all bytes that could be parsed and written have been. */
@@ -125,7 +125,7 @@ static void settle(struct http1 *http)
         return;
     }
     if (http->phase == HTTP1_HEAD && http1_waiting(http) == 0 &&
-        (http->ending || http->half_closed)) {
+        (http->ending || http->in->half_closed)) {
         http1_fail(http, HPS_CLOSED, "connection ended");
     } else if (hps_conn_want(http->base.conn, wanted(http)) != HPS_OK) {
         http1_fail(http, HPS_NO_MEMORY, "cannot watch the socket");
@@ -220,9 +220,9 @@ static void on_timer(void *ctx)
     enter(http);
     if (http->phase == HTTP1_LINGER) {
         http1_fail(http, HPS_CLOSED, "connection ended");
-    } else if (http->half_closed && hps_conn_is_gone(http->base.conn)) {
+    } else if (http->in->half_closed && hps_conn_is_gone(http->base.conn)) {
         http1_fail(http, HPS_CLOSED, "peer closed the connection");
-    } else if (http->half_closed) {
+    } else if (http->in->half_closed) {
         hps_timer_set_after(http->loop, &http->timer, GONE_US);
     }
     leave(http);

@@ -72,8 +72,9 @@ struct http1_in {
     uint64_t body_left; /* missing bytes of the body, or of the current chunk */
     enum http1_chunk_phase chunk;
     size_t trailer_bytes;
-    size_t work;    /* bytes read by this call of http1_read_in; small reads count more */
-    size_t dropped; /* bytes dropped in LINGER */
+    size_t work;      /* bytes read by this call of http1_read_in; small reads count more */
+    size_t dropped;   /* bytes dropped in LINGER */
+    bool half_closed; /* the peer has ended its side */
 };
 
 struct http1_out {
@@ -100,7 +101,6 @@ struct http1 {
     bool draining;          /* the next response has "Connection: close" */
     bool ending;            /* close as soon as no request is pending */
     bool close;             /* close after the current response, which has "Connection: close" */
-    bool half_closed;       /* the peer has ended its side */
     uint32_t error;         /* code for on_stream_closed if the connection fails */
     struct http1_request *request; /* these three are in the allocation of the connection */
     struct http1_in *in;

@@ -58,7 +58,8 @@ void http1_fail(struct http1 *http, hps_status status, const char *fmt, ...)
         va_start(args, fmt);
         vsnprintf(text, sizeof text, fmt, args);
         va_end(args);
-        hps_ignore(hps_error_set(&http->why, status, "%s: %s", hps_conn_peer(http->base.conn), text));
+        hps_ignore(
+            hps_error_set(&http->why, status, "%s: %s", hps_conn_peer(http->base.conn), text));
     }
     http1_phase_set(http, HTTP1_FAILED);
 }
@@ -76,7 +77,7 @@ void http1_stream_close(struct http1 *http, uint32_t error)
  * response could be lost. */
 static void linger(struct http1 *http)
 {
-    if (http->half_closed) {
+    if (http->in->half_closed) {
         http1_fail(http, HPS_CLOSED, "connection ended");
         return;
     }

@@ -246,7 +246,7 @@ static bool take_head(struct http1 *http)
         return false;
     }
     if (size == 0) {
-        if (http->half_closed) {
+        if (http->in->half_closed) {
             http1_fail(http, HPS_CLOSED, "peer closed the connection within the head of a request");
         }
         return false;
@@ -502,9 +502,10 @@ static void peer_ended(struct http1 *http)
         http1_fail(http, HPS_CLOSED, "peer closed the connection");
         return;
     }
-    http->half_closed = true;
+    http->in->half_closed = true;
     hps_timer_set_after(http->loop, &http->timer, 0);
-    if (!http->request->responded && http->request->minor == 1 && !hps_conn_is_unix(http->base.conn)) {
+    if (!http->request->responded && http->request->minor == 1 &&
+        !hps_conn_is_unix(http->base.conn)) {
         http1_continue(http); /* if the peer has closed, TCP reports that after a write */
     }
 }
@@ -512,7 +513,7 @@ static void peer_ended(struct http1 *http)
 /* Whether reading is wanted in this phase and there is space. */
 static bool reads(const struct http1 *http)
 {
-    if (http1_is_dead(http) || http->aborting || http->half_closed) {
+    if (http1_is_dead(http) || http->aborting || http->in->half_closed) {
         return false;
     }
     return http->phase == HTTP1_HEAD || http->phase == HTTP1_BODY || http->phase == HTTP1_LINGER ||

@@ -251,7 +251,7 @@ hps_status http1_respond(struct hps_http_stream *stream, const struct hps_http_f
     if (http1_is_dead(http) || http->aborting) {
         return HPS_CLOSED;
     }
-    http->close = early || !http->request->keep_alive || http->draining || http->half_closed;
+    http->close = early || !http->request->keep_alive || http->draining || http->in->half_closed;
     if (put_head(http, fields, n_fields) != HPS_OK) {
         http->out->text.size = before;
         return HPS_NO_MEMORY;

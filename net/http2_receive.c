@@ -203,8 +203,8 @@ static int cb_header(nghttp2_session *session, const nghttp2_frame *frame, const
         return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE; /* nghttp2 drops the rest of the block */
     }
     if (!stream->base.too_large && h2->base.events->on_header != NULL) {
-        h2->base.events->on_header(h2->base.ctx, &stream->base, (const char *)name, name_size, (const char *)value,
-                              value_size);
+        h2->base.events->on_header(h2->base.ctx, &stream->base, (const char *)name, name_size,
+                                   (const char *)value, value_size);
     }
     return http2_is_dead(h2) ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
 }
@@ -369,10 +369,10 @@ static void abort_for(struct hps_http2 *h2, int error)
                           : nghttp2_strerror(error);
 
     http2_abort(&h2->base,
-                    error == NGHTTP2_ERR_FLOODED ? HPS_HTTP2_ENHANCE_YOUR_CALM
-                    : error == NGHTTP2_ERR_NOMEM ? HPS_HTTP2_INTERNAL_ERROR
-                                                 : HPS_HTTP2_PROTOCOL_ERROR,
-                    why);
+                error == NGHTTP2_ERR_FLOODED ? HPS_HTTP2_ENHANCE_YOUR_CALM
+                : error == NGHTTP2_ERR_NOMEM ? HPS_HTTP2_INTERNAL_ERROR
+                                             : HPS_HTTP2_PROTOCOL_ERROR,
+                why);
 }
 
 /* Gives one run of bytes to nghttp2. */
@@ -420,9 +420,9 @@ static uint8_t *direct_buffer(struct hps_http2 *h2, size_t *out_capacity)
         return NULL;
     }
     stream = http2_stream_of(h2, h2->in->frame_id);
-    return stream == NULL
-               ? NULL
-               : h2->base.events->on_buffer(h2->base.ctx, &stream->base, h2->in->frame_left, out_capacity);
+    return stream == NULL ? NULL
+                          : h2->base.events->on_buffer(h2->base.ctx, &stream->base,
+                                                       h2->in->frame_left, out_capacity);
 }
 
 /* One read. *out_more: the socket may have more. */

@@ -376,7 +376,8 @@ static bool fill_batch(struct hps_http2 *h2)
         h2->out->batch = batch_take(h2->shared);
         if (h2->out->batch == NULL) {
             struct hps_error why;
-            hps_error_set(&why, HPS_NO_MEMORY, "%s: no memory to send", hps_conn_peer(h2->base.conn));
+            hps_error_set(&why, HPS_NO_MEMORY, "%s: no memory to send",
+                          hps_conn_peer(h2->base.conn));
             http2_fail(h2, &why);
             return false;
         }

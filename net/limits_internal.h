@@ -43,8 +43,8 @@ struct hps_limits {
     _Atomic uint64_t used[HPS_LIMIT_COUNT];
     atomic_uint n_waiting;
     struct hps_limits_metrics metrics;
-    struct hps_lock lock; /* protects the fields below */
-    uint64_t passed;      /* of all charges */
+    struct hps_lock lock;                          /* protects the fields below */
+    uint64_t passed;                               /* of all charges */
     TAILQ_HEAD(, limits_line) rings[LIMITS_SIZES]; /* of accounts with charges that wait, in turn */
     unsigned n_accounts[LIMITS_SIZES];             /* in each ring */
     struct hps_account *buckets[LIMITS_BUCKETS];

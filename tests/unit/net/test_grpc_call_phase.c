@@ -314,9 +314,9 @@ static void test_call_when_it_violates_an_invariant_then_assert(void **state)
         expect_assert_failure(grpc_call_sane(call)); \
     } while (0)
     LIES(GRPC_REQUEST_OPEN, atomic_store(&call->refs, 0));
-    LIES(GRPC_REQUEST_OPEN, call->stream = NULL);      /* only closed calls have no stream */
-    LIES(GRPC_REQUEST_CLOSED, call->conn = conn);      /* closed calls have no connection */
-    LIES(GRPC_REQUEST_CLOSED, call->next = call);      /* closed calls are not listed */
+    LIES(GRPC_REQUEST_OPEN, call->stream = NULL); /* only closed calls have no stream */
+    LIES(GRPC_REQUEST_CLOSED, call->conn = conn); /* closed calls have no connection */
+    LIES(GRPC_REQUEST_CLOSED, call->next = call); /* closed calls are not listed */
     LIES(GRPC_REQUEST_CLOSED, hps_timer_set(f->loop, &call->deadline->timer, 1));
     LIES(GRPC_REQUEST_OPEN, hps_timer_set(f->loop, &call->deadline->timer, 1));
     LIES(GRPC_REQUEST_OPEN, call->deadline->phase = GRPC_DEADLINE_ARMED);   /* not armed */
@@ -325,7 +325,7 @@ static void test_call_when_it_violates_an_invariant_then_assert(void **state)
     LIES(GRPC_REQUEST_OPEN, call->reply->code = 4);                /* the reply is not finished */
     LIES(GRPC_REQUEST_OPEN, atomic_store(&call->cancelled, true)); /* the reply is not finished */
     LIES(GRPC_REQUEST_HEADERS, call->delivered = true);
-    LIES(GRPC_REQUEST_OPEN, call->delivered = true); /* delivered before complete */
+    LIES(GRPC_REQUEST_OPEN, call->delivered = true);  /* delivered before complete */
     LIES(GRPC_REQUEST_HELD, TAILQ_INIT(&conn->held)); /* the call is not queued */
     LIES(GRPC_REQUEST_DISPATCHED, call->delivered = false);
     LIES(GRPC_REQUEST_STASHED, hps_buf_clear(&call->request->stash));      /* cannot continue */
