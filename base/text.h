@@ -19,6 +19,16 @@ static inline bool hps_text_is(const char *text, const void *bytes, size_t size)
     return strlen(text) == size && (size == 0 || memcmp(text, bytes, size) == 0);
 }
 
+/* The value of a hexadecimal digit; -1: it is none. */
+static inline int hps_text_hex(char c)
+{
+    if (c >= '0' && c <= '9') {
+        return c - '0';
+    }
+    c = (char)(c | 0x20);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
 /* ---- safe display on terminals and in logs --------------------------------------------------- */
 
 /* Whether a code point is plain, that is, safe to display. These are not plain: control characters,

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/text.h"
 
 /* Initial capacity of a body, which doubles when it is full. So a peer that only declares a large
  * length causes no large allocation. */
@@ -286,22 +287,13 @@ hps_status hps_grpc_message_encode(struct hps_buf *out, const char *text)
     return HPS_OK;
 }
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9') {
-        return c - '0';
-    }
-    c = (char)(c | 0x20);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 hps_status hps_grpc_message_decode(struct hps_buf *out, const char *text, size_t size)
 {
     for (size_t i = 0; i < size; i++) {
         char c = text[i];
-        if (c == '%' && size - i > 2 && hex_digit(text[i + 1]) >= 0 &&
-            hex_digit(text[i + 2]) >= 0) {
-            c = (char)(hex_digit(text[i + 1]) << 4 | hex_digit(text[i + 2]));
+        if (c == '%' && size - i > 2 && hps_text_hex(text[i + 1]) >= 0 &&
+            hps_text_hex(text[i + 2]) >= 0) {
+            c = (char)(hps_text_hex(text[i + 1]) << 4 | hps_text_hex(text[i + 2]));
             i += 2;
         }
         hps_status status = hps_buf_append(out, &c, 1);

@@ -12,6 +12,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/text.h"
 
 enum { PATH_BYTES_MAX = 2048, ALLOW_BYTES = 64 };
 
@@ -90,15 +91,6 @@ hps_status hps_grpc_server_add_http(struct hps_grpc_server *server,
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
-static int hex_of(char c)
-{
-    if (c >= '0' && c <= '9') {
-        return c - '0';
-    }
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* Decodes one segment into the buffer `to`. Returns NULL, or a text about the error. */
 static const char *decode(const struct grpc_segment *raw, char *to, struct grpc_segment *out)
 {
@@ -107,8 +99,8 @@ static const char *decode(const struct grpc_segment *raw, char *to, struct grpc_
     for (size_t i = 0; i < raw->size; i++) {
         char c = raw->text[i];
         if (c == '%') {
-            int high = i + 2 < raw->size ? hex_of(raw->text[i + 1]) : -1;
-            int low = i + 2 < raw->size ? hex_of(raw->text[i + 2]) : -1;
+            int high = i + 2 < raw->size ? hps_text_hex(raw->text[i + 1]) : -1;
+            int low = i + 2 < raw->size ? hps_text_hex(raw->text[i + 2]) : -1;
             if (high < 0 || low < 0) {
                 return "'%' is followed by two hexadecimal digits";
             }

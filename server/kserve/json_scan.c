@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/text.h"
 
 enum { VALUES_MAX = 128 * 1024 }; /* of a head, for any number of tables */
 
@@ -52,14 +53,6 @@ static bool is_mark(char c)
     return c != '\0' && strchr("{}[]:,\"", c) != NULL;
 }
 
-static int hex_of(char c)
-{
-    const char *digits = "0123456789abcdef";
-    const char *at = c == '\0' ? NULL : strchr(digits, c >= 'A' && c <= 'F' ? c - 'A' + 'a' : c);
-
-    return at == NULL ? -1 : (int)(at - digits);
-}
-
 /* Whether a key, as written, is this name, which has only ASCII letters. Letters may be escaped
  * (\u0061). */
 static bool key_is(struct kserve_text key, const char *name)
@@ -71,7 +64,7 @@ static bool key_is(struct kserve_text key, const char *name)
         if (c == '\\' && key.size - i >= 5 && key.at[i] == 'u') {
             c = 0;
             for (unsigned k = 1; k <= 4; k++) {
-                int digit = hex_of(key.at[i + k]);
+                int digit = hps_text_hex(key.at[i + k]);
                 c = digit < 0 || c < 0 ? -1 : c * 16 + digit;
             }
             i += 5;
