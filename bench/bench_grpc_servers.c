@@ -174,7 +174,7 @@ static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie)
 {
     struct ours *ours = ctx;
 
-    hps_grpc_loop_adopt(ours->grpc_loop, conn, cookie);
+    hps_grpc_loop_adopt(ours->grpc_loop, conn, cookie, false);
 }
 
 static void *ours_run(void *ctx)

@@ -220,12 +220,9 @@ hps_status hps_grpc_loop_new(struct hps_grpc_server *server, struct hps_loop *lo
  * posts to the loop. listener_mask: selects the services of the connection (see
  * hps_grpc_server_add). If the connection has a place (net/places.h), the server keeps the state
  * of the place up to date. A displaced connection ends at once, or within about two seconds if it
- * has calls. */
+ * has calls. is_http: it speaks HTTP/1.1. */
 void hps_grpc_loop_adopt(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
-                         uint32_t listener_mask);
-/* Like hps_grpc_loop_adopt, for a connection that speaks HTTP/1.1. */
-void hps_grpc_loop_adopt_http(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
-                              uint32_t listener_mask);
+                         uint32_t listener_mask, bool is_http);
 /* Changes the limits. Connections that are open already keep their age limit and streams_max. Loop
  * thread. */
 void hps_grpc_loop_limits_set(struct hps_grpc_loop *grpc_loop,

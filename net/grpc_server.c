@@ -420,8 +420,8 @@ static void queue_adoption(struct hps_task *task)
     hps_run_add(&adoption->item, 1);
 }
 
-static void adopt_as(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn, uint32_t listener_mask,
-                     bool is_http)
+void hps_grpc_loop_adopt(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
+                         uint32_t listener_mask, bool is_http)
 {
     struct adoption *adoption = hps_calloc(1, sizeof *adoption);
     struct grpc_conn *made = hps_calloc(1, sizeof *made);
@@ -444,18 +444,6 @@ fail:
     hps_free(made);
     hps_free(adoption);
     hps_conn_free(conn);
-}
-
-void hps_grpc_loop_adopt(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
-                         uint32_t listener_mask)
-{
-    adopt_as(grpc_loop, conn, listener_mask, false);
-}
-
-void hps_grpc_loop_adopt_http(struct hps_grpc_loop *grpc_loop, struct hps_conn *conn,
-                              uint32_t listener_mask)
-{
-    adopt_as(grpc_loop, conn, listener_mask, true);
 }
 
 /* ---- changed rules --------------------------------------------------------------------------- */

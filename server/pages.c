@@ -260,7 +260,7 @@ static void on_no_start(void *ctx, const char *peer, enum hps_grpc_no_start how)
 static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie)
 {
     struct hps_daemon *daemon = ctx;
-    hps_grpc_loop_adopt_http(daemon->pages.loop, conn, cookie);
+    hps_grpc_loop_adopt(daemon->pages.loop, conn, cookie, true);
 }
 
 static hps_status make_server(struct hps_daemon *daemon, const struct hps_grpc_limits *limits)

@@ -46,12 +46,7 @@ static struct loop_thread *least_loaded(struct hps_daemon *daemon)
 static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie)
 {
     struct hps_daemon *daemon = ctx;
-    struct hps_grpc_loop *grpc = least_loaded(daemon)->grpc;
-    if (cookie == LISTENER_KSERVE) {
-        hps_grpc_loop_adopt_http(grpc, conn, cookie);
-    } else {
-        hps_grpc_loop_adopt(grpc, conn, cookie);
-    }
+    hps_grpc_loop_adopt(least_loaded(daemon)->grpc, conn, cookie, cookie == LISTENER_KSERVE);
 }
 
 /* Every connection uses a descriptor. A store on disk must never lack one: its write would fail,

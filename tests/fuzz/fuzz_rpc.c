@@ -131,7 +131,7 @@ static void on_accept(void *ctx, unsigned events)
     (void)events;
     while (hps_sock_accept(world.listen_fd, &fd) == HPS_OK) {
         HPS_ASSERT(hps_conn_new(fd, NULL, &conn, NULL) == HPS_OK);
-        hps_grpc_loop_adopt(world.grpc_loop, conn, 1);
+        hps_grpc_loop_adopt(world.grpc_loop, conn, 1, false);
     }
 }
 

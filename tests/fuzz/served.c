@@ -258,11 +258,7 @@ int served_connect(bool http)
 
     HPS_ASSERT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
     HPS_ASSERT(hps_conn_new(fds[0], NULL, &conn, NULL) == HPS_OK);
-    if (http) {
-        hps_grpc_loop_adopt_http(served.grpc_loop, conn, 1);
-    } else {
-        hps_grpc_loop_adopt(served.grpc_loop, conn, 1);
-    }
+    hps_grpc_loop_adopt(served.grpc_loop, conn, 1, http);
     return fds[1];
 }
 

@@ -328,7 +328,7 @@ static const struct hps_grpc_limits limits = {
 static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie)
 {
     (void)cookie;
-    hps_grpc_loop_adopt(ctx, conn, 1);
+    hps_grpc_loop_adopt(ctx, conn, 1, false);
 }
 
 static void on_signal(void *ctx, int signal_number)

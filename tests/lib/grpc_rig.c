@@ -512,11 +512,7 @@ static void adopt(struct rig *rig, int fd)
     if (place != NULL) {
         hps_conn_place_give(conn, place);
     }
-    if (rig->http) {
-        hps_grpc_loop_adopt_http(rig->grpc_loop, conn, 1);
-    } else {
-        hps_grpc_loop_adopt(rig->grpc_loop, conn, 1);
-    }
+    hps_grpc_loop_adopt(rig->grpc_loop, conn, 1, rig->http);
 }
 
 static void on_accept(void *ctx, unsigned events)

@@ -115,7 +115,7 @@ static const struct hps_grpc_service health_service = {"grpc.health.v1.Health", 
 static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie)
 {
     (void)ctx;
-    hps_grpc_loop_adopt(server.grpc_loop, conn, cookie);
+    hps_grpc_loop_adopt(server.grpc_loop, conn, cookie, false);
 }
 
 static void *serve(void *ctx)

@@ -268,7 +268,7 @@ static void on_accept(void *ctx, struct hps_conn *conn, unsigned cookie)
 {
     struct server *server = ctx;
 
-    hps_grpc_loop_adopt(server->grpc_loop, conn, cookie);
+    hps_grpc_loop_adopt(server->grpc_loop, conn, cookie, false);
 }
 
 static void *serve(void *ctx)

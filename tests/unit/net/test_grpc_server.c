@@ -1100,7 +1100,7 @@ static void accept_one(void *ctx, unsigned events)
     (void)events;
     if (hps_sock_accept(acceptor->listen_fd, &fd) == HPS_OK &&
         hps_conn_new(fd, NULL, &conn, NULL) == HPS_OK) {
-        hps_grpc_loop_adopt(acceptor->grpc_loop, conn, 1);
+        hps_grpc_loop_adopt(acceptor->grpc_loop, conn, 1, false);
     }
 }
 
