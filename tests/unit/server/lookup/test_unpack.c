@@ -389,7 +389,7 @@ static bool has_held(const struct unpack_test *t)
 {
     const struct grpc_conn *conn = t->rig.grpc_loop->conns;
 
-    while (conn != NULL && conn->held_head == NULL) {
+    while (conn != NULL && TAILQ_EMPTY(&conn->held)) {
         conn = conn->next;
     }
     return conn != NULL;
