@@ -17,6 +17,7 @@ from .errors import Error, malformed
 
 FP32, FP16, BF16 = 1, 2, 3
 DIM_MAX = 65536  # values per row of any table; bounds the memory for rows that a reply announces
+AGAIN_BYTES_MAX = 1 << 16  # of replies that are kept to compare the next one with
 ALIGNMENT = 64  # of arrays, in bytes
 _INT8_BYTES_MORE = {4: 8, 5: 4}  # bytes after the values, by type: scale and bias in fp32 or fp16
 VALUES: Dict[int, "np.dtype[Any]"] = {FP32: np.dtype("<f4"), FP16: np.dtype("<f2"), BF16: np.dtype("<u2")}
@@ -155,21 +156,21 @@ class Reading:
                 self._add_matrix(response, memory)
             else:
                 for result in response.results:
-                    self._add_result(data, result, memory)
+                    self._add_result(result, memory)
         except _wire.Malformed as error:
             raise malformed(error) from None
         if self.head is None:
             self.head = response
 
-    def _add_result(self, data: bytes, result: _wire.Result, memory: Memory) -> None:
+    def _add_result(self, result: _wire.Result, memory: Memory) -> None:
         if self._at == len(self.blocks):
             raise _wire.Malformed(f"got more results than the {len(self.blocks)} queries")
         block = self.blocks[self._at]
         row = block.filled
         width, values = _layout(result)
-        block.add(data, result.rows, (result.row_count, width), values, memory)
+        block.add(result.data, result.rows, (result.row_count, width), values, memory)
         if result.status != _wire.NOTHING:
-            self._statuses_of(self._at).add(data, result.status, row, result.row_count)
+            self._statuses_of(self._at).add(result.data, result.status, row, result.row_count)
         self.dims[self._at] = result.dim
         self._at += block.complete()
 
@@ -180,17 +181,19 @@ class Reading:
         if self._at == len(self.blocks):
             raise _wire.Malformed("got more rows than bags or keys")
         block = self.blocks[0]
-        row, n, column = block.filled, results[0].row_count, 0
+        row, n, column, dims, with_status = block.filled, results[0].row_count, 0, [], []
         for i, result in enumerate(results):
             if result.row_count != n or result.column != column:
                 raise _wire.Malformed(f"table {result.table!r} has {result.row_count} rows from column {result.column}, "
                                       f"expected {n} from column {column}")
-            self.dims[i] = result.dim
+            dims.append(result.dim)
             column += result.dim
+            if result.status is not _wire.NOTHING:
+                with_status.append(i)
+        self.dims = dims
         block.add(response.data, response.matrix, (n, column), _layout(results[0])[1], memory)
-        for i, result in enumerate(results):
-            if result.status != _wire.NOTHING:
-                self._statuses_of(i).add(response.data, result.status, row, n)
+        for i in with_status:
+            self._statuses_of(i).add(results[i].data, results[i].status, row, n)
         self._at += block.complete()
 
     def end(self) -> _wire.Response:
@@ -210,6 +213,25 @@ class Reading:
         """The columns of each query in the matrix."""
         ends = np.cumsum([0, *self.dims]).tolist()
         return [slice(begin, end) for begin, end in zip(ends, ends[1:])]
+
+
+class Again(Reading):
+    """A reply with one matrix and without statuses. If it begins like the last reply, this part is not parsed."""
+
+    def __init__(self, asked: List[Query], last: Dict[str, Any]) -> None:
+        super().__init__(asked, True)
+        self._last = last  # "reply": the bytes before the matrix, and their values
+
+    def add(self, data: bytes) -> None:
+        begins, size, like, head, dims = self._last.get("reply", (data, 0, None, None, None))
+        if len(data) == size and self.head is None and data.startswith(begins):
+            self.head, self.dims, self._at = head, dims, 1
+            self.blocks[0].rows = np.ndarray(like[0], like[1], data, len(begins)).copy()
+            return
+        super().add(data)
+        rows = self.blocks[0].rows
+        if self._at == 1 and self.head is not None and rows is not None and len(data) <= AGAIN_BYTES_MAX:
+            self._last["reply"] = data[:self.head.matrix[0]], len(data), (rows.shape, rows.dtype), self.head, self.dims
 
 
 def as_tensor(rows: npt.NDArray[Any]) -> Any:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from . import _address, _messages, _model, _wait
 from ._address import Addresses, Token
 from ._flat import Flat, FlatAnswer
-from ._lookup import Answer, Defaults, Dims, Keys, Lookup, Options, Pooling, Reading, Seconds, T, Tables, Widths, Word
+from ._lookup import Answer, Defaults, Dims, Keys, Lookup, Options, Pooling, Reading, Repeated, Seconds, T, Tables, Widths, Word
 from ._model import Model
 from ._servers import Attempts, Server, Servers
 from ._wait import Records
@@ -206,12 +206,15 @@ class Client:
         """
         lookup = Lookup(tables, keys, pooling, concat)
         options = Options(miss, max_wait, unknown, output, max_staleness, consistency)
-        reading = self._ask(lookup, options, self._defaults.timeout_of(timeout))
+        reading = self.read(lookup, lookup.request(self._defaults.model, self._version, options), timeout)
         return lookup.result(reading, full)
 
-    def _ask(self, lookup: Lookup, options: Options, timeout_s: float) -> Reading:
-        request = lookup.request(self._defaults.model, self._version, options)
-        hedge_s = self._defaults.hedge_s
+    def repeated(self, tables: Tables, pooling: Pooling, options: Options, places: List[slice], n_bytes: int) -> Repeated:
+        return Repeated(tables, pooling, self._defaults.model, self._version, options, places, n_bytes)
+
+    def read(self, lookup: Lookup, request: bytes, timeout: Seconds) -> Reading:
+        """The reply to the request of a lookup."""
+        hedge_s, timeout_s = self._defaults.hedge_s, self._defaults.timeout_of(timeout)
         path = lookup.path(self._widths, likes_pieces=hedge_s is None)
         if path == _messages.LOOKUP_STREAM:
             reading = self._transport.stream(path, request, timeout_s, lookup.begin)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple, TypeVar, Union
 
 from . import _messages
-from ._answer import Answer, Reading, shaped
-from ._query import Options, Pooling, Query, queries, request
+from ._answer import Again, Answer, Reading, shaped
+from ._query import Options, Pooling, Query, queries, request, request_parts
 from .errors import InvalidArgument, seconds
 
 Tables = Union[str, Mapping[str, Any], Sequence[Tuple[str, Any]]]
@@ -97,8 +97,11 @@ class Lookup:
 
     def path(self, widths: Widths, likes_pieces: bool) -> str:
         """The RPC to call: the streaming one if the reply is large."""
-        large = widths.expected_bytes(self.asked) >= (STREAM_BYTES_MIN if likes_pieces else STREAM_BYTES_MIN_ELSE)
+        large = self.expected_bytes(widths) >= (STREAM_BYTES_MIN if likes_pieces else STREAM_BYTES_MIN_ELSE)
         return _messages.LOOKUP_STREAM if large else _messages.LOOKUP
+
+    def expected_bytes(self, widths: Widths) -> int:
+        return widths.expected_bytes(self.asked)
 
     def begin(self) -> Reading:
         return Reading(self.asked, self.concat)
@@ -122,6 +125,37 @@ class Lookup:
         columns = self._as_given(reading.columns()) if self.concat else None
         return Answer(rows, self._as_given(reading.statuses()), columns, head.model, head.version,
                       head.label, head.update_sequence, head.event_time_unix_ms)
+
+
+class Repeated(Lookup):
+    """A lookup of one matrix that is repeated with other keys, as many in each query as in `tables`, and at least one. All
+    but the keys is serialised once."""
+
+    def __init__(self, tables: Tables, pooling: Pooling, model: str, version: int, options: Options, places: List[slice],
+                 n_bytes: int) -> None:
+        """places: of the keys of each query among all keys. n_bytes: the size of the rows."""
+        super().__init__(tables, None, pooling, True)
+        self._places, self._n_bytes, self._parts = places, n_bytes, [b""]
+        self._last: Dict[str, Any] = {}
+        of_keys = {id(one.keys) for one in self.asked}
+        for part in request_parts(model, version, self.asked, options, True):
+            if id(part) in of_keys:
+                self._parts += [b"", b""]
+            else:
+                self._parts[-1] += bytes(part)
+
+    def request_of(self, keys: Any) -> bytes:
+        """The request with these keys, an array of int64 LE."""
+        parts: List[Any] = self._parts[:]
+        of_keys = memoryview(keys)
+        parts[1::2] = [of_keys[place] for place in self._places]
+        return b"".join(parts)
+
+    def expected_bytes(self, widths: Widths) -> int:
+        return self._n_bytes
+
+    def begin(self) -> Reading:
+        return Again(self.asked, self._last)
 
 
 def _pairs(tables: Any) -> List[Tuple[str, Any]]:
@@ -148,5 +182,5 @@ class Defaults:
         return self.timeout if timeout is None else seconds(timeout, "timeout")
 
 
-__all__ = ["Answer", "Defaults", "Dims", "Keys", "Lookup", "Options", "Pooling", "Reading", "Seconds", "T", "Tables", "Widths",
+__all__ = ["Answer", "Defaults", "Dims", "Keys", "Lookup", "Options", "Pooling", "Reading", "Repeated", "Seconds", "T", "Tables", "Widths",
            "Word"]

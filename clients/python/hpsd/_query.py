@@ -235,8 +235,8 @@ _MAX_STALENESS_MS, _CONSISTENCY, _ROW_LAYOUT = 10, 11, 12
 _NO_OPTIONS = Options()
 
 
-def request(model: str, version: int, asked: List[Query], options: Options, concat: bool) -> bytes:
-    """hps.v1.LookupRequest, serialised. concat: request one matrix of all tables."""
+def request_parts(model: str, version: int, asked: List[Query], options: Options, concat: bool) -> List[Any]:
+    """hps.v1.LookupRequest, serialised in parts. concat: request one matrix of all tables."""
     numbers = {_VERSION: version, _ROW_LAYOUT: CONCAT if concat else 0}
     if options != _NO_OPTIONS:
         numbers[_MISS_POLICY] = number_of(MISS_POLICIES, options.miss, "miss")
@@ -248,4 +248,8 @@ def request(model: str, version: int, asked: List[Query], options: Options, conc
     parts = [_wire.request_head(model.encode(), numbers)]
     for one in asked:
         parts += one.parts()
-    return b"".join(parts)
+    return parts
+
+
+def request(model: str, version: int, asked: List[Query], options: Options, concat: bool) -> bytes:
+    return b"".join(request_parts(model, version, asked, options, concat))

@@ -10,6 +10,7 @@ Span = Tuple[int, int]  # byte positions in the message: begin, end
 NOTHING: Span = (0, 0)
 OUTPUTS_MAX = 2  # rows and statuses
 VERSION_DIGITS_MAX = 20
+RESULT_BYTES_MAX = 256  # of results that are cached
 
 
 # ---- LookupRequest -----------------------------------------------------------------------------------
@@ -110,13 +111,13 @@ class Malformed(ValueError):
 
 
 class Result:
-    """TableResult: the rows of one query, or some of them."""
+    """TableResult: the rows of one query, or some of them. Spans are positions in `data`."""
 
-    __slots__ = ("_data", "_table", "dim", "data_type", "row_count", "status", "column", "rows")
+    __slots__ = ("data", "_table", "dim", "data_type", "row_count", "status", "column", "rows")
 
     def __init__(self, data: bytes, span: Span) -> None:
         field = _fields(data, span[0], span[1]).get
-        self._data, self._table = data, field(1, NOTHING)
+        self.data, self._table = data, field(1, NOTHING)
         self.dim, self.data_type, self.row_count, self.column = field(2, 0), field(3, 0), field(4, 0), field(10, 0)
         self.status: Span = field(8, NOTHING)
         self.rows: Span = field(15, NOTHING)
@@ -124,7 +125,12 @@ class Result:
 
     @property
     def table(self) -> str:
-        return _text(self._data, self._table)
+        return _text(self.data, self._table)
+
+
+@functools.lru_cache(maxsize=4096)
+def _result_of(data: bytes) -> Result:
+    return Result(data, (0, len(data)))
 
 
 class Response:
@@ -138,10 +144,13 @@ class Response:
         self._model, self._label = field(1, NOTHING), field(3, NOTHING)
         self.version, self.update_sequence, self.event_time_unix_ms = field(2, 0), field(5, 0), field(6, 0)
         self.matrix: Span = field(15, NOTHING)
-        spans = field(4, ())
+        spans: List[Span] = field(4, [])
         _check((self.version, self.update_sequence, self.event_time_unix_ms), (self._model, self._label, self.matrix, *spans))
         self.version, self.event_time_unix_ms = _signed(self.version), _signed(self.event_time_unix_ms)
-        self.results = [Result(data, span) for span in spans]
+        # The results of a matrix have no rows, and are often equal to those of other replies.
+        self.results = ([Result(data, span) for span in spans] if self.matrix is NOTHING else
+                        [_result_of(data[begin:end]) if end - begin <= RESULT_BYTES_MAX else Result(data, (begin, end))
+                         for begin, end in spans])
 
     @property
     def model(self) -> str:
@@ -208,6 +217,9 @@ def _fields(data: bytes, at: int, end: int, repeated: int = 0, repeated_max: int
             if len(many) == repeated_max:
                 raise Malformed(f"got more than {repeated_max} values of field {repeated}")
             many.append(value)
+            while at < end and data[at] == tag and data[at + 1] < 128 and kind == 2 and len(many) < repeated_max:
+                many.append((at + 2, at + 2 + data[at + 1]))
+                at = many[-1][1]
         elif tag < 128:
             found[tag >> 3] = value
     if at > end:

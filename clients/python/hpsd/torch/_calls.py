@@ -13,6 +13,7 @@ from ..errors import InvalidArgument
 from .. import _program
 
 Tensors = Tuple[Optional[torch.Tensor], ...]
+_n_recorders: Any = torch._C._len_torch_dispatch_stack  # make_fx and fake tensors; without them the operator only costs time
 _OUTPUTS = {torch.float16: "fp16", torch.bfloat16: "bf16"}  # other dtypes are converted from fp32
 _OPTIONS = {"miss", "max_wait", "unknown", "max_staleness", "consistency", "timeout"}
 
@@ -105,11 +106,19 @@ class Layer(torch.nn.Module):
 
     def rows(self, *tensors: Optional[torch.Tensor], layout: Sequence[int] = ()) -> torch.Tensor:
         """The result of the layer for these inputs."""
-        if torch.jit.is_tracing() or torch.onnx.is_in_onnx_export():
+        if torch.jit.is_tracing():
             raise self._not_recorded()
         self.check_inputs(tensors)
         anchor = self._anchor if self.training and torch.is_grad_enabled() else None
+        if anchor is None and not torch.compiler.is_compiling() and _n_recorders() == 0:
+            return self.look_up(self.client, tensors + (None,) * (4 - len(tensors)), layout, self._place)
         return _operator(self._program, *tensors, *[None] * (4 - len(tensors)), layout, self._place, anchor)
+
+
+    def look_up(self, client: Client, tensors: Tensors, layout: Sequence[int], place: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            rows = self.lookup_rows(client, tensors, layout, _OUTPUTS.get(place.dtype, "fp32"))
+            return rows.to(device=place.device, dtype=place.dtype)
 
 
 # ---- the operators -----------------------------------------------------------------------------------
@@ -117,10 +126,8 @@ class Layer(torch.nn.Module):
 def _rows(layer: str, first: torch.Tensor, second: Optional[torch.Tensor], third: Optional[torch.Tensor],
           fourth: Optional[torch.Tensor], layout: Sequence[int], place: torch.Tensor,
           anchor: Optional[torch.Tensor]) -> torch.Tensor:
-    made, client = _program.read(layer), _program.client_of(layer)
-    with torch.no_grad():
-        rows = made.lookup_rows(client, (first, second, third, fourth), layout, _OUTPUTS.get(place.dtype, "fp32"))
-        return rows.to(device=place.device, dtype=place.dtype)
+    made: Layer = _program.read(layer)
+    return made.look_up(_program.client_of(layer), (first, second, third, fourth), layout, place)
 
 
 def _shape_of_rows(layer: str, first: torch.Tensor, second: Optional[torch.Tensor], third: Optional[torch.Tensor],

@@ -12,7 +12,8 @@ import torch
 
 from .._answer import as_tensor
 from .._client import Client
-from .._query import as_array
+from .._lookup import Repeated
+from .._query import Options, as_array, key_bytes
 from ..errors import InvalidArgument
 from ._calls import Layer, Tensors
 from ._jagged import classes
@@ -97,6 +98,11 @@ class _Collection(Layer):
         for given, made in zip(self._given, configs):
             given.feature_names = made.feature_names  # as TorchRec does
         self._keyed_tensor, self._jagged_tensor = classes()
+        self._names = [of.feature for of in features]
+        self._names_once = self._names if len(set(self._names)) == len(self._names) else None
+        self._outputs = [of.output for of in features]
+        self._dims = [of.dim for of in features]
+        self._lookups: Dict[Any, Repeated] = {}
         self.to(device)
 
     @property
@@ -111,22 +117,48 @@ class _Collection(Layer):
         """For each feature the index of its first bag among the bags of all keys, and its number of bags."""
         if not hasattr(keyed, "stride_per_key"):
             raise InvalidArgument(f"features: got {type(keyed).__name__}, expected a KeyedJaggedTensor")
-        keys, strides = list(keyed.keys()), list(keyed.stride_per_key())
-        if len(set(keys)) != len(keys):
-            raise InvalidArgument(f"keys of the KeyedJaggedTensor: got {keys}, expected each key once")
-        missing = [of.feature for of in self._features if of.feature not in keys]
-        if missing:
-            raise InvalidArgument(f"feature {missing[0]!r} is not among the keys {keys} of the KeyedJaggedTensor")
+        keys, strides = keyed.keys(), keyed.stride_per_key()
         begins = list(itertools.accumulate(strides, initial=0))
         n_bags = keyed.lengths().shape[0]
         if begins[-1] != n_bags:
             raise InvalidArgument(f"lengths of the KeyedJaggedTensor: got {n_bags}, expected {begins[-1]}, a batch of "
                                   f"{strides} for the keys {keys}")
-        layout = []
-        for of in self._features:
-            place = keys.index(of.feature)
-            layout += [begins[place], strides[place]]
+        if keys == self._names_once:
+            return [of for bags in zip(begins, strides) for of in bags]
+        layout, places = [], {key: place for place, key in enumerate(keys)}
+        if len(places) != len(keys):
+            raise InvalidArgument(f"keys of the KeyedJaggedTensor: got {keys}, expected each key once")
+        for name in self._names:
+            if name not in places:
+                raise InvalidArgument(f"feature {name!r} is not among the keys {keys} of the KeyedJaggedTensor")
+            layout += [begins[places[name]], strides[places[name]]]
         return layout
+
+    def _matrix(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str, pooling: Any) -> Any:
+        """The rows of all features, if each has one size and all bags have one size above 0; else None. Only the keys of such
+        batches differ, so that there is no work for each feature."""
+        values, lengths = (as_array(tensor, "values and lengths of the KeyedJaggedTensor") for tensor in tensors[:2])
+        n_bags, size = layout[1], int(lengths[0]) if len(lengths) else 0
+        if size <= 0 or n_bags == 0 or tensors[2] is not None or tensors[3] is not None or values.dtype.kind not in "iu" or \
+                values.shape != (len(lengths) * size,) or list(layout[1::2]).count(n_bags) != len(self._names) or \
+                (lengths != size).any():
+            return None
+        key = (client._version, size, output, *layout)
+        lookup = self._lookups.get(key)
+        if lookup is None:
+            n_keys = n_bags * size
+            bags = (np.zeros(n_keys, np.int64), np.arange(0, n_keys + 1, size)) if pooling else np.zeros(n_keys, np.int64)
+            options = {name: value for name, value in self.options.items() if name != "timeout"}
+            if len(self._lookups) >= 64:
+                self._lookups.clear()
+            lookup = self._lookups[key] = client.repeated(
+                [(of.table, bags) for of in self._features], pooling, Options(output=output, **options),
+                [slice(first * size, (first + n_bags) * size) for first in layout[::2]], sum(self._dims) * n_bags * 4)
+        reading = client.read(lookup, lookup.request_of(key_bytes(values)), self.options.get("timeout"))
+        if reading.dims != self._dims:
+            for of, dim in zip(self._features, reading.dims):
+                check_dim(of.table, of.dim, dim)
+        return reading.blocks[0].rows
 
     def _queries(self, tensors: Tensors, layout: Sequence[int]) -> List[Tuple[str, Any]]:
         """Keys and offsets, or keys, offsets and weights, of each feature."""
@@ -162,7 +194,6 @@ class EmbeddingBagCollection(_Collection):
         # TorchRec divides a weighted sum by the number of its keys.
         mean = "mean_by_count" if is_weighted else "mean"
         self._poolings = {config.name: mean if config.pooling == "mean" else "sum" for config in self._configs}
-        self._dims = [of.dim for of in self._features]
 
     def is_weighted(self) -> bool:
         return self._is_weighted
@@ -171,6 +202,9 @@ class EmbeddingBagCollection(_Collection):
         return self._given
 
     def lookup_rows(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str) -> torch.Tensor:
+        matrix = self._matrix(client, tensors, layout, output, self._poolings)
+        if matrix is not None:
+            return as_tensor(matrix)
         queries, indices = self._queries(tensors, layout), tensors[3]
         how: Dict[str, Any] = {"pooling": self._poolings, "output": output, **self.options}
         if indices is not None:
@@ -195,14 +229,13 @@ class EmbeddingBagCollection(_Collection):
     def forward(self, features: Any) -> Any:
         layout = self._layout(features)
         indices = self._inverse_indices(features)
-        if indices is None and any(n_bags != layout[1] for n_bags in layout[1::2]):
+        if indices is None and layout[1::2].count(layout[1]) != len(self._names):
             raise InvalidArgument(f"features: got batches of {layout[1::2]}, expected one size, or inverse_indices")
         weights = features.weights_or_none() if self._is_weighted else None
         if self._is_weighted and weights is None:
             raise InvalidArgument("weights: got a KeyedJaggedTensor without weights, expected weights, as is_weighted is set")
         matrix = self.rows(features.values(), features.lengths(), weights, indices, layout=layout)
-        return self._keyed_tensor(keys=[of.output for of in self._features], length_per_key=list(self._dims),
-                                  values=matrix)
+        return self._keyed_tensor(keys=self._outputs[:], length_per_key=self._dims[:], values=matrix)
 
     def _inverse_indices(self, keyed: Any) -> Optional[torch.Tensor]:
         """The inverse indices, one row for each feature; None if the input has no inverse indices."""
@@ -244,6 +277,10 @@ class EmbeddingCollection(_Collection):
         return self._given
 
     def lookup_rows(self, client: Client, tensors: Tensors, layout: Sequence[int], output: str) -> torch.Tensor:
+        matrix = self._matrix(client, tensors, layout, output, None)
+        if matrix is not None:
+            rows = matrix.reshape(len(matrix), -1, self._embedding_dim).transpose(1, 0, 2)
+            return as_tensor(np.ascontiguousarray(rows).reshape(-1, self._embedding_dim))
         pairs = [(table, spec[0]) for table, spec in self._queries(tensors, layout)]
         rows = client.lookup(pairs, output=output, **self.options)
         for of, array in zip(self._features, rows):
