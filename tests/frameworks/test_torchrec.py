@@ -89,6 +89,24 @@ def test_collections_when_given_what_torchrec_takes_then_the_same(client, batch)
     same_rows(client, [config("users", ["user", "clicked"])], batch)
 
 
+@pytest.mark.parametrize("n_bags, size", [(1, 1), (3, 1), (5, 2), (2000, 1)])  # the last has replies that are not compared
+def test_collections_when_all_bags_have_one_size_then_each_call_has_rows_of_its_keys(client, monkeypatch, n_bags, size):
+    bags, rows = layers.EmbeddingBagCollection(client, TABLES), layers.EmbeddingCollection(client, [config("wide", ["bought", "user"])])
+    of_bags, of_rows = theirs(torchrec.EmbeddingBagCollection, TABLES), theirs(torchrec.EmbeddingCollection, [config("wide", ["bought", "user"])])
+    rng = np.random.default_rng(1)
+    monkeypatch.setattr(layers.EmbeddingBagCollection, "_queries", None)  # the work for each feature
+    monkeypatch.setattr(layers.EmbeddingCollection, "_queries", None)
+    for names in (list(BATCH), list(BATCH), list(reversed(BATCH))):
+        for dtype in (torch.int64, torch.int32):
+            keys = torch.from_numpy(rng.integers(0, N_ROWS, len(names) * n_bags * size)).to(dtype)
+            batch = KeyedJaggedTensor(names, keys, lengths=torch.full((len(names) * n_bags,), size))
+            torch.testing.assert_close(bags(batch).values(), of_bags(batch).values(), rtol=1e-6, atol=1e-6)
+            assert all(torch.equal(rows(batch)[name].values(), of_rows(batch)[name].values()) for name in ("bought", "user"))
+    unknown = bags(KeyedJaggedTensor(names, torch.full((len(names) * n_bags * size,), N_ROWS), lengths=batch.lengths()))
+    assert unknown["user"].unique().tolist() == [-1]  # a mean of default rows
+    torch.testing.assert_close(bags(batch).values(), of_bags(batch).values(), rtol=1e-6, atol=1e-6)
+
+
 def test_bag_collection_when_a_table_has_no_features_then_that_of_its_name(client):
     same_bags(client, [TABLES[0], bag_config("users", [])], jagged({**BATCH, "users": [[3], [], [4, 5]]}))
 
