@@ -83,6 +83,8 @@ def installed_environments(tree):
         for path in (f"tests/{name}/requirements.txt", f"cache/hpsd/{name}/installed.txt"):
             os.makedirs(os.path.dirname(f"{tree}/{path}"))
             program(f"{tree}/{path}", "")
+    os.mkdir(f"{tree}/tests/clients")
+    program(f"{tree}/tests/clients/languages.py", "")
 
 
 def left_out(tree, client=0):

@@ -32,12 +32,14 @@ RUN = set()
 
 # file, how the block begins: why it is not run, and what is tested instead.
 NOT_RUN = {
-    ("docs/clients.md", "go install"): "needs Go; ./dev interop runs it (tests/interop/test_clients.py)",
+    ("docs/clients.md", '{\n  "loadBalancingConfig"'): "for other languages; ./dev frameworks uses it (tests/clients)",
+    ("docs/clients.md", "go install"): "needs Go; ./dev frameworks runs it (tests/clients)",
     ("docs/clients.md", "package main"): "as the one before",
-    ("docs/clients.md", "npm install"): "needs Node; ./dev interop runs it (tests/interop/test_clients.py)",
-    ("docs/clients.md", "const grpc"): "as the one before",
-    ("docs/clients.md", "import hps.v1"): "needs the plugin of grpc-java; ./dev interop uses both with KServe (tests/interop/KServe.java)",
-    ("docs/clients.md", "pub mod hps"): "needs cargo and the packages of tonic",
+    ("docs/clients.md", "npm install"): "needs Node; ./dev frameworks runs it (tests/clients)",
+    ("docs/clients.md", "const fs"): "as the one before",
+    ("docs/clients.md", "import com.google.gson"): "needs the plugin of grpc-java; ./dev frameworks runs it (tests/clients)",
+    ("docs/clients.md", "cargo init"): "needs cargo; ./dev frameworks runs it (tests/clients)",
+    ("docs/clients.md", "pub mod hps"): "as the one before",
     ("docs/gpu-results.md", "try.sh"): "is in the bundle that ./dev gpu-bundle makes for another machine",
     ("docs/kserve.md", "import numpy as np\nimport tritonclient"):
         "needs tritonclient; ./dev interop runs it (tests/interop/test_tritonclient.py)",
