@@ -299,16 +299,18 @@ INLINE void row_fetch(enum hps_dtype type, const uint8_t *row, uint32_t dim)
     }
 }
 
-/* Like row_fetch, for a dim that is a compile-time constant. The compiler unrolls the loop. */
-INLINE void row_fetch_lines(enum hps_dtype type, const uint8_t *row, uint32_t dim)
+/* Prefetch the cache line of a row where the vector at `column` begins, if no earlier vector begins
+ * in that line; and the last line, with the last vector. All but `row` are compile-time constants.
+ */
+INLINE void vector_fetch(enum hps_dtype type, const uint8_t *row, uint32_t column, uint32_t dim)
 {
     uint32_t row_bytes = (uint32_t)hps_dtype_row_bytes(type, dim);
+    uint32_t at = column * value_bytes(type);
 
-    UNROLL for (uint32_t at = 0; at < row_bytes; at += LINE_BYTES)
-    {
+    if (at % LINE_BYTES == 0) {
         __builtin_prefetch(row + at, 0, 2);
     }
-    if (row_bytes % LINE_BYTES != 0) {
+    if (column + WIDTH == dim && row_bytes % LINE_BYTES != 0) {
         __builtin_prefetch(row + row_bytes - 1, 0, 2);
     }
 }
@@ -334,11 +336,13 @@ INLINE vec weight_at(const struct sum *sum, uint32_t i)
     return v_all(weight);
 }
 
-/* For each row in order, add n_vectors * WIDTH columns, beginning at `column`, to the sum. The call
- * for column 0 also prefetches later rows. n_vectors is a compile-time constant. `width` is dim if
- * dim is a compile-time constant, else 0. */
+/* For each row in order, add n_vectors * WIDTH columns, beginning at `column`, to the sum, and
+ * prefetch later rows. n_vectors is a compile-time constant. If `width` is not 0, it is dim, and a
+ * compile-time constant, too. Then each call prefetches its columns: with one prefetch between two
+ * loads, more misses are in flight than with a burst for the row. If it is 0, the call for column 0
+ * prefetches the rows. weighted: there are weights; a compile-time constant */
 INLINE void sum_vectors(enum hps_dtype type, const struct sum *sum, uint32_t column,
-                        uint32_t n_vectors, uint32_t width)
+                        uint32_t n_vectors, uint32_t width, bool weighted)
 {
     uint8_t *to = (uint8_t *)(void *)(sum->sum + column);
     vec acc[SUM_VECTORS];
@@ -349,20 +353,20 @@ INLINE void sum_vectors(enum hps_dtype type, const struct sum *sum, uint32_t col
     }
     for (uint32_t i = 0; i < sum->n; i++) {
         const uint8_t *row = sum->rows[i];
-        if (column == 0 && i + HPS_ROW_SUM_AHEAD < sum->n_fetch) {
-            const uint8_t *ahead = sum->rows[i + HPS_ROW_SUM_AHEAD];
-            if (width != 0) {
-                row_fetch_lines(type, ahead, width);
-            } else {
-                row_fetch(type, ahead, sum->dim);
-            }
+        const uint8_t *ahead =
+            sum->rows[i + HPS_ROW_SUM_AHEAD < sum->n_fetch ? i + HPS_ROW_SUM_AHEAD : i];
+        if (width == 0 && column == 0) {
+            row_fetch(type, ahead, sum->dim);
         }
         struct affine affine = affine_of(type, row, sum->dim);
         vec weight = weight_at(sum, i);
         UNROLL for (uint32_t v = 0; v < n_vectors; v++)
         {
+            if (width != 0) {
+                vector_fetch(type, ahead, column + v * WIDTH, width);
+            }
             vec values = row_values(type, row, column + v * WIDTH, &affine);
-            acc[v] = v_add(acc[v], v_mul(weight, values));
+            acc[v] = v_add(acc[v], weighted ? v_mul(weight, values) : values);
         }
     }
     UNROLL for (uint32_t v = 0; v < n_vectors; v++)
@@ -397,18 +401,18 @@ INLINE void sum_passes(enum hps_dtype type, const struct sum *sum)
     uint32_t column = 0;
 
     for (; sum->dim - column >= 8 * WIDTH; column += 8 * WIDTH) {
-        sum_vectors(type, sum, column, 8, 0);
+        sum_vectors(type, sum, column, 8, 0, true);
     }
     if (sum->dim - column >= 4 * WIDTH) {
-        sum_vectors(type, sum, column, 4, 0);
+        sum_vectors(type, sum, column, 4, 0, true);
         column += 4 * WIDTH;
     }
     if (sum->dim - column >= 2 * WIDTH) {
-        sum_vectors(type, sum, column, 2, 0);
+        sum_vectors(type, sum, column, 2, 0, true);
         column += 2 * WIDTH;
     }
     if (sum->dim - column >= WIDTH) {
-        sum_vectors(type, sum, column, 1, 0);
+        sum_vectors(type, sum, column, 1, 0, true);
         column += WIDTH;
     }
     if (column < sum->dim) {
@@ -416,28 +420,39 @@ INLINE void sum_passes(enum hps_dtype type, const struct sum *sum)
     }
 }
 
-/* Add all columns of all rows. For common values of dim, the compiler unrolls the loops over
- * columns and over prefetched lines. */
-INLINE void sum_rows(enum hps_dtype type, const struct sum *sum)
+/* Add all columns of rows with one of the common values of dim. The compiler unrolls the loops over
+ * columns. False: dim is another number. */
+INLINE bool sum_common(enum hps_dtype type, const struct sum *sum, bool weighted)
 {
     switch (sum->dim) {
     case WIDTH:
-        sum_vectors(type, sum, 0, 1, WIDTH);
-        break;
+        sum_vectors(type, sum, 0, 1, WIDTH, weighted);
+        return true;
     case 2 * WIDTH:
-        sum_vectors(type, sum, 0, 2, 2 * WIDTH);
-        break;
+        sum_vectors(type, sum, 0, 2, 2 * WIDTH, weighted);
+        return true;
     case 4 * WIDTH:
-        sum_vectors(type, sum, 0, 4, 4 * WIDTH);
-        break;
+        sum_vectors(type, sum, 0, 4, 4 * WIDTH, weighted);
+        return true;
     case 8 * WIDTH:
-        sum_vectors(type, sum, 0, 8, 8 * WIDTH);
-        break;
+        sum_vectors(type, sum, 0, 8, 8 * WIDTH, weighted);
+        return true;
     case 16 * WIDTH:
-        sum_vectors(type, sum, 0, 8, 16 * WIDTH);
-        sum_vectors(type, sum, 8 * WIDTH, 8, 16 * WIDTH);
-        break;
+        sum_vectors(type, sum, 0, 8, 16 * WIDTH, weighted);
+        sum_vectors(type, sum, 8 * WIDTH, 8, 16 * WIDTH, weighted);
+        return true;
     default:
+        return false;
+    }
+}
+
+/* Add all columns of all rows. Values are not multiplied by weights of 1. */
+INLINE void sum_rows(enum hps_dtype type, const struct sum *sum)
+{
+    bool done =
+        sum->weights_le != NULL ? sum_common(type, sum, true) : sum_common(type, sum, false);
+
+    if (!done) {
         sum_passes(type, sum);
     }
 }

@@ -223,9 +223,7 @@ void hps_host_dense_each(const struct hps_host_dense *dense, void (*fn)(void *ct
 bool hps_host_dense_has(const struct hps_host_dense *dense, hps_key key)
 {
     uint64_t number = key - dense->first;
-    const struct hps_host_group *group = hps_host_dense_group(dense, number);
-    uint64_t present = atomic_load_explicit(&group->present, memory_order_relaxed);
-    return (present & present_bit(number)) != 0;
+    return hps_host_group_has(hps_host_dense_group(dense, number), number);
 }
 
 /* Inputs and result of the loop over keys. Copies, so that they stay in registers despite the
@@ -243,12 +241,10 @@ static inline __attribute__((always_inline)) void number_find(struct finder *fin
                                                               struct hps_host_seen *seen,
                                                               uint32_t i)
 {
-    const struct hps_host_group *group = finder->groups + number / HPS_HOST_GROUP_ROWS;
-    uint64_t present = atomic_load_explicit(&group->present, memory_order_relaxed);
-    uint64_t has = present >> (number % HPS_HOST_GROUP_ROWS) & 1;
+    bool has = hps_host_group_has(finder->groups + number / HPS_HOST_GROUP_ROWS, number);
     seen->numbers[i] = (uint32_t)number;
-    block->rows[i] = has != 0 ? finder->rows + number * finder->stride : NULL;
-    finder->n_found += (uint32_t)has;
+    block->rows[i] = has ? finder->rows + number * finder->stride : NULL;
+    finder->n_found += has ? 1 : 0;
 }
 
 /* Find keys in the index. `outside`: indexes of keys in the block. */
@@ -286,12 +282,18 @@ static inline uint64_t writes_now(const struct hps_host_dense *dense)
     return atomic_load_explicit(&dense->writes, memory_order_acquire) & ~UINT64_C(1);
 }
 
+/* Whether there was no write after `since` before this call. */
+static inline bool quiet(const struct hps_host_dense *dense, uint64_t since)
+{
+    fence(memory_order_acquire);
+    return atomic_load_explicit(&dense->writes, memory_order_relaxed) == since;
+}
+
 /* Whether no write after `since` has changed a row of keys [lo, hi) before this call. */
 static bool unchanged(const struct hps_host_dense *dense, const struct hps_host_seen *seen,
                       uint64_t since, uint32_t lo, uint32_t hi)
 {
-    fence(memory_order_acquire);
-    if (atomic_load_explicit(&dense->writes, memory_order_relaxed) == since) {
+    if (quiet(dense, since)) {
         return true;
     }
     bool same = true;
@@ -303,6 +305,17 @@ static bool unchanged(const struct hps_host_dense *dense, const struct hps_host_
         }
     }
     return same;
+}
+
+void hps_host_dense_fetch(const struct hps_host_dense *dense, const struct hps_host_lookup *lookup,
+                          const hps_key *keys, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (hps_host_dense_covers(dense, keys[i])) {
+            hps_host_row_fetch(lookup,
+                               hps_host_row_at(&dense->rows, (uint32_t)(keys[i] - dense->first)));
+        }
+    }
 }
 
 void hps_host_dense_probe(struct hps_host_dense *dense, const struct hps_host_lookup *lookup,
@@ -374,33 +387,80 @@ static void row_read(void *ctx)
     hps_host_row_read(row->lookup, row->to, row->from);
 }
 
+/* Read rows of the block again that writes have changed since the first step. */
+static void rows_check(struct hps_host_dense *dense, const struct hps_host_lookup *lookup,
+                       const struct hps_host_block *block, const struct hps_host_seen *seen,
+                       const uint32_t *slots)
+{
+    if (lookup->out.stream) {
+        hps_row_stream_end(); /* before a row is written again */
+    }
+    for (uint32_t i = 0; i < block->n; i++) {
+        if (block->rows[i] != NULL && !hps_host_dense_valid(dense, seen, i, i + 1)) {
+            struct row_read row = {lookup, hps_host_out_at(&lookup->out, slots[i]), block->rows[i]};
+            hps_host_dense_again(dense, seen, i, i + 1, row_read, &row);
+        }
+    }
+}
+
+/* Look up a block of which all keys are in the range. False: some are not; the batch has not
+ * changed. */
+static bool span_run(struct hps_host_dense *dense, const struct hps_host_lookup *lookup,
+                     const struct hps_host_kernel *kernel, struct hps_batch *batch,
+                     struct hps_host_block *block, struct hps_host_seen *seen)
+{
+    const struct hps_host_span span = {.first = dense->first,
+                                       .n = atomic_load_explicit(&dense->n, memory_order_acquire),
+                                       .groups = hps_host_dense_group(dense, 0),
+                                       .rows = dense->rows.area.start};
+    tsan_enter(dense);
+    seen->writes = writes_now(dense);
+    block->span = &span;
+    kernel->copy(lookup, batch, block);
+    bool all = batch->n == block->lo;
+    if (all && !quiet(dense, seen->writes)) {
+        for (uint32_t i = 0; i < block->n; i++) {
+            seen->numbers[i] = (uint32_t)(batch->keys[block->lo + i] - span.first);
+            block->rows[i] = hps_host_row_at(&dense->rows, seen->numbers[i]);
+        }
+        rows_check(dense, lookup, block, seen, batch->slots + block->lo);
+    }
+    hps_host_dense_leave(dense);
+    return all;
+}
+
+static void block_run(struct hps_host_dense *dense, const struct hps_host_lookup *lookup,
+                      const struct hps_host_kernel *kernel, struct hps_batch *batch,
+                      struct hps_host_block *block, struct hps_host_seen *seen)
+{
+    uint32_t slots[HPS_HOST_BLOCK_KEYS]; /* of the block, before the copy swaps them */
+    memcpy(slots, batch->slots + block->lo, block->n * sizeof(*slots));
+    block->span = NULL;
+    hps_host_dense_probe(dense, lookup, batch->keys + block->lo, block, seen);
+    kernel->copy(lookup, batch, block);
+    if (!hps_host_dense_valid(dense, seen, 0, block->n)) {
+        rows_check(dense, lookup, block, seen, slots);
+    }
+    hps_host_dense_leave(dense);
+}
+
 void hps_host_dense_run(struct hps_host_dense *dense, const struct hps_host_lookup *lookup,
                         const struct hps_host_kernel *kernel, struct hps_batch *batch, uint32_t lo,
                         uint32_t hi)
 {
     struct hps_host_block block;
     struct hps_host_seen seen;
-    uint32_t slots[HPS_HOST_BLOCK_KEYS]; /* of the block, before the copy swaps them */
+    bool all = true; /* found so far */
     block.now = atomic_load_explicit(&lookup->index->now, memory_order_acquire);
     while (hi > lo) {
         block.n = hi - lo < HPS_HOST_BLOCK_KEYS ? hi - lo : HPS_HOST_BLOCK_KEYS;
         hi -= block.n;
         block.lo = hi;
-        memcpy(slots, batch->slots + hi, block.n * sizeof(*slots));
-        hps_host_dense_probe(dense, lookup, batch->keys + hi, &block, &seen);
-        kernel->copy(lookup, batch, &block);
-        if (lookup->out.stream) {
-            hps_row_stream_end(); /* before a row is written again */
+        all = all && hi + block.n == batch->n &&
+              span_run(dense, lookup, kernel, batch, &block, &seen);
+        if (!all) {
+            block_run(dense, lookup, kernel, batch, &block, &seen);
         }
-        bool valid = hps_host_dense_valid(dense, &seen, 0, block.n);
-        for (uint32_t i = 0; !valid && i < block.n; i++) {
-            if (block.rows[i] != NULL && !hps_host_dense_valid(dense, &seen, i, i + 1)) {
-                struct row_read row = {lookup, hps_host_out_at(&lookup->out, slots[i]),
-                                       block.rows[i]};
-                hps_host_dense_again(dense, &seen, i, i + 1, row_read, &row);
-            }
-        }
-        hps_host_dense_leave(dense);
     }
     if (lookup->out.stream) {
         hps_row_stream_end();

@@ -40,18 +40,11 @@
 #include "base/lock.h"
 
 enum {
-    HPS_HOST_GROUP_ROWS = 64,
     HPS_HOST_DENSE_TRIES = 4, /* of a reader, before it takes the lock */
     /* A range grows over at most this many keys at once, which bounds the work of one write. */
-    HPS_HOST_DENSE_GAP = 4096,
+    HPS_HOST_DENSE_GAP = 1 << 16,
     HPS_HOST_DENSE_HOLES = 256, /* permitted in any range */
 };
-
-struct hps_host_group {
-    _Atomic(uint64_t) present; /* bit i: row i of the group exists */
-    _Atomic(uint64_t) version; /* `writes` during the last write; 0: no write */
-};
-_Static_assert(sizeof(struct hps_host_group) == 16, "4 heads per cache line");
 
 struct hps_host_dense {
     hps_key first;
@@ -132,6 +125,9 @@ struct hps_host_seen {
     uint32_t numbers[HPS_HOST_BLOCK_KEYS];
 };
 
+/* Prefetch the rows of the first `n` keys that are in the range, before the first step. */
+void hps_host_dense_fetch(const struct hps_host_dense *dense, const struct hps_host_lookup *lookup,
+                          const hps_key *keys, uint32_t n);
 /* First step: find the rows of a block, as hps_host_kernel.probe does. Keys outside the range are
  * found in the index of `lookup`. Its `note` is HPS_HOST_NOTE_NOTHING or HPS_HOST_NOTE_TOUCH. */
 void hps_host_dense_probe(struct hps_host_dense *dense, const struct hps_host_lookup *lookup,

@@ -40,7 +40,10 @@ _Static_assert(HPS_HOST_BUCKET_BYTES == 1 << BUCKET_SHIFT, "addresses of buckets
 typedef void (*aim_fn)(const struct hps_host_lookup *lookup, const hps_key *keys,
                        struct hps_host_block *block, uint32_t first);
 typedef uint32_t (*match_fn)(const struct hps_host_bucket *bucket, hps_key key);
-typedef void (*copy_fn)(const struct hps_host_lookup *lookup, uint8_t *to, const uint8_t *from);
+/* Copy a row, and prefetch the row `ahead`, which may be `from` itself. With one prefetch between
+ * two loads, more misses are in flight than with all prefetches of a row in a burst. */
+typedef void (*copy_fn)(const struct hps_host_lookup *lookup, uint8_t *to, const uint8_t *from,
+                        const uint8_t *ahead);
 
 static inline const uint8_t *row_at(const struct hps_host_lookup *lookup,
                                     struct hps_host_place place)
@@ -73,6 +76,12 @@ static inline __attribute__((always_inline)) void block_hit(const struct hps_hos
 static inline void bucket_fetch(const struct hps_host_bucket *bucket)
 {
     __builtin_prefetch(bucket, 0, 2); /* into L2, like rows */
+}
+
+/* Prefetch the cache line of a row at offset `at`. */
+static inline void row_fetch_at(const uint8_t *row, uint32_t at)
+{
+    __builtin_prefetch(row + at, 0, 2);
 }
 
 static bool is_growing(const struct hps_host_block *block)
@@ -179,10 +188,8 @@ static inline __attribute__((always_inline)) void block_copy_all(
         hps_host_row_fetch(lookup, block->rows[i]);
     }
     for (uint32_t i = 0; i < n; i++) {
-        if (i + AHEAD < n) {
-            hps_host_row_fetch(lookup, block->rows[i + AHEAD]);
-        }
-        copy(lookup, hps_host_out_at(&lookup->out, slots[i]), block->rows[i]);
+        const uint8_t *ahead = block->rows[i + AHEAD < n ? i + AHEAD : i];
+        copy(lookup, hps_host_out_at(&lookup->out, slots[i]), block->rows[i], ahead);
     }
     batch->n = block->lo;
 }
@@ -194,15 +201,45 @@ static inline __attribute__((always_inline)) void block_copy_found(
 {
     uint32_t n = block->n;
     for (uint32_t i = n + AHEAD; i-- > 0;) {
-        if (i >= AHEAD && block->rows[i - AHEAD] != NULL) {
-            hps_host_row_fetch(lookup, block->rows[i - AHEAD]);
-        }
+        const uint8_t *ahead = i >= AHEAD ? block->rows[i - AHEAD] : NULL;
         if (i < n && block->rows[i] != NULL) {
             uint32_t at = block->lo + i;
-            copy(lookup, hps_host_out_at(&lookup->out, batch->slots[at]), block->rows[i]);
+            copy(lookup, hps_host_out_at(&lookup->out, batch->slots[at]), block->rows[i],
+                 ahead != NULL ? ahead : block->rows[i]);
             hps_batch_found(batch, at);
+        } else if (ahead != NULL) {
+            hps_host_row_fetch(lookup, ahead);
         }
     }
+}
+
+/* Both passes at once: rows of a dense range, until a key has none. */
+static inline __attribute__((always_inline)) void block_copy_span(
+    const struct hps_host_lookup *lookup, struct hps_batch *batch,
+    const struct hps_host_block *block, copy_fn copy)
+{
+    const struct hps_host_span span = *block->span;
+    const hps_key *keys = batch->keys + block->lo;
+    const uint32_t *slots = batch->slots + block->lo;
+    const uint32_t n = block->n;
+    for (uint32_t i = 0; i < n && i < AHEAD; i++) {
+        uint64_t number = keys[i] - span.first;
+        number = number < span.n ? number : 0;
+        __builtin_prefetch(hps_host_span_group(&span, number), 0, 3);
+        hps_host_row_fetch(lookup, span.rows + number * lookup->stride);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t number = keys[i] - span.first;
+        uint64_t later = keys[i + AHEAD < n ? i + AHEAD : i] - span.first;
+        if (number >= span.n || !hps_host_group_has(hps_host_span_group(&span, number), number)) {
+            return;
+        }
+        later = later < span.n ? later : 0;
+        __builtin_prefetch(hps_host_span_group(&span, later), 0, 3);
+        copy(lookup, hps_host_out_at(&lookup->out, slots[i]), span.rows + number * lookup->stride,
+             span.rows + later * lookup->stride);
+    }
+    batch->n = block->lo;
 }
 
 static inline __attribute__((always_inline)) void block_copy(const struct hps_host_lookup *given,
@@ -211,7 +248,9 @@ static inline __attribute__((always_inline)) void block_copy(const struct hps_ho
                                                              copy_fn copy)
 {
     const struct hps_host_lookup lookup = *given; /* in registers, as above */
-    if (block->n_found == block->n && block->lo + block->n == batch->n) {
+    if (block->span != NULL) {
+        block_copy_span(&lookup, batch, block, copy);
+    } else if (block->n_found == block->n && block->lo + block->n == batch->n) {
         block_copy_all(&lookup, batch, block, copy);
     } else {
         block_copy_found(&lookup, batch, block, copy);
@@ -266,8 +305,9 @@ static inline __attribute__((always_inline)) void block_copy_other(
 
 /* Rows that need conversion, with the vectors of base/dtype.h. */
 static inline void copy_converted(const struct hps_host_lookup *lookup, uint8_t *to,
-                                  const uint8_t *from)
+                                  const uint8_t *from, const uint8_t *ahead)
 {
+    hps_host_row_fetch(lookup, ahead);
     lookup->out.convert(to, from, lookup->out.dim);
 }
 
@@ -279,8 +319,9 @@ static bool runs_everywhere(void)
 }
 
 static inline void copy_plain(const struct hps_host_lookup *lookup, uint8_t *to,
-                              const uint8_t *from)
+                              const uint8_t *from, const uint8_t *ahead)
 {
+    hps_host_row_fetch(lookup, ahead);
     memcpy(to, from, lookup->row_bytes);
 }
 
@@ -343,18 +384,20 @@ AVX2 static inline void line_avx2(uint8_t *to, const uint8_t *from)
 }
 
 AVX2 static inline void copy_avx2(const struct hps_host_lookup *lookup, uint8_t *to,
-                                  const uint8_t *from)
+                                  const uint8_t *from, const uint8_t *ahead)
 {
     HPS_HOST_UNROLL for (uint32_t at = 0; at < lookup->row_bytes; at += LINE_BYTES)
     {
+        row_fetch_at(ahead, at);
         line_avx2(to + at, from + at);
     }
 }
 
 /* At least 32 bytes; the last piece overlaps the one before it. */
 AVX2 static inline void copy_odd_avx2(const struct hps_host_lookup *lookup, uint8_t *to,
-                                      const uint8_t *from)
+                                      const uint8_t *from, const uint8_t *ahead)
 {
+    hps_host_row_fetch(lookup, ahead);
     uint32_t bytes = lookup->row_bytes;
     for (uint32_t at = 0; at + 32 < bytes; at += 32) {
         _mm256_storeu_si256((__m256i *)(void *)(to + at),
@@ -366,15 +409,17 @@ AVX2 static inline void copy_odd_avx2(const struct hps_host_lookup *lookup, uint
 }
 
 AVX2 static inline void copy_narrow_avx2(const struct hps_host_lookup *lookup, uint8_t *to,
-                                         const uint8_t *from)
+                                         const uint8_t *from, const uint8_t *ahead)
 {
+    hps_host_row_fetch(lookup, ahead);
     copy_narrow(to, from, lookup->row_bytes);
 }
 
 AVX2 static inline void stream_avx2(const struct hps_host_lookup *lookup, uint8_t *to,
-                                    const uint8_t *from)
+                                    const uint8_t *from, const uint8_t *ahead)
 {
     for (uint32_t at = 0; at < lookup->row_bytes; at += LINE_BYTES) {
+        row_fetch_at(ahead, at);
         __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(from + at));
         __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(from + at + 32));
         _mm256_stream_si256((__m256i *)(void *)(to + at), a);
@@ -452,18 +497,20 @@ AVX512 static void aim_avx512(const struct hps_host_lookup *lookup, const hps_ke
 }
 
 AVX512 static inline void copy_avx512(const struct hps_host_lookup *lookup, uint8_t *to,
-                                      const uint8_t *from)
+                                      const uint8_t *from, const uint8_t *ahead)
 {
     HPS_HOST_UNROLL for (uint32_t at = 0; at < lookup->row_bytes; at += LINE_BYTES)
     {
+        row_fetch_at(ahead, at);
         _mm512_storeu_si512((void *)(to + at), _mm512_loadu_si512((const void *)(from + at)));
     }
 }
 
 /* More than a line; the last piece overlaps the one before it. */
 AVX512 static inline void copy_odd_avx512(const struct hps_host_lookup *lookup, uint8_t *to,
-                                          const uint8_t *from)
+                                          const uint8_t *from, const uint8_t *ahead)
 {
+    hps_host_row_fetch(lookup, ahead);
     uint32_t last = lookup->row_bytes - LINE_BYTES;
     for (uint32_t at = 0; at < last; at += LINE_BYTES) {
         _mm512_storeu_si512((void *)(to + at), _mm512_loadu_si512((const void *)(from + at)));
@@ -472,9 +519,10 @@ AVX512 static inline void copy_odd_avx512(const struct hps_host_lookup *lookup, 
 }
 
 AVX512 static inline void stream_avx512(const struct hps_host_lookup *lookup, uint8_t *to,
-                                        const uint8_t *from)
+                                        const uint8_t *from, const uint8_t *ahead)
 {
     for (uint32_t at = 0; at < lookup->row_bytes; at += LINE_BYTES) {
+        row_fetch_at(ahead, at);
         _mm512_stream_si512((__m512i *)(void *)(to + at),
                             _mm512_loadu_si512((const void *)(from + at)));
     }
@@ -578,6 +626,7 @@ void hps_host_lookup_run(const struct hps_host_lookup *lookup, const struct hps_
             block.n = hi - lo < HPS_HOST_BLOCK_KEYS ? hi - lo : HPS_HOST_BLOCK_KEYS;
             hi -= block.n;
             block.lo = hi;
+            block.span = NULL;
             kernel->probe(lookup, batch->keys + hi, &block);
             kernel->copy(lookup, batch, &block);
         }

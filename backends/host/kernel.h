@@ -21,6 +21,22 @@ enum {
     HPS_HOST_AHEAD = 48,
 };
 
+/* A dense range (dense.h), as far as kernels know it. Every 64 rows have a head of 16 bytes. */
+enum { HPS_HOST_GROUP_ROWS = 64 };
+
+struct hps_host_group {
+    _Atomic(uint64_t) present; /* bit i: row i of the group exists */
+    _Atomic(uint64_t) version; /* hps_host_dense.writes during the last write; 0: no write */
+};
+_Static_assert(sizeof(struct hps_host_group) == 16, "4 heads per cache line");
+
+struct hps_host_span {
+    hps_key first;
+    uint64_t n;
+    const struct hps_host_group *groups;
+    const uint8_t *rows;
+};
+
 /* What the first pass does with the place of a found key. */
 enum hps_host_note {
     HPS_HOST_NOTE_NOTHING,
@@ -34,6 +50,11 @@ struct hps_host_block {
     uint32_t lo;
     uint32_t n;
     uint32_t n_found;
+    /* Not NULL: the table has a dense range, and there is no first pass. The second pass copies
+     * rows of the range until it reaches a key that the range lacks. If there is none, it sets
+     * hps_batch.n to `lo`; otherwise the batch does not change. `n` may then be any number, and the
+     * arrays are not used. */
+    const struct hps_host_span *span;
     /* First bucket to probe for each key. With HPS_HOST_NOTE_PLACE, the first pass replaces it by
      * the bucket where the key was found. */
     struct hps_host_bucket *buckets[HPS_HOST_BLOCK_KEYS];
@@ -88,6 +109,19 @@ static inline void hps_host_row_read(const struct hps_host_lookup *lookup, uint8
     } else {
         memcpy(to, from, lookup->row_bytes);
     }
+}
+
+static inline const struct hps_host_group *hps_host_span_group(const struct hps_host_span *span,
+                                                               uint64_t number)
+{
+    return span->groups + number / HPS_HOST_GROUP_ROWS;
+}
+
+/* Whether the row with this number exists. */
+static inline bool hps_host_group_has(const struct hps_host_group *group, uint64_t number)
+{
+    uint64_t present = atomic_load_explicit(&group->present, memory_order_relaxed);
+    return (present >> (number % HPS_HOST_GROUP_ROWS) & 1) != 0;
 }
 
 /* The destination of the rows of a batch: its `shape` if that is set, otherwise its `rows`, in the

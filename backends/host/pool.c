@@ -56,7 +56,9 @@ static void block_find(const struct pool *pool, const struct hps_host_table *hos
         memcpy(block->keys, pool->bags->keys + (size_t)pool->key * sizeof(hps_key),
                n * sizeof(hps_key));
     }
+    uint32_t n_fetch = n < HPS_ROW_SUM_AHEAD ? n : HPS_ROW_SUM_AHEAD;
     if (block->dense != NULL) {
+        hps_host_dense_fetch(block->dense, &block->lookup, block->keys, n_fetch);
         hps_host_dense_probe(block->dense, &block->lookup, block->keys, &block->found,
                              &block->seen);
     } else {
@@ -65,7 +67,7 @@ static void block_find(const struct pool *pool, const struct hps_host_table *hos
     for (uint32_t i = 0; block->found.n_found < n && i < n; i++) {
         block->found.rows[i] = block->found.rows[i] != NULL ? block->found.rows[i] : absent;
     }
-    for (uint32_t i = 0; i < n && i < HPS_ROW_SUM_AHEAD; i++) {
+    for (uint32_t i = 0; block->dense == NULL && i < n_fetch; i++) {
         hps_host_row_fetch(&block->lookup, block->found.rows[i]);
     }
 }
