@@ -54,6 +54,7 @@ hps_status bench_lookup_gpu(struct hps_error *err);
 hps_status bench_concurrency(struct hps_error *err);
 hps_status bench_insertion(struct hps_error *err);
 hps_status bench_e2e(struct hps_error *err);
+hps_status bench_request(struct hps_error *err);
 hps_status bench_kafka(struct hps_error *err);
 hps_status bench_units(struct hps_error *err);
 hps_status bench_redis(struct hps_error *err);

@@ -2,7 +2,8 @@
  *
  * Lookups in the host map while another thread replaces its rows, compared with lookups without
  * updates. Two controls show what the machine costs: a second thread that writes as many rows to
- * other memory, and a gather of rows at known places that the other thread overwrites in place.
+ * other memory, and a gather of rows at known places that the other thread overwrites in place. All
+ * cases run with random keys, and with consecutive keys, which need no index.
  *
  * The target is for the CPU time of a lookup; the reader never waits, so CPU time measures speed.
  * A second pass checks every row, which consists of its key and a sequence number, repeated. A torn
@@ -16,6 +17,7 @@
 #include <sys/resource.h>
 
 #include "backends/host/map.h"
+#include "backends/store_limits.h"
 #include "base/heap.h"
 #include "bench/bench.h"
 #include "client/zipf.h"
@@ -49,6 +51,7 @@ struct world {
     uint8_t *elsewhere;           /* [N_ROWS][ROW_BYTES], what the control writes */
     _Atomic(uint32_t) *sequences; /* [N_ROWS] of the last update that returned */
     uint32_t read_at;
+    bool dense;   /* keys are row numbers */
     bool gathers; /* the reader reads what the control writes, without a map */
 };
 
@@ -67,9 +70,9 @@ struct writer {
     uint64_t data[WRITE_BATCH][ROW_PAIRS][2];
 };
 
-static hps_key key_of(uint32_t row)
+static hps_key key_of(const struct world *world, uint32_t row)
 {
-    return hps_mix64((uint64_t)row + 1);
+    return world->dense ? row : hps_mix64((uint64_t)row + 1);
 }
 
 static void make_row(uint64_t out[ROW_PAIRS][2], hps_key key, uint32_t sequence)
@@ -136,7 +139,7 @@ static void *write_rows(void *ctx)
         }
         for (unsigned i = 0; i < WRITE_BATCH; i++) {
             writer->rows[i] = writer->world->drawn[hps_random_next(&random) % N_DRAWN];
-            writer->keys[i] = key_of(writer->rows[i]);
+            writer->keys[i] = key_of(writer->world, writer->rows[i]);
         }
         writer->status = write_batch(writer);
         writer->n_written += WRITE_BATCH;
@@ -160,7 +163,7 @@ static void check_rows(const struct world *world, const uint32_t *rows, const ui
 {
     for (unsigned i = 0; i < READ_BATCH; i++) {
         uint64_t sequence;
-        if (!row_whole(world->out + (size_t)i * ROW_BYTES, key_of(rows[i]), &sequence)) {
+        if (!row_whole(world->out + (size_t)i * ROW_BYTES, key_of(world, rows[i]), &sequence)) {
             reading->n_torn++;
         } else if (sequence < before[i]) {
             reading->n_stale++;
@@ -202,7 +205,7 @@ static hps_status read_batch(struct world *world, bool check, struct reading *re
 
     world->read_at = (world->read_at + READ_BATCH) % N_DRAWN;
     for (unsigned i = 0; i < READ_BATCH; i++) {
-        keys[i] = key_of(rows[i]);
+        keys[i] = key_of(world, rows[i]);
         slots[i] = i;
         if (check) {
             before[i] = atomic_load_explicit(&world->sequences[rows[i]], memory_order_acquire);
@@ -339,13 +342,15 @@ static void report_ratio(const char *name, const char *metric, const double *abo
     bench_report(name, metric, bench_median(ratios, ROUNDS), "ratio", kind, target);
 }
 
-static void report_rounds(struct rounds *rounds)
+static void report_rounds(const struct world *world, struct rounds *rounds)
 {
+    const char *keys = world->dense ? ", dense" : "";
+    char name[40];
+
     for (unsigned r = 0; r < N_RATES; r++) {
         const struct speed *idle = &rounds->idle, *control = &rounds->control[r];
         struct speed *updates = &rounds->updates[r];
-        char name[40];
-        (void)snprintf(name, sizeof(name), "%g k updates/s", rates[r] / 1e3);
+        (void)snprintf(name, sizeof(name), "%g k updates/s%s", rates[r] / 1e3, keys);
         report_ratio(name, "readers/idle, CPU", updates->by_cpu, idle->by_cpu, BENCH_AT_LEAST,
                      0.95);
         bench_report(name, "readers' waits", (double)rounds->n_waits[r], "times", BENCH_NO_TARGET,
@@ -364,7 +369,8 @@ static void report_rounds(struct rounds *rounds)
         bench_report(name, "updates", bench_median(rounds->written[r], ROUNDS), "rows/s",
                      BENCH_NO_TARGET, 0);
     }
-    bench_report("no updates", "readers", bench_median(rounds->idle.by_clock, ROUNDS), "keys/s",
+    (void)snprintf(name, sizeof(name), "no updates%s", keys);
+    bench_report(name, "readers", bench_median(rounds->idle.by_clock, ROUNDS), "keys/s",
                  BENCH_NO_TARGET, 0);
 }
 
@@ -383,7 +389,8 @@ static bool check_works(void)
 
 static hps_status run_checked(struct world *world, struct writer *writer)
 {
-    static const char name[] = "1000 k updates/s, checked";
+    const char *name =
+        world->dense ? "1000 k updates/s, dense, checked" : "1000 k updates/s, checked";
     struct reading reading;
 
     writer->mode = UPDATES;
@@ -407,7 +414,7 @@ static hps_status fill(struct world *world, struct writer *writer)
 
     for (uint32_t row = 0; row < N_ROWS && status == HPS_OK; row += WRITE_BATCH) {
         for (uint32_t i = 0; i < WRITE_BATCH; i++) {
-            writer->keys[i] = key_of(row + i);
+            writer->keys[i] = key_of(world, row + i);
             make_row(writer->data[i], writer->keys[i], 0);
         }
         status = world->store->ops->put(world->space, &call, &table, writer->keys,
@@ -435,9 +442,19 @@ static hps_status world_open(struct world *world, struct hps_error *err)
     for (uint32_t i = 0; i < N_DRAWN; i++) {
         world->drawn[i] = (uint32_t)hps_zipf_row(&zipf, hps_zipf_rank(&zipf, &random));
     }
-    hps_status status = hps_host_map_open(UINT64_C(2) << 30, &world->store, err);
-    return status != HPS_OK ? status
-                            : world->store->ops->space_open(world->store, &id, &world->space, err);
+    const struct hps_host_map_options options = {.bytes_max = UINT64_C(2) << 30,
+                                                 .dense = world->dense};
+    hps_key first[WRITE_BATCH]; /* as a load does */
+    hps_status status = hps_host_map_open_with(&options, &world->store, err);
+    for (uint32_t i = 0; i < WRITE_BATCH; i++) {
+        first[i] = i;
+    }
+    if (status == HPS_OK) {
+        status = world->store->ops->space_open(world->store, &id, &world->space, err);
+    }
+    return status != HPS_OK
+               ? status
+               : world->store->ops->limits->reserve(world->space, &table, first, WRITE_BATCH, err);
 }
 
 static void world_close(struct world *world)
@@ -454,14 +471,13 @@ static void world_close(struct world *world)
     hps_free(world->drawn);
 }
 
-hps_status bench_concurrency(struct hps_error *err)
+static hps_status run_keys(bool dense, struct hps_error *err)
 {
-    struct world world = {0};
+    struct world world = {.dense = dense};
     struct rounds *rounds = hps_calloc(1, sizeof(*rounds));
     struct writer *writer = hps_calloc(1, sizeof(*writer));
     hps_status status = HPS_NO_MEMORY;
 
-    bench_bind(1);
     if (rounds == NULL || writer == NULL) {
         (void)hps_error_set(err, status, "no memory");
         goto out;
@@ -476,7 +492,7 @@ hps_status bench_concurrency(struct hps_error *err)
         status = run_rounds(&world, writer, rounds);
     }
     if (status == HPS_OK) {
-        report_rounds(rounds);
+        report_rounds(&world, rounds);
         status = run_checked(&world, writer);
     }
     if (status != HPS_OK) {
@@ -487,4 +503,11 @@ out:
     hps_free(writer);
     hps_free(rounds);
     return status;
+}
+
+hps_status bench_concurrency(struct hps_error *err)
+{
+    bench_bind(1);
+    hps_status status = run_keys(false, err);
+    return status == HPS_OK ? run_keys(true, err) : status;
 }

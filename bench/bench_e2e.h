@@ -19,6 +19,7 @@ struct e2e_hpsd {
     const char *redis;  /* cluster addresses; excludes a host map; NULL: none */
     uint32_t n_rows, dim;
     const char *brokers; /* of Kafka; NULL: no updates */
+    bool indexed;        /* the host map has an index for all rows */
     char dir[32];        /* set by e2e_hpsd_make, as all fields below; has table and database */
     char address[64];
     char admin[64];
@@ -27,7 +28,7 @@ struct e2e_hpsd {
     struct hps_client *client;
 };
 
-/* Make the directory and the table. The caller sets the first five fields. */
+/* Make the directory and the table. The caller sets the fields before it. */
 hps_status e2e_hpsd_make(struct e2e_hpsd *hpsd, struct hps_error *err) HPS_MUST_CHECK;
 /* Start it, connect, and wait until it serves. The first start loads the table. */
 hps_status e2e_hpsd_start(struct e2e_hpsd *hpsd, struct hps_error *err) HPS_MUST_CHECK;
@@ -43,9 +44,7 @@ hps_status e2e_hpsd_cpu_us(const struct e2e_hpsd *hpsd, double *out_us, struct h
 double e2e_hpsd_disk_bytes(const struct e2e_hpsd *hpsd);
 void e2e_hpsd_remove(struct e2e_hpsd *hpsd); /* stops it if it runs */
 
-/* The cases of bags (bench_e2e_pooled.c). */
+/* The cases of bags, for bench_request. */
 hps_status bench_e2e_pooled(struct hps_error *err) HPS_MUST_CHECK;
-/* The case of server CPU time per request (bench_e2e_request.c). */
-hps_status bench_e2e_request(struct hps_error *err) HPS_MUST_CHECK;
 
 #endif

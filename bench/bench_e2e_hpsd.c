@@ -98,8 +98,8 @@ static hps_status write_config(const struct e2e_hpsd *hpsd, struct hps_error *er
     (void)fprintf(file,
                   " \"server\": {\"listen\": [\"%s\"], \"http_listen\": \"127.0.0.1:0\",\n"
                   "  \"admin_listen\": \"%s\", \"state_dir\": \"%s/state\",\n"
-                  "  \"drain_delay_ms\": 1}}\n",
-                  hpsd->address, hpsd->admin, dir);
+                  "  \"host_dense\": %s, \"drain_delay_ms\": 1}}\n",
+                  hpsd->address, hpsd->admin, dir, hpsd->indexed ? "false" : "true");
     return fclose(file) == 0 ? HPS_OK : hps_error_set(err, HPS_IO, "cannot write %s", path);
 }
 

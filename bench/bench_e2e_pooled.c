@@ -2,7 +2,8 @@
  *
  * CPU time of client and server for bags over gRPC: the server returns each row, or pools the rows
  * of each bag. hpsd answers from its host map over a Unix socket. Calls of both kinds take turns
- * with the same keys. Main thread.
+ * with the same keys. Then server CPU time per key of small requests: two daemons take turns, one
+ * stores the rows without an index, the other one has an index. Main thread.
  */
 #include <stdio.h>
 
@@ -20,6 +21,10 @@ enum {
     N_BAGS = 128, /* of each table */
     BAG_KEYS = 32,
     N_KEYS = N_BAGS * BAG_KEYS,
+    SMALL_ROUNDS = 15,
+    SMALL_CALLS = 64,
+    SMALL_BAGS = 2,
+    CALLS_MAX = SMALL_CALLS,
     N_ROWS = 1 << 20, /* 512 MiB */
     DIM = 128,
     REQUEST_BYTES_MAX = 4 << 20
@@ -35,9 +40,10 @@ struct load {
     struct e2e_hpsd *hpsd;
     struct hps_random random;
     struct hps_zipf zipf;
-    hps_key *keys;                  /* [N_TABLES][N_KEYS] */
-    uint32_t offsets[N_BAGS + 1];   /* of every table */
-    struct hps_buf requests[CALLS]; /* of the current kind */
+    hps_key *keys;                      /* [N_TABLES][n_bags * BAG_KEYS] */
+    uint32_t offsets[N_BAGS + 1];       /* of every table */
+    struct hps_buf requests[CALLS_MAX]; /* of the current kind */
+    unsigned n_calls, n_bags;
     struct hps_client_lookup_query queries[N_TABLES];
     bool pooled;
 };
@@ -45,16 +51,18 @@ struct load {
 /* One table serves as 26 tables. */
 static hps_status draw_request(struct load *load, struct hps_buf *request)
 {
+    uint32_t n_keys = load->n_bags * BAG_KEYS;
+
     for (uint32_t t = 0; t < N_TABLES; t++) {
-        hps_key *keys = load->keys + (size_t)t * N_KEYS;
-        for (uint32_t i = 0; i < N_KEYS; i++) {
+        hps_key *keys = load->keys + (size_t)t * n_keys;
+        for (uint32_t i = 0; i < n_keys; i++) {
             keys[i] = hps_zipf_row(&load->zipf, hps_zipf_rank(&load->zipf, &load->random));
         }
         load->queries[t] =
-            (struct hps_client_lookup_query){.table = "feature_0", .keys = keys, .n_keys = N_KEYS};
+            (struct hps_client_lookup_query){.table = "feature_0", .keys = keys, .n_keys = n_keys};
         if (load->pooled) {
             load->queries[t].pooling = HPS_POOLING_SUM;
-            load->queries[t].n_bags = N_BAGS;
+            load->queries[t].n_bags = load->n_bags;
             load->queries[t].offsets = load->offsets;
         }
     }
@@ -73,7 +81,7 @@ static hps_status on_reply(void *ctx, const uint8_t *data, size_t size, struct h
 
     for (uint32_t t = 0; t < N_TABLES; t++) {
         if (!bench_reply_next(&reply, &result) || result.n_unknown > 0 ||
-            result.n_rows != (load->pooled ? N_BAGS : N_KEYS)) {
+            result.n_rows != (load->pooled ? load->n_bags : load->n_bags * BAG_KEYS)) {
             return hps_error_set(err, HPS_DATA_LOSS, "the reply lacks rows");
         }
     }
@@ -89,7 +97,7 @@ static hps_status run_round(struct load *load, bool pooled, uint64_t seed, doubl
 
     load->pooled = pooled;
     load->random.state = seed; /* the same keys for both kinds */
-    for (unsigned i = 0; i < CALLS && status == HPS_OK; i++) {
+    for (unsigned i = 0; i < load->n_calls && status == HPS_OK; i++) {
         status = draw_request(load, &load->requests[i]);
     }
     if (status != HPS_OK) {
@@ -97,7 +105,7 @@ static hps_status run_round(struct load *load, bool pooled, uint64_t seed, doubl
     }
     status = e2e_hpsd_cpu_us(load->hpsd, &before_us, err);
     uint64_t begin_ns = bench_clock_ns(CLOCK_PROCESS_CPUTIME_ID);
-    for (unsigned i = 0; i < CALLS && status == HPS_OK; i++) {
+    for (unsigned i = 0; i < load->n_calls && status == HPS_OK; i++) {
         status =
             hps_client_stream(load->hpsd->client, HPS_CLIENT_LOOKUP_PATH, load->requests[i].data,
                               load->requests[i].size, 0, on_reply, load, NULL, err);
@@ -106,8 +114,8 @@ static hps_status run_round(struct load *load, bool pooled, uint64_t seed, doubl
     if (status == HPS_OK) {
         status = e2e_hpsd_cpu_us(load->hpsd, &after_us, err);
     }
-    *out_client_us = (double)(end_ns - begin_ns) / 1e3 / CALLS;
-    *out_server_us = (after_us - before_us) / CALLS;
+    *out_client_us = (double)(end_ns - begin_ns) / 1e3 / load->n_calls;
+    *out_server_us = (after_us - before_us) / load->n_calls;
     return status;
 }
 
@@ -157,38 +165,99 @@ static hps_status run_keys(struct load *load, const char *keys_are, double alpha
     return status;
 }
 
+/* ---- small requests -------------------------------------------------------------------------- */
+
+enum { DENSE, INDEXED, SIDES };
+
+static hps_status run_small(struct load *load, struct e2e_hpsd *hpsds, struct hps_error *err)
+{
+    double us[SIDES][SMALL_ROUNDS + 1], ratios[SMALL_ROUNDS], ignored;
+    hps_status status = HPS_OK;
+    char name[64];
+
+    hps_zipf_init(&load->zipf, N_ROWS, 0, 0);
+    load->n_calls = SMALL_CALLS;
+    load->n_bags = SMALL_BAGS;
+    for (unsigned i = 0; i <= SMALL_ROUNDS;
+         i++) { /* the last one overwrites the first, a warm-up */
+        for (unsigned side = 0; side < SIDES && status == HPS_OK; side++) {
+            load->hpsd = &hpsds[side];
+            status = run_round(load, true, i, &ignored, &us[side][i % SMALL_ROUNDS], err);
+        }
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
+    for (unsigned i = 0; i < SMALL_ROUNDS; i++) {
+        ratios[i] = us[DENSE][i] / us[INDEXED][i];
+    }
+    double n_keys = N_TABLES * SMALL_BAGS * BAG_KEYS;
+    (void)snprintf(name, sizeof(name), "%d x %d bags of %d, uniform", N_TABLES, SMALL_BAGS,
+                   BAG_KEYS);
+    bench_report(name, "server, dense/indexed, CPU", bench_median(ratios, SMALL_ROUNDS), "ratio",
+                 BENCH_AT_MOST, 0.8);
+    bench_report(name, "server, dense", 1e3 * bench_median(us[DENSE], SMALL_ROUNDS) / n_keys,
+                 "ns/key", BENCH_NO_TARGET, 0);
+    bench_report(name, "server, indexed", 1e3 * bench_median(us[INDEXED], SMALL_ROUNDS) / n_keys,
+                 "ns/key", BENCH_NO_TARGET, 0);
+    return HPS_OK;
+}
+
+static struct load *load_new(struct e2e_hpsd *hpsd)
+{
+    struct load *load = hps_calloc(1, sizeof(*load));
+
+    if (load == NULL) {
+        return NULL;
+    }
+    *load = (struct load){.hpsd = hpsd, .n_calls = CALLS, .n_bags = N_BAGS};
+    load->keys = hps_calloc((size_t)N_TABLES * N_KEYS, sizeof(*load->keys));
+    for (unsigned i = 0; i < CALLS_MAX; i++) {
+        hps_buf_init(&load->requests[i], REQUEST_BYTES_MAX);
+    }
+    for (uint32_t i = 0; i <= N_BAGS; i++) {
+        load->offsets[i] = i * BAG_KEYS;
+    }
+    return load;
+}
+
+static void load_free(struct load *load)
+{
+    for (unsigned i = 0; load != NULL && i < CALLS_MAX; i++) {
+        hps_buf_fini(&load->requests[i]);
+    }
+    hps_free(load != NULL ? load->keys : NULL);
+    hps_free(load);
+}
+
 hps_status bench_e2e_pooled(struct hps_error *err)
 {
-    struct e2e_hpsd hpsd = {.with_host_map = true, .n_rows = N_ROWS, .dim = DIM};
-    struct load *load = hps_calloc(1, sizeof(*load));
-    hps_status status =
-        load == NULL ? hps_error_set(err, HPS_NO_MEMORY, "no memory") : e2e_hpsd_make(&hpsd, err);
+    struct e2e_hpsd hpsds[SIDES] = {
+        [DENSE] = {.with_host_map = true, .n_rows = N_ROWS, .dim = DIM},
+        [INDEXED] = {.with_host_map = true, .n_rows = N_ROWS, .dim = DIM, .indexed = true}};
+    struct load *load = load_new(&hpsds[DENSE]);
+    hps_status status = load != NULL && load->keys != NULL
+                            ? HPS_OK
+                            : hps_error_set(err, HPS_NO_MEMORY, "no memory for keys");
 
-    if (status == HPS_OK) {
-        status = e2e_hpsd_start(&hpsd, err);
+    for (unsigned side = 0; side < SIDES && status == HPS_OK; side++) {
+        status = e2e_hpsd_make(&hpsds[side], err);
+        if (status == HPS_OK) {
+            status = e2e_hpsd_start(&hpsds[side], err);
+        }
     }
     if (status == HPS_OK) {
-        load->hpsd = &hpsd;
-        load->keys = hps_calloc((size_t)N_TABLES * N_KEYS, sizeof(*load->keys));
-        for (unsigned i = 0; i < CALLS; i++) {
-            hps_buf_init(&load->requests[i], REQUEST_BYTES_MAX);
-        }
-        for (uint32_t i = 0; i <= N_BAGS; i++) {
-            load->offsets[i] = i * BAG_KEYS;
-        }
-        status = load->keys == NULL ? hps_error_set(err, HPS_NO_MEMORY, "no memory for keys")
-                                    : run_keys(load, "uniform", 0, 3, err);
+        status = run_keys(load, "uniform", 0, 3, err);
     }
     if (status == HPS_OK) {
         status = run_keys(load, "Zipf 0.99", 0.99, 4, err);
     }
-    if (load != NULL) {
-        for (unsigned i = 0; i < CALLS; i++) {
-            hps_buf_fini(&load->requests[i]);
-        }
-        hps_free(load->keys);
+    if (status == HPS_OK) {
+        status = run_small(load, hpsds, err);
     }
-    hps_free(load);
-    e2e_hpsd_remove(&hpsd);
+    load_free(load);
+    for (unsigned side = 0; side < SIDES; side++) {
+        e2e_hpsd_remove(&hpsds[side]);
+    }
     return status;
 }

@@ -51,8 +51,12 @@ static hps_status memory_fill(struct memory *memory, uint32_t n_rows, struct hps
     struct hps_space *space = memory->version->tiers[0];
     static uint8_t rows[PUT_ROWS * ROW_BYTES_MAX];
     hps_key keys[PUT_ROWS];
-    hps_status status = HPS_OK;
 
+    for (uint32_t i = 0; i < PUT_ROWS; i++) {
+        keys[i] = i;
+    }
+    hps_status status =
+        space->store->ops->limits->reserve(space, &memory->version->tables[0], keys, PUT_ROWS, err);
     for (uint32_t at = 0; at < n_rows && status == HPS_OK; at += PUT_ROWS) {
         for (uint32_t i = 0; i < PUT_ROWS; i++) {
             keys[i] = at + i;
@@ -66,7 +70,7 @@ static hps_status memory_fill(struct memory *memory, uint32_t n_rows, struct hps
 static hps_status memory_open(struct memory *memory, const struct shape *shape,
                               struct hps_error *err)
 {
-    const struct hps_host_map_options options = {.bytes_max = UINT64_C(4) << 30};
+    const struct hps_host_map_options options = {.bytes_max = UINT64_C(4) << 30, .dense = true};
     struct hps_version *version = memory->version = hps_version_new("m", 1, 1);
 
     if (version != NULL) {
@@ -402,7 +406,7 @@ static hps_status run_shape(struct requests *r, struct hps_error *err)
     return status == HPS_OK ? run_rounds(r, err) : status;
 }
 
-hps_status bench_e2e_request(struct hps_error *err)
+hps_status bench_request(struct hps_error *err)
 {
     hps_status status = HPS_OK;
 
@@ -423,5 +427,5 @@ hps_status bench_e2e_request(struct hps_error *err)
         e2e_hpsd_remove(&r->hpsd);
         hps_free(r);
     }
-    return status;
+    return status == HPS_OK ? bench_e2e_pooled(err) : status;
 }

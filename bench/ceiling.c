@@ -44,42 +44,67 @@ void bench_ceiling_close(struct bench_ceiling *ceiling)
     *ceiling = (struct bench_ceiling){0};
 }
 
-typedef void (*copy_fn)(uint8_t *to, const uint8_t *from, uint32_t bytes);
+/* Copy a row and prefetch the row `ahead`, which may be `from` itself. */
+typedef void (*copy_fn)(uint8_t *to, const uint8_t *from, const uint8_t *ahead, uint32_t bytes);
+
+static inline __attribute__((always_inline)) void fetch(const uint8_t *row, uint32_t bytes)
+{
+    for (uint32_t at = 0; at < bytes; at += LINE) {
+        __builtin_prefetch(row + at, 0, 2);
+    }
+    if (bytes % LINE != 0) { /* a row may touch one more line */
+        __builtin_prefetch(row + bytes - 1, 0, 2);
+    }
+}
 
 static inline __attribute__((always_inline)) void gather(const struct bench_ceiling *ceiling,
                                                          uint32_t row_bytes, const uint64_t *places,
                                                          unsigned n, uint8_t *out, copy_fn copy)
 {
-    for (unsigned i = 0; i < n + AHEAD; i++) {
-        if (i < n) {
-            const uint8_t *row = ceiling->rows + places[i] * row_bytes;
-            for (uint32_t at = 0; at < row_bytes; at += LINE) {
-                __builtin_prefetch(row + at, 0, 2);
-            }
-            if (row_bytes % LINE != 0) { /* a row may touch one more line */
-                __builtin_prefetch(row + row_bytes - 1, 0, 2);
-            }
-        }
-        if (i >= AHEAD) {
-            copy(out + (size_t)(i - AHEAD) * row_bytes,
-                 ceiling->rows + places[i - AHEAD] * row_bytes, row_bytes);
-        }
+    const uint8_t *rows = ceiling->rows;
+
+    for (unsigned i = 0; i < n && i < AHEAD; i++) {
+        fetch(rows + places[i] * row_bytes, row_bytes);
+    }
+    for (unsigned i = 0; i < n; i++) {
+        uint64_t ahead = places[i + AHEAD < n ? i + AHEAD : i];
+        copy(out + (size_t)i * row_bytes, rows + places[i] * row_bytes, rows + ahead * row_bytes,
+             row_bytes);
     }
 }
 
-static inline void copy_plain(uint8_t *to, const uint8_t *from, uint32_t bytes)
+static inline void copy_plain(uint8_t *to, const uint8_t *from, const uint8_t *ahead,
+                              uint32_t bytes)
 {
+    fetch(ahead, bytes);
     memcpy(to, from, bytes);
 }
 
 #ifdef __x86_64__
 
+/* In rows of whole lines, one prefetch lies between a line and the next. With all prefetches of a
+ * row in a burst, fewer misses are in flight. */
+
 #define AVX2   __attribute__((target("avx2")))
 #define AVX512 __attribute__((target("avx512f")))
 
-/* At least 32 bytes: the last piece overlaps the one before it. */
-AVX2 static inline void copy_avx2(uint8_t *to, const uint8_t *from, uint32_t bytes)
+AVX2 static inline void lines_avx2(uint8_t *to, const uint8_t *from, const uint8_t *ahead,
+                                   uint32_t bytes)
 {
+    for (uint32_t at = 0; at < bytes; at += LINE) {
+        __builtin_prefetch(ahead + at, 0, 2);
+        __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(from + at));
+        __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(from + at + 32));
+        _mm256_storeu_si256((__m256i *)(void *)(to + at), a);
+        _mm256_storeu_si256((__m256i *)(void *)(to + at + 32), b);
+    }
+}
+
+/* At least 32 bytes: the last piece overlaps the one before it. */
+AVX2 static inline void copy_avx2(uint8_t *to, const uint8_t *from, const uint8_t *ahead,
+                                  uint32_t bytes)
+{
+    fetch(ahead, bytes);
     for (uint32_t at = 0; at + 32 < bytes; at += 32) {
         _mm256_storeu_si256((__m256i *)(void *)(to + at),
                             _mm256_loadu_si256((const __m256i *)(const void *)(from + at)));
@@ -88,17 +113,32 @@ AVX2 static inline void copy_avx2(uint8_t *to, const uint8_t *from, uint32_t byt
                         _mm256_loadu_si256((const __m256i *)(const void *)(from + bytes - 32)));
 }
 
-AVX2 static inline void stream_avx2(uint8_t *to, const uint8_t *from, uint32_t bytes)
+AVX2 static inline void stream_avx2(uint8_t *to, const uint8_t *from, const uint8_t *ahead,
+                                    uint32_t bytes)
 {
-    for (uint32_t at = 0; at < bytes; at += 32) {
-        _mm256_stream_si256((__m256i *)(void *)(to + at),
-                            _mm256_loadu_si256((const __m256i *)(const void *)(from + at)));
+    for (uint32_t at = 0; at < bytes; at += LINE) {
+        __builtin_prefetch(ahead + at, 0, 2);
+        __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(from + at));
+        __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(from + at + 32));
+        _mm256_stream_si256((__m256i *)(void *)(to + at), a);
+        _mm256_stream_si256((__m256i *)(void *)(to + at + 32), b);
+    }
+}
+
+AVX512 static inline void lines_avx512(uint8_t *to, const uint8_t *from, const uint8_t *ahead,
+                                       uint32_t bytes)
+{
+    for (uint32_t at = 0; at < bytes; at += LINE) {
+        __builtin_prefetch(ahead + at, 0, 2);
+        _mm512_storeu_si512((void *)(to + at), _mm512_loadu_si512((const void *)(from + at)));
     }
 }
 
 /* At least 64 bytes. */
-AVX512 static inline void copy_avx512(uint8_t *to, const uint8_t *from, uint32_t bytes)
+AVX512 static inline void copy_avx512(uint8_t *to, const uint8_t *from, const uint8_t *ahead,
+                                      uint32_t bytes)
 {
+    fetch(ahead, bytes);
     for (uint32_t at = 0; at + 64 < bytes; at += 64) {
         _mm512_storeu_si512((void *)(to + at), _mm512_loadu_si512((const void *)(from + at)));
     }
@@ -111,6 +151,8 @@ AVX2 static void gather_avx2(const struct bench_ceiling *ceiling, uint32_t row_b
 {
     if (stream) {
         gather(ceiling, row_bytes, places, n, out, stream_avx2);
+    } else if (row_bytes % LINE == 0) {
+        gather(ceiling, row_bytes, places, n, out, lines_avx2);
     } else {
         gather(ceiling, row_bytes, places, n, out, copy_avx2);
     }
@@ -119,7 +161,11 @@ AVX2 static void gather_avx2(const struct bench_ceiling *ceiling, uint32_t row_b
 AVX512 static void gather_avx512(const struct bench_ceiling *ceiling, uint32_t row_bytes,
                                  const uint64_t *places, unsigned n, uint8_t *out)
 {
-    gather(ceiling, row_bytes, places, n, out, copy_avx512);
+    if (row_bytes % LINE == 0) {
+        gather(ceiling, row_bytes, places, n, out, lines_avx512);
+    } else {
+        gather(ceiling, row_bytes, places, n, out, copy_avx512);
+    }
 }
 
 #endif

@@ -34,6 +34,8 @@ static const struct bench benches[] = {
     {"insertion", "lookups that miss: waiting, or inserting after the reply", bench_insertion},
     {"e2e", "hpsd and a client: 1 to 100,000 keys a call, host map and RocksDB, cold and warm",
      bench_e2e},
+    {"request", "server CPU time of requests for many tables, with and without bags",
+     bench_request},
     {"kafka", "updates through a Kafka broker during lookups: freshness, latency, largest rate",
      bench_kafka},
     {"units", "age of updates through a Kafka broker during large CONSISTENCY_UNIT lookups",
