@@ -29,6 +29,12 @@
  * keys are removed from the index. A reader that finds no row in the index therefore reads the end
  * of the range again.
  *
+ * Limits. A range never shrinks: deletes free none of its memory, and it keeps at most a fifth of
+ * holes only as long as it grows. If the keys of a table move on, so that new keys follow the range
+ * and old ones are deleted, the range stops growing at 5/4 of the rows that it had. Later keys are
+ * in the index, and need memory in addition. When a store that evicts is full, a table has only the
+ * memory of its index to evict. If the index is empty, new keys outside the range are not cached.
+ *
  * Only the table's writer calls the functions of this file, with the exceptions that are named
  * "readers".
  */
@@ -41,7 +47,8 @@
 
 enum {
     HPS_HOST_DENSE_TRIES = 4, /* of a reader, before it takes the lock */
-    /* A range grows over at most this many keys at once, which bounds the work of one write. */
+    /* A range grows over at most this many keys at once, which bounds the work of one write. A
+     * larger gap ends the range. */
     HPS_HOST_DENSE_GAP = 1 << 16,
     HPS_HOST_DENSE_HOLES = 256, /* permitted in any range */
 };
