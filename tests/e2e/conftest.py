@@ -9,7 +9,7 @@ from rig import SANITIZER, Daemon, default_config, kafka, scratch
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "one_thread: what is asserted depends on no order of threads; ThreadSanitizer, "
-                                       "under which all takes ten times as long, runs it only with HPS_TSAN_ALL=1")
+                                       "under which all takes ten times as long, runs it only in `./dev tsan all`")
     config.addinivalue_line("markers", "chaos: minutes of everything at once; sanitizers run it only if HPS_CHAOS_S says "
                                        "for how long")
 
@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items):
         served = getattr(item, "callspec", None) and item.callspec.params.get("served")
         if served:
             item.add_marker(pytest.mark.xdist_group(f"{item.path.name} {served}"))
-        for broker in ("secure", "three_brokers"):
+        for broker in ("guarded", "secure", "three_brokers"):
             if broker in item.fixturenames:
                 item.add_marker(pytest.mark.xdist_group(broker))
 

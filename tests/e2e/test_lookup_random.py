@@ -32,8 +32,10 @@ IMPATIENT = (pb.MISS_POLICY_WAIT, pb.MISS_POLICY_MEMORY_ONLY)
 MESSAGE_BYTES_MAX = 1 << 20
 SHAPES = ((16, 4000), (33, 700))  # (dim, rows) of the tables of each type; 33 is not a multiple of 16
 
+WIDTHS = {"params": [False, True][:1 if SANITIZER else 2], "ids": ["int64", "uint32"][:1 if SANITIZER else 2]}  # of keys
 
-@pytest.fixture(name="tables", scope="module", params=[False, True], ids=["int64", "uint32"])
+
+@pytest.fixture(name="tables", scope="module", **WIDTHS)
 def tables_of_all_tests(request):
     return {f"{dtypes.NAMES[dtype]}_{dim}": Stored(f"{dtypes.NAMES[dtype]}_{dim}", dtype, dim, n_rows, number, 0.7,
                                                    narrow=request.param, dense=number % 4 in (0, 3))
@@ -362,7 +364,7 @@ def draw_tables(rng, narrow):
              for name in rng.permutation(list(types))[:rng.integers(2, 8)]} for version in range(3)]
 
 
-@pytest.fixture(name="narrow", params=[False, True], ids=["int64", "uint32"])
+@pytest.fixture(name="narrow", **WIDTHS)
 def keys_of_32_bits(request):
     return request.param
 
