@@ -199,8 +199,12 @@ def test_compose_when_read_then_its_files_exist_and_its_ports_are_published_on_t
     text = read("compose.yml")
     ports_of = re.findall(r'ports: \[(.*)\]', text)
     assert ports_of and all(port.startswith("127.0.0.1:") for line in ports_of for port in re.findall(r'"(.*?)"', line))
-    files = re.findall(r'"\./(\S+?):', text)
-    assert len(files) == 3 and all(os.path.exists(os.path.join(DEPLOY, name)) for name in files)
+    mounts = dict(re.findall(r'"\./(\S+?):(\S+?):ro"', text))  # podman-compose leaves the inline files of `configs` out
+    assert len(mounts) == 6 and all(os.path.exists(os.path.join(DEPLOY, name)) for name in mounts)
+    rules, = re.findall(r"rule_files: \[(.*)\]", read("prometheus", "prometheus.yml"))
+    assert mounts["prometheus/hpsd.rules.yml"] == f"/etc/prometheus/{rules}"
+    folder, = re.findall(r"path: (.*?)}", read("grafana", "dashboards.yml"))
+    assert os.path.dirname(mounts["grafana/hpsd.json"]) == folder
 
 
 # ---- a fleet over Redis -------------------------------------------------------------------------------
