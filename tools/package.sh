@@ -19,12 +19,15 @@ mkdir -p "$roots"
 
 say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
 
+# Archives of the same files are the same bytes, whatever the checkout's times and umask were.
+same=(--mtime="@$SOURCE_DATE_EPOCH" --mode="u=rwX,go=rX" --owner=0 --group=0 --numeric-owner --sort=name --format=gnu)
+
 # stage VERSION DIR: the files of the working tree, with debian/
 stage() {
     mkdir -p "$2"
     git -c safe.directory="$PWD" ls-files -coz --exclude-standard |
         while IFS= read -rd '' file; do [[ -e $file || -L $file ]] && printf '%s\0' "$file"; done |
-        tar -c --null -T - | tar -x -C "$2"
+        tar -c "${same[@]}" --null -T - | tar -xp -C "$2"
     cp -a deploy/debian "$2/debian"
     git -c safe.directory="$PWD" rev-parse --short=12 HEAD >"$2/debian/revision"
     sed -i "s/^__version__ = \"[^\"]*\"/__version__ = \"$1\"/" "$2/clients/python/hpsd/__init__.py"
@@ -72,6 +75,9 @@ wheels() {
         echo "package: no wheels; the log is $work/log" >&2
         return 1
     }
+    mkdir "$work/sdist"
+    tar -xf "$work"/out/*.tar.gz -C "$work/sdist"
+    tar -c "${same[@]}" -C "$work/sdist" "hpsd-$version" | gzip -n >"$work/out/hpsd-$version.tar.gz"
     rm -rf "$to"
     mkdir -p "$to"
     cp "$work"/out/* "$work/log" "$to"
