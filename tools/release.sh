@@ -5,6 +5,7 @@
 # source archive, their SHA-256 sums and the libraries that each program links. Run as root, by ./dev release.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
+export LC_ALL=C.UTF-8 # one order of names
 version=$1 out=build/release
 
 die() {
@@ -18,6 +19,7 @@ changes=$(git status --porcelain)
 found=$(sed -n 's/^__version__ = "\(.*\)".*/\1/p' clients/python/hpsd/__init__.py)
 [[ $found == "$version" ]] || die "clients/python/hpsd/__init__.py has version $found"
 grep -q "^## $version - 2[0-9-]*\$" CHANGELOG.md || die "CHANGELOG.md has no section \"## $version - DATE\""
+[[ -z $(sed -n '/^## Unreleased/,/^## [0-9]/s/^- /&/p' CHANGELOG.md) ]] || die "CHANGELOG.md has changes above $version: move them there"
 [[ -z $(git tag -l "v$version") || $(git rev-parse "v$version^{commit}") == "$head" ]] || die "v$version is another commit"
 [[ ${HPS_CHECKED:-} == "$head" ]] || ./dev check # HPS_CHECKED: the commit that has passed
 ./dev package --test

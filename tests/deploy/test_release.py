@@ -38,7 +38,7 @@ def repository_of_version_1_2_3(tmp_path):
         (tree / folder).mkdir(parents=True)
     shutil.copy(f"{ROOT}/tools/release.sh", tree / "tools")
     (tree / "clients/python/hpsd/__init__.py").write_text('__version__ = "1.2.3"\n')
-    (tree / "CHANGELOG.md").write_text("# Changelog\n\n## 1.2.3 - 2026-01-02\n")
+    (tree / "CHANGELOG.md").write_text("# Changelog\n\n## Unreleased\n\n## 1.2.3 - 2026-01-02\n\n- A change.\n")
     (tree / ".gitignore").write_text("/build/\n")
     (tree / "dev").write_text(DEV)
     (tree / "dev").chmod(0o755)
@@ -78,4 +78,9 @@ def test_release_when_the_commit_is_not_ready_then_refused_before_the_checks(tre
     git(tree, "tag", "v1.2.3", "HEAD")
     git(tree, "commit", "-q", "--allow-empty", "-m", "c")
     assert "v1.2.3 is another commit" in release(tree).stderr
+    git(tree, "tag", "-d", "v1.2.3")
+    changes = tree / "CHANGELOG.md"
+    changes.write_text(changes.read_text().replace("Unreleased\n", "Unreleased\n\n- Another change.\n"))
+    git(tree, "commit", "-qam", "c")
+    assert "has changes above 1.2.3" in release(tree).stderr
     assert not (tree / "../called").exists()
