@@ -189,6 +189,8 @@ def test_container_when_built_then_it_has_the_libraries_that_hpsd_needs():
 def test_container_when_run_then_its_user_is_a_number_and_its_configuration_is_reachable():
     text = read("Containerfile")
     assert re.search(r"^USER [1-9][0-9]*:[1-9][0-9]*$", text, re.M) and re.search(r"^HEALTHCHECK .*hpsctl", text, re.M)
+    made = set(re.search(r"install -d -o hpsd -g hpsd -m 0750 (.*)$", text, re.M)[1].split())
+    assert made == set(re.findall(r"^d (\S+) 0750 hpsd hpsd -$", read("hpsd.tmpfiles"), re.M))  # also the folder of README's table
     config, = re.findall(r"^COPY deploy/(\S+) /etc/hpsd/hpsd.json$", text, re.M)
     done = run(os.path.join(BIN, "hpsd"), "--check", "--config", os.path.join(DEPLOY, config))
     assert done.returncode == 0, done.stderr
