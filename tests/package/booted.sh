@@ -113,12 +113,13 @@ touch /tmp/removed
 [[ -e /var/lib/hpsd/models && -e /etc/hpsd/hpsd.json && ! -e /usr/sbin/hpsd ]]
 not systemctl is-active hpsd.service hpsd.socket hpsd-http.socket hpsd-admin.socket hpsd-kserve.socket
 step "removed: the state and the configuration stay"
-mount -t tmpfs tmpfs /var/lib/hpsd/models # files of others
-touch /var/lib/hpsd/models/theirs
+mkdir /var/lib/hpsd/models/mounted # in an empty folder: nothing can remove files below a mount
+mount -t tmpfs tmpfs /var/lib/hpsd/models/mounted
+touch /var/lib/hpsd/models/mounted/theirs
 apt-get purge -y -q hpsd
-[[ $(find /var/lib/hpsd -type f) == /var/lib/hpsd/models/theirs ]]
-umount /var/lib/hpsd/models
-rmdir /var/lib/hpsd/models /var/lib/hpsd
+[[ $(find /var/lib/hpsd -type f) == /var/lib/hpsd/models/mounted/theirs ]]
+umount /var/lib/hpsd/models/mounted
+rmdir /var/lib/hpsd/models/mounted /var/lib/hpsd/models /var/lib/hpsd
 [[ ! -e /var/lib/hpsd && ! -e /etc/hpsd && ! -e /run/hpsd && ! -e /var/log/hpsd ]]
 [[ -z $(find /etc/systemd /var/lib/systemd -name '*hpsd*' -not -path '*hpsd2*' -not -name 'hpsd-test*') ]]
 step "purged: nothing is left"
