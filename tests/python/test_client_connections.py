@@ -515,4 +515,5 @@ def test_version_when_pinned_then_lookups_use_it_after_a_switch(work):
             assert older.lookup("items", [1], full=True).version == 2
             assert older.lookup_flat([1], [1], full=True).version == 2 != client.lookup_flat([1], [1], full=True).version
             assert list(older.model().versions) == [2]
+            assert list(older.model().tables) == ["items", "users", "wide"]
         assert sorted(client.model().versions) == [2, 3] and client.model().active_version == 3

@@ -68,7 +68,10 @@ class Model:
 
     @property
     def tables(self) -> Dict[str, Table]:
-        """The tables of the active version, in the order of the model."""
+        """The tables of the active version, or of the version to which the client is pinned, in the order of the model."""
+        if len(self.versions) == 1:
+            version, = self.versions.values()
+            return version.tables
         return self.active.tables
 
 
