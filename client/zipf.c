@@ -50,7 +50,7 @@ void hps_zipf_init(struct hps_zipf *zipf, uint64_t n, double alpha, double heavy
 {
     HPS_ASSERT(n > 0 && alpha >= 0);
     HPS_ASSERT(heavy >= 0 && heavy <= 1);
-    *zipf = (struct hps_zipf){.n = n, .alpha = alpha, .heavy = heavy};
+    *zipf = (struct hps_zipf){.n = n, .alpha = alpha, .heavy = heavy, .n_heavy = 1};
     zipf->step = (uint64_t)((double)n * 0.6180339887498949);
     zipf->step = zipf->step == 0 ? 1 : zipf->step;
     while (gcd(zipf->step, n) != 1) {
@@ -63,13 +63,18 @@ void hps_zipf_init(struct hps_zipf *zipf, uint64_t n, double alpha, double heavy
     }
 }
 
+static uint64_t uniform_rank(uint64_t n, struct hps_random *random)
+{
+    return 1 + (uint64_t)(((unsigned __int128)hps_random_next(random) * n) >> 64);
+}
+
 uint64_t hps_zipf_rank(const struct hps_zipf *zipf, struct hps_random *random)
 {
     if (zipf->heavy > 0 && hps_random_unit(random) < zipf->heavy) {
-        return 1;
+        return zipf->n_heavy == 1 ? 1 : uniform_rank(zipf->n_heavy, random);
     }
     if (zipf->alpha <= 0 || zipf->n == 1) {
-        return 1 + (uint64_t)(((unsigned __int128)hps_random_next(random) * zipf->n) >> 64);
+        return uniform_rank(zipf->n, random);
     }
     for (;;) {
         double u = zipf->h_n + hps_random_unit(random) * (zipf->h_x1 - zipf->h_n);

@@ -33,7 +33,8 @@ static inline double hps_random_unit(struct hps_random *random)
 struct hps_zipf {
     uint64_t n; /* number of rows */
     double alpha;
-    double heavy; /* share of draws that return rank 1 without using the distribution */
+    double heavy;     /* share of draws that are uniform over the ranks 1 to n_heavy */
+    uint64_t n_heavy; /* 1 to n; hps_zipf_init sets 1 */
     /* h_x1, h_n and s: constants of the rejection-inversion. */
     double h_x1;
     double h_n;

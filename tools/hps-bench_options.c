@@ -76,9 +76,9 @@ static const struct hps_arg args[] = {
     {"threads", 't', HPS_ARG_U64, "N", &plan.n_threads,
      "client threads, each with its share of the connections (default 1)"},
     {"keys", 'k', HPS_ARG_U64, "N", &plan.n_keys, "keys per table and request (default 64)"},
-    {"zipf", 'z', HPS_ARG_TEXT, "ALPHA[,Q]", &flags.zipf,
-     "skew of the keys, 0 to 10 (default 0: uniform); a share Q, 0 to 1, goes to the one hottest "
-     "key"},
+    {"zipf", 'z', HPS_ARG_TEXT, "ALPHA[,Q[,S]]", &flags.zipf,
+     "skew of the keys, 0 to 10 (default 0: uniform); a share Q of the draws, 0 to 1, goes to the "
+     "hottest key, or evenly to the share S of the keys, 0 to 1"},
     {"miss-policy", 0, HPS_ARG_CHOICE, ROWS_MISS_POLICIES, &flags.miss_policy,
      "what the server does on a miss (default table: as the model is configured)"},
     {"max-wait", 0, HPS_ARG_US, "SECONDS", &flags.max_wait_us,
@@ -126,24 +126,29 @@ static const struct hps_program program = {
     .removed = removed,
 };
 
-static hps_status parse_zipf(double *out_alpha, double *out_heavy, struct hps_error *err)
+/* ALPHA, Q and S of --zipf; 0 for those that are not given. */
+static hps_status parse_zipf(double out_numbers[3], struct hps_error *err)
 {
     char text[64];
+    char *rest = text;
+    bool good = true;
 
-    *out_heavy = 0;
+    out_numbers[1] = out_numbers[2] = 0;
     (void)snprintf(text, sizeof(text), "%s", flags.zipf);
-    char *comma = strchr(text, ',');
-    if (comma != NULL) {
-        *comma = '\0';
+    for (int i = 0; i < 3 && rest != NULL; i++) {
+        char *comma = i < 2 ? strchr(rest, ',') : NULL;
+        if (comma != NULL) {
+            *comma++ = '\0';
+        }
+        good = good && hps_args_f64(rest, &out_numbers[i]) && out_numbers[i] >= 0 &&
+               out_numbers[i] <= (i == 0 ? 10 : 1);
+        rest = comma;
     }
-    if (!hps_args_f64(text, out_alpha) || *out_alpha < 0 || *out_alpha > 10 ||
-        (comma != NULL &&
-         (!hps_args_f64(comma + 1, out_heavy) || *out_heavy < 0 || *out_heavy > 1))) {
-        return hps_error_set(err, HPS_INVALID,
-                             "--zipf \"%s\": expected ALPHA[,Q], ALPHA 0 to 10 and Q 0 to 1",
-                             flags.zipf);
-    }
-    return HPS_OK;
+    return good ? HPS_OK
+                : hps_error_set(
+                      err, HPS_INVALID,
+                      "--zipf \"%s\": expected ALPHA[,Q[,S]], ALPHA 0 to 10, Q and S 0 to 1",
+                      flags.zipf);
 }
 
 static hps_status check_pooling(struct hps_error *err)
@@ -258,14 +263,14 @@ bool bench_options(int argc, char **argv, struct bench_plan *out_plan, int *out_
 {
     struct hps_args read;
     struct hps_error err = {0};
-    double alpha = 0, heavy = 0;
+    double zipf[3]; /* ALPHA, Q and S */
 
     tool_connect.address = "127.0.0.1:8601";
     if (!hps_args_start(&program, argc, argv, &read, out_code)) {
         return false;
     }
     take_choices();
-    if (check_flags(&err) != HPS_OK || parse_zipf(&alpha, &heavy, &err) != HPS_OK) {
+    if (check_flags(&err) != HPS_OK || parse_zipf(zipf, &err) != HPS_OK) {
         *out_code = hps_args_wrong(&program, NULL, "%s", err.text);
         return false;
     }
@@ -291,7 +296,10 @@ bool bench_options(int argc, char **argv, struct bench_plan *out_plan, int *out_
         return false;
     }
     for (uint64_t i = 0; i < plan.n_tables; i++) {
-        hps_zipf_init(&plan.tables[i].zipf, plan.tables[i].n_rows, alpha, heavy);
+        struct hps_zipf *of = &plan.tables[i].zipf;
+        hps_zipf_init(of, plan.tables[i].n_rows, zipf[0], zipf[1]);
+        uint64_t n_heavy = (uint64_t)(zipf[2] * (double)of->n);
+        of->n_heavy = n_heavy > 0 ? n_heavy : 1;
     }
     *out_plan = plan;
     return true;

@@ -208,7 +208,7 @@ def test_ctl_when_asked_about_a_verb_then_the_same_in_every_spelling():
     ("hps-gen", ["--tables", "1", "--rows", "1", "--dim", "1"],
      "no directory: expected --out DIR; see hps-gen --help"),
     ("hps-bench", ["--threads", "65"], "--threads 65: expected 1 to 64; see hps-bench --help"),
-    ("hps-bench", ["--zipf", "x"], '--zipf "x": expected ALPHA[,Q], ALPHA 0 to 10 and Q 0 to 1; see hps-bench --help'),
+    ("hps-bench", ["--zipf", "x"], '--zipf "x": expected ALPHA[,Q[,S]], ALPHA 0 to 10, Q and S 0 to 1; see hps-bench --help'),
     ("hps-bench", ["--protocol=kserve"], "--protocol: removed; hps-bench calls only hps.v1; for KServe use "
      "perf_analyzer of Triton; see hps-bench --help"),
     ("hps-publish", ["-b", "x:1", "-m", "m"],

@@ -79,6 +79,24 @@ static void test_zipf_when_heavy_then_that_share_is_rank_one(void **state)
     assert_in_range(n, 24000, 26000);
 }
 
+static void test_zipf_when_several_are_heavy_then_they_share_evenly(void **state)
+{
+    struct hps_random random = {7};
+    struct hps_zipf zipf;
+    unsigned n[5] = {0};
+
+    (void)state;
+    hps_zipf_init(&zipf, UINT64_C(1) << 40, 0, 0.8);
+    zipf.n_heavy = 4;
+    for (int i = 0; i < 100000; i++) {
+        uint64_t rank = hps_zipf_rank(&zipf, &random);
+        n[rank <= 4 ? rank : 0]++;
+    }
+    for (int i = 0; i <= 4; i++) {
+        assert_in_range(n[i], 19000, 21000);
+    }
+}
+
 static void test_zipf_row_when_all_ranks_then_every_row_once(void **state)
 {
     static const uint64_t sizes[] = {1, 2, 3, 4, 7, 10, 16, 97, 1000, 1024};
@@ -239,6 +257,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_zipf_when_any_alpha_then_exact_distribution),
         cmocka_unit_test(test_zipf_when_heavy_then_that_share_is_rank_one),
+        cmocka_unit_test(test_zipf_when_several_are_heavy_then_they_share_evenly),
         cmocka_unit_test(test_zipf_row_when_all_ranks_then_every_row_once),
         cmocka_unit_test(test_hist_when_values_known_then_quantiles_within_precision),
         cmocka_unit_test(test_plain_when_strings_would_act_on_a_terminal_then_escaped_at_any_depth),
