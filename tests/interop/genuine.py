@@ -13,7 +13,7 @@ import sysconfig
 from rig import PATIENCE_S, until
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SERVER = os.path.join(sysconfig.get_path("purelib"), "pytriton", "tritonserver")
+SERVER = os.path.join(os.environ.get("HPS_INTEROP_PACKAGES") or sysconfig.get_path("purelib"), "pytriton", "tritonserver")
 STUB = os.path.join(SERVER, "python_backend_stubs", sysconfig.get_python_version(), "triton_python_backend_stub")
 
 
