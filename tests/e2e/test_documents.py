@@ -592,6 +592,7 @@ def test_streams_when_watched_and_moved_as_shown_then_they_go_on(work, broker, d
                                             "metadata_refresh_interval_ms": 200})
     config["models"][0]["model"] = "shown"
     one = daemon(config)
+    one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--model", "shown")  # the block waits for at most 10 s
     shell(with_values(code, {"dlrm": "shown", "123456": 2, "120000": 1}), work, HPSD_ADDR=one.admin)
     assert "paused" in one.ctl("updates", "--model", "shown")
 

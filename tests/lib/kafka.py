@@ -240,9 +240,17 @@ class Log:
     def offsets(self, topic):
         """{partition: (first offset, next offset)}"""
         consumer = self.consumer()
+
+        def known():  # in a tuple, because no partitions is a result, too
+            try:
+                return ({i: consumer.get_watermark_offsets(self.kafka().TopicPartition(topic, i), PATIENCE_S)
+                         for i in range(self.partitions(topic))},)
+            except self.kafka().KafkaException as error:
+                if error.args[0].code() != self.kafka().KafkaError._UNKNOWN_PARTITION:  # its metadata are older
+                    raise
+
         try:
-            return {i: consumer.get_watermark_offsets(self.kafka().TopicPartition(topic, i), PATIENCE_S)
-                    for i in range(self.partitions(topic))}
+            return until(known, f"the offsets of {topic}")[0]
         finally:
             consumer.close()
 
