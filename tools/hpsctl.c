@@ -165,8 +165,12 @@ int hpsctl_call_print(struct hpsctl *ctl, const char *method, const ProtobufCMes
 
 int hpsctl_open_failed(hps_status status, const char *text)
 {
-    (void)fprintf(stderr, "hpsctl: %s%s\n", text,
-                  status == HPS_UNAVAILABLE ? "; is hpsd running, and at --addr?" : "");
+    (void)fprintf(
+        stderr, "hpsctl: %s%s\n", text,
+        status == HPS_UNAVAILABLE
+            ? "; is hpsd running? --addr or HPSD_ADDR is the address of its admin listener, "
+              "by default unix:STATE_DIR/admin.sock"
+            : "");
     return status == HPS_UNAVAILABLE || status == HPS_DEADLINE ? tool_exit_of(status)
            : status == HPS_UNAUTHENTICATED                     ? TOOL_REFUSED
                                                                : TOOL_USAGE;

@@ -227,6 +227,8 @@ static void show_progress(struct load_view *view, const Hps__V1__LoadProgress *p
         show_done(view, progress);
     } else if (progress->done) {
         tool_progress_end(&view->bar);
+    } else if (strcmp(progress->stage, "plan") == 0 && hps_clock_us() < view->shown_us + LINE_US) {
+        return; /* only a load that waits for another one is long in this stage */
     } else if (view->bar.out != NULL) {
         draw_bar(view, progress);
     } else {
@@ -323,6 +325,7 @@ int hpsctl_load(struct hpsctl *ctl)
     struct hpsctl_load_files files;
     Hps__V1__LoadModelRequest request;
     struct load_view view = {.ctl = ctl,
+                             .shown_us = hps_clock_us(),
                              .bar = {.out = isatty(STDERR_FILENO) == 1 ? stderr : NULL}};
     struct hps_error err = {0};
     struct hps_buf encoded;

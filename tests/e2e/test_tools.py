@@ -276,6 +276,26 @@ def test_ctl_when_a_server_says_what_drives_terminals_then_it_is_shown_and_does_
             assert [m["model"] for m in json.loads(done.stdout)["models" if verb == "models" else "versions"]] == [EVIL]
 
 
+class Quick(Admin):
+    """Loads a version at once."""
+
+    def LoadModel(self, request, context):
+        yield admin_pb.LoadProgress(model="m", version=1, stage="plan")
+        yield admin_pb.LoadProgress(model="m", version=1, stage="done", row_count=7, activated=True, done=True)
+
+
+def test_ctl_when_a_load_is_quick_then_it_shows_no_empty_progress():
+    with Quick([]) as quick:
+        done = run("hpsctl", "--addr", quick.address, "load", "m", "--from", "/x", "--activate")
+    assert (done.stderr, done.stdout) == ("", "m version 1 loaded, 7 rows, active\n")
+
+
+@pytest.mark.parametrize("words", [("status",), ("lookup", "m", "t", "1")])
+def test_ctl_when_no_server_is_there_then_it_says_how_to_name_one(work, words):
+    said = run("hpsctl", "--addr", f"unix:{work}/none.sock", *words, code=3).stderr
+    assert f"cannot reach unix:{work}/none.sock" in said and "HPSD_ADDR" in said and "unix:STATE_DIR/admin.sock" in said
+
+
 class HostileLookups(grpc.GenericRpcHandler):
     """Refuses everything so."""
 
