@@ -5,6 +5,7 @@
  */
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -35,13 +36,14 @@ static hps_status check_path(const struct hps_strings *names, const struct hps_r
     if (status != HPS_PERMISSION) {
         return hps_error_set(err, HPS_NOT_FOUND, "%s \"%s\" does not exist", what, path);
     }
+    const char *first = names->n > 0 ? names->items[0] : "";
+    char absolute[PATH_MAX]; /* a root may be relative to the directory in which hpsd was started */
     return hps_error_set(
         err, HPS_PERMISSION,
         "%s \"%s\" is not below any of server.model_roots (%zu; first \"%s\"), or hpsd may not "
-        "read "
-        "it; put it below one of them, or add its parent to server.model_roots and reload hpsd "
-        "(SIGHUP)",
-        what, path, names->n, names->n > 0 ? names->items[0] : "");
+        "read it; put it below one of them, or add its parent to server.model_roots and reload "
+        "hpsd (SIGHUP)",
+        what, path, names->n, realpath(first, absolute) != NULL ? absolute : first);
 }
 
 /* Check the files of a table; `path` may be the common prefix of a pair of files. File names are

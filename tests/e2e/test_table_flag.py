@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 
-from rig import (PATIENCE_S, Daemon, Table, admin_pb, ask, default_config, floats, model_config, until)
+from rig import (PATIENCE_S, Daemon, Table, admin_pb, ask, default_config, floats, model_config, scratch, until)
 from test_updates import DIM, KEYS, config_of, keyed, values, wait_now
 
 pytestmark = pytest.mark.one_thread
@@ -64,6 +64,16 @@ def test_table_when_the_file_is_edited_then_a_restart_serves_it(work, serve):
     one.start()  # version 3 has the rows of the file
     check(one, third, version=3)
     assert one.versions("default") == {2: "resident", 3: "active"}
+
+
+def test_table_when_its_path_is_relative_then_a_refused_load_names_the_root_from_the_top(work):
+    items = table(1)
+    items.save(work + "/m")
+    with scratch() as other, Daemon(work, None, flags=["--table", "items=m/items.rows.npy"], wrapper=["env", "-C", work]) as one:
+        said = one.ctl("load", "m", "--from", other, code=1)
+        assert f'server.model_roots (2; first "{os.path.realpath(work)}")' in said
+        one.ctl("load", "m", "--from", f"{work}/m", "--activate")
+        check(one, items, model="m")
 
 
 def test_table_when_another_table_is_named_then_both_are_served(work, serve):
