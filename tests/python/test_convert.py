@@ -223,6 +223,24 @@ def test_convert_when_a_state_dict_then_types_names_and_views_are_kept(work, cap
     assert "expected NAME=SOURCE_NAME" in refused(capsys, "torch", path, "--dry-run", "--table", "t")
 
 
+def test_convert_when_a_name_is_unknown_then_it_suggests_names_with_its_end_or_embeddings(work, capsys):
+    names = [f"dense.{i}.weight" for i in range(9)] + ["sparse.embedding_bags.songs.weight", "user.emb", "sparse.songs"]
+    path = save(f"{work}/x.pt", {name: tensor("0", (2, 2)) for name in names}, **{"0": random_rows(2, 2)})
+    said = refused(capsys, "torch", path, "--dry-run", "--table", "tracks=songs")
+    assert "no array 'songs' in the source, did you mean 'sparse.embedding_bags.songs.weight' or 'sparse.songs'?" in said
+    said = refused(capsys, "torch", path, "--dry-run", "--table", "tracks=tracks")
+    assert "expected one of: sparse.embedding_bags.songs.weight, user.emb, dense.0.weight, " in said and "and 4 more" in said
+
+
+def test_convert_when_another_kind_is_right_then_it_says_which(work, capsys):
+    os.mkdir(f"{work}/checkpoint")
+    assert "a directory, expected a file of torch.save; for a distributed checkpoint (.metadata, __0_0.distcp) use `convert dcp`" \
+        in refused(capsys, "torch", f"{work}/checkpoint", "--dry-run")
+    path = save(f"{work}/q.pt", {"embedding_bags.t.weight": tensor("0", (5, 32), kind="ByteStorage")}, **{"0": np.zeros((5, 32), "u1")})
+    assert "type uint8, expected fp32, fp16 or bf16; for a quantised collection of TorchRec use `convert torchrec-int8`" \
+        in refused(capsys, "torch", path, "--dry-run")
+
+
 def test_convert_when_a_pickle_has_code_then_it_does_not_run(work, capsys):
     bad = (Global("os", "system"), f"touch {work}/ran")
     path = save(f"{work}/x.pt", {"emb": tensor("0", (2, 2)), "bad": bad}, **{"0": random_rows(2, 2)})

@@ -82,6 +82,15 @@ def _open(kind: str, request: Request) -> List[Tensor]:
         raise ConvertError(f"{request.source}: damaged, or not of the kind {kind}: {error!r}") from None
 
 
+def _expected(tensors: List[Tensor], source: str) -> str:
+    """Names to suggest for an unknown name: similar ones, else all, embeddings first."""
+    close = [each.name for each in tensors if each.name.endswith(f".{source}") or table_name(each.name) == table_name(source)]
+    if close:
+        return f"did you mean {' or '.join(map(repr, close[:8]))}?"
+    names = [each.name for each in sorted(tensors, key=lambda each: (not each.is_embedding, each.name))]
+    return f"expected one of: {', '.join(names[:8])}{f' and {len(names) - 8} more' if len(names) > 8 else ''}"
+
+
 def _named(tensors: List[Tensor], wanted: List[str]) -> Dict[str, Tensor]:
     by_name = {tensor.name: tensor for tensor in tensors}
     tables: Dict[str, Tensor] = {}
@@ -90,8 +99,7 @@ def _named(tensors: List[Tensor], wanted: List[str]) -> Dict[str, Tensor]:
         if not equals or not source:
             raise ConvertError(f"--table '{text}', expected NAME=SOURCE_NAME")
         if source not in by_name:
-            some = ", ".join(sorted(by_name)[:8])
-            raise ConvertError(f"--table '{text}': no array '{source}' in the source, expected one of: {some}")
+            raise ConvertError(f"--table '{text}': no array '{source}' in the source, {_expected(tensors, source)}")
         if name in tables:
             raise ConvertError(f"--table: table '{name}' twice")
         tables[name] = by_name[source]

@@ -18,6 +18,7 @@ STORAGES = {"FloatStorage": "fp32", "HalfStorage": "fp16", "BFloat16Storage": "b
             "DoubleStorage": "fp64", "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16",
             "CharStorage": "int8", "BoolStorage": "bool"}
 DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "uint8": "uint8"}
+INT8 = "; for a quantised collection of TorchRec use `convert torchrec-int8`"
 SIZES = {"fp32": 4, "fp16": 2, "bf16": 2, "uint8": 1, "fp64": 8, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
          "bool": 1}
 
@@ -182,6 +183,9 @@ def _tensors(content: Any) -> Dict[str, _Stored]:
 
 def open_torch(request: Request) -> List[Tensor]:
     """The tensors of a state dict, also inside dicts."""
+    if os.path.isdir(request.source):
+        raise ConvertError(f"{request.source}: a directory, expected a file of torch.save; for a distributed checkpoint "
+                           "(.metadata, __0_0.distcp) use `convert dcp`")
     archive = _Archive(request.source)
     if isinstance(archive.content, Stand):
         raise ConvertError(f"{request.source}: an object of {archive.content.of}, expected a state dict; save "
@@ -191,7 +195,7 @@ def open_torch(request: Request) -> List[Tensor]:
         dtype, shape, offset, refusal = archive.locate(name, stored)
         part = Part(0, 0, shape[0], shape[1], archive.path, offset) if len(shape) == 2 else None
         tensor = Tensor(name, dtype, shape, [part] if part else [])
-        tensor.refusal = refusal or tensor.refusal
+        tensor.refusal = refusal or tensor.refusal + (INT8 if dtype == "uint8" and part else "")
         tensors.append(tensor)
     return tensors
 
@@ -233,6 +237,7 @@ class _DcpTensor(Tensor):
 
     def __init__(self, name: str, dtype: str, shape: Tuple[int, ...], directory: str, chunks: List[Any]) -> None:
         super().__init__(name, dtype, shape, [])
+        self.refusal += INT8 if dtype == "uint8" and len(shape) == 2 else ""
         self._directory, self._chunks = directory, chunks
 
     def prepare(self) -> None:
