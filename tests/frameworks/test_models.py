@@ -2,6 +2,7 @@
 """Whole models of TorchRec with hpsd behind them: replace, DLRM, export, DDP, threads and quantised collections."""
 import concurrent.futures
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -203,6 +204,23 @@ def test_replace_when_it_cannot_then_the_model_stays(client, capsys, model, line
     before = str(made)
     assert layers.replace(made, client) is made and str(made) == before
     assert f"hpsd.torch.replace: {line}" in capsys.readouterr().out
+    with pytest.raises(hpsd.Error, match=f"replace: {re.escape(line)}"):
+        layers.replace(made, client, strict=True)
+
+
+def test_replace_when_strict_and_nothing_is_left_then_no_error(client):
+    model = tower(bags=torchrec.EmbeddingBagCollection(tables=[users_config()]), users=torch.nn.Embedding(N_ROWS, DIM))
+    layers.replace(model, client, strict=True)
+    assert [type(each) for each in model.children()] == [layers.EmbeddingBagCollection, layers.Embedding]
+
+
+@pytest.mark.parametrize("path", ["user", "bags", "bags.users", "bags.embedding_bags.users"])
+def test_replace_when_a_path_of_tables_is_no_layer_then_refused_and_the_model_stays(client, path):
+    model = tower(bags=torchrec.EmbeddingBagCollection(tables=[users_config()]), users=torch.nn.Embedding(N_ROWS, DIM))
+    before = str(model)
+    with pytest.raises(hpsd.InvalidArgument, match=f"tables: got '{path}', expected paths of torch.nn layers: \\['users'\\]"):
+        layers.replace(model, client, {"users": "users", path: "users"})
+    assert str(model) == before
 
 
 def test_replace_when_layers_are_on_the_meta_device_then_rows_are_on_the_cpu(client):

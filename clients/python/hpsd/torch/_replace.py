@@ -5,10 +5,11 @@ from __future__ import annotations
 import collections
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
+import grpc
 import torch
 
 from .._client import Client
-from ..errors import InvalidArgument
+from ..errors import Error, InvalidArgument
 from ._calls import check_client
 from ._collections import EmbeddingBagCollection, EmbeddingCollection
 from ._layers import Embedding, EmbeddingBag
@@ -34,11 +35,23 @@ class _Replacement:
     def __init__(self, model: torch.nn.Module, client: Client, tables: Mapping[str, str], options: Dict[str, Any]) -> None:
         self._client, self._tables, self._options = client, tables, options
         self._dims = {name: table.dim for name, table in client.model().tables.items()}
+        self._check_tables(model)
         paths = [path for path, module in model.named_modules() if type(module) in (torch.nn.Embedding, torch.nn.EmbeddingBag)]
         self._of_last_name = collections.Counter(path.rpartition(".")[2] for path in paths)
         self._uses = collections.Counter(id(weight) for module in model.modules() for weight in module._parameters.values())
         self._made: Dict[int, torch.nn.Module] = {}  # by id: a module may be in the model twice
         self.lines: List[str] = []
+
+    def _check_tables(self, model: torch.nn.Module) -> None:
+        """Raises for a path in `tables` that is not a layer of torch, or is inside a collection."""
+        modules = list(model.named_modules())
+        inside = tuple(f"{path}." if path else "" for path, module in modules if _collection_kind(module))
+        known = {path for path, module in modules if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag))
+                 and not path.startswith(inside)}
+        for path in self._tables:
+            if path not in known:
+                raise InvalidArgument(f"tables: got {path!r}, expected paths of torch.nn layers: {sorted(known)}; a collection "
+                                      "of TorchRec uses the names of its configurations")
 
     def _check_dim(self, table: str, dim: int) -> None:
         there = self._dims.get(table)
@@ -125,8 +138,8 @@ class _Replacement:
         return module
 
 
-def replace(model: torch.nn.Module, client: Client, tables: Optional[Mapping[str, str]] = None,
-            **options: Any) -> torch.nn.Module:
+def replace(model: torch.nn.Module, client: Client, tables: Optional[Mapping[str, str]] = None, *,
+            strict: bool = False, **options: Any) -> torch.nn.Module:
     """Replace the modules of a model for which hpsd has tables: collections of TorchRec (also quantised ones),
     torch.nn.EmbeddingBag and torch.nn.Embedding. Changes the model. Prints each module that it replaced, and each that
     it left with the reason. Returns the model, or its replacement if the model is such a module itself.
@@ -134,10 +147,15 @@ def replace(model: torch.nn.Module, client: Client, tables: Optional[Mapping[str
     tables: {path of a torch.nn layer in the model: table}. By default the table has the name of the path, such as
         "tower.items", or of its last part, "items", if no other layer has this last part. Collections have the names
         of tables themselves.
+    strict: raise an Error if a module was left, or if the model has no embedding. The model may be changed already.
     options: the options of the layers.
     """
     check_client(client)
     work = _Replacement(model, client, tables or {}, options)
     model = work.walk("", model)
-    print("\n".join(f"hpsd.torch.replace: {line}" for line in work.lines or ["found no embedding in the model"]))
+    lines = work.lines or ["found no embedding in the model"]
+    print("\n".join(f"hpsd.torch.replace: {line}" for line in lines))
+    left = [line for line in lines if not line.startswith("replaced ")]
+    if strict and left:
+        raise Error(f"replace: {'; '.join(left)}", grpc.StatusCode.FAILED_PRECONDITION)
     return model
