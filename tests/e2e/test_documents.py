@@ -56,9 +56,10 @@ NOT_RUN = {
     ("README.md", "sudo apt install"): "needs bare roots of Debian; ./dev package --test runs it (tests/package)",
     ("README.md", "pip install build"): "as the one before",
     ("docs/loading.md", "import torch"): "needs torch; ./dev frameworks runs it (tests/frameworks/test_convert.py)",
-    ("docs/loading.md", "python3 -m hpsd convert dcp"): "as the one before",
+    ("docs/loading.md", "export HPSD_ADDR=unix:state/admin.sock\npython3 -m hpsd convert dcp"): "as the one before",
     ("docs/loading.md", "import keras"): "as the one before",
-    ("docs/loading.md", "python3 -m hpsd convert keras"): "as the one before",
+    ("docs/loading.md", "export HPSD_ADDR=unix:state/admin.sock\npython3 -m hpsd convert keras"): "as the one before",
+    ("docs/torchrec.md", "export HPSD_ADDR"): "needs torch; ./dev frameworks runs it (tests/frameworks/test_torch.py)",
     ("docs/operations.md", "./dev build && sudo cmake --install"):
         "needs root and systemd; tests/deploy installs into a directory and starts hpsd by its units there",
     ("docs/operations.md", "level=info msg=reloaded"): "lines of a log; test_config.py asserts them",

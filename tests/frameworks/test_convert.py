@@ -237,11 +237,11 @@ def test_page_when_followed_then_a_trained_model_is_served(work, library, kind):
            "PYTHONPATH": f"{documents.ROOT}/clients/python"}
     code = documents.block("docs/loading.md", f"import {library}").code
     subprocess.run([sys.executable, "-c", code], check=True, cwd=work, env=env, timeout=300)
-    lines = documents.block("docs/loading.md", f"python3 -m hpsd convert {kind}").code
+    lines = documents.block("docs/loading.md", f"export HPSD_ADDR=unix:state/admin.sock\npython3 -m hpsd convert {kind}").code
     lines = lines.replace("python3", sys.executable).replace(" --state-dir state", (
-        f" --state-dir state --listen unix:{work}/hpsd.sock --http-listen 127.0.0.1:0")) + "\nkill $!\n"
+        " --state-dir state --listen 127.0.0.1:0 --http-listen 127.0.0.1:0")) + "\nkill $!\n"
     done = subprocess.run(["bash", "-euo", "pipefail", "-c", lines], capture_output=True, text=True, cwd=work, check=False,
-                          env={**env, "HPSD_ADDR": f"unix:{work}/hpsd.sock"}, timeout=300)
+                          env=env, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = np.load(f"{work}/tables/users.npy")
     assert rows.shape == (1000, 16) and f"{rows[1, 0]:.6g}" in done.stdout, done.stdout

@@ -305,15 +305,25 @@ def test_dataloader_when_workers_make_their_clients_then_all_batches_arrive(two_
 
 # ---- the code of the documents -----------------------------------------------------------------------
 
-@pytest.mark.parametrize("name", [name for name in documents.python_pages() if "torch" in name])
-def test_document_when_its_code_is_run_then_it_works_and_hpsd_reads_what_it_wrote(name, two_tables, work):
+SERVING = "torchrec_from_training_to_serving"
+
+
+def test_torchrec_when_trained_loaded_and_replaced_as_shown_then_the_same_rows(two_tables, work, monkeypatch):
+    monkeypatch.setenv("HPSD_ADDR", two_tables.admin)
+    export, load = documents.block("docs/torchrec.md", "export HPSD_ADDR").code.splitlines()
+    assert export == "export HPSD_ADDR=unix:state/admin.sock"
+    out = documents.run_page(SERVING, two_tables.grpc[0], work, lambda code: code.replace(
+        "client = hpsd.connect", f"import subprocess\nsubprocess.run({load.split()}, check=True)\nclient = hpsd.connect"))
+    assert out.splitlines()[-1] == "True", out
+    rows = hpsd.connect(two_tables.grpc[0], "shop").lookup("products", [7])
+    np.testing.assert_array_equal(rows, np.load(f"{work}/model/products.npy")[[7]])
+
+
+@pytest.mark.parametrize("name", [name for name in documents.python_pages() if "torch" in name and name != SERVING])
+def test_document_when_its_code_is_run_then_it_works(name, two_tables, work):
     for table, dim in (("items", 16), ("users", 8)):
         np.save(f"{work}/{table}.npy", np.zeros((1000, dim), np.float32))
     documents.run_page(name, two_tables.grpc[0], work)
     if os.path.exists(f"{work}/ps.json"):
         done = run_hpsd("--check", "--config", "ps.json", "--state-dir", f"{work}/state", cwd=work)
         assert done[0] == 0, done[2]
-    if os.path.exists(f"{work}/model"):
-        two_tables.load("trained", f"{work}/model", activate=True)
-        rows = hpsd.connect(two_tables.grpc[0], "trained").lookup("products", [7])
-        np.testing.assert_array_equal(rows, np.load(f"{work}/model/products.npy")[[7]])
