@@ -192,7 +192,7 @@ await() {
         sleep 0.05
     done
     code=0
-    wait "$2" || code=$?
+    wait "$2" 2>/dev/null || code=$? # a shell reports a program that was killed
     rm -f "$work/$1.pid"
     return $code
 }
