@@ -11,6 +11,10 @@ if (($# < 2)) || [[ ! -f $library ]]; then
     echo "usage: build.sh PYTHON OUTPUT [BUILD-DIR]; expected $library" >&2
     exit 2
 fi
+"$1" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("tensorflow") is None)' || {
+    echo "build.sh: $1 has no TensorFlow; give the Python that has it" >&2
+    exit 2
+}
 mapfile -t flags < <("$1" -c 'import tensorflow as tf
 print("-isystem" + tf.sysconfig.get_include(), *tf.sysconfig.get_compile_flags()[1:], *tf.sysconfig.get_link_flags(), sep="\n")' 2>/dev/null)
 read -ra libraries <<<"$(pkg-config --libs libevent libevent_openssl libevent_pthreads libnghttp2 openssl zlib libprotobuf-c)"

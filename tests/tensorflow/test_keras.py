@@ -40,6 +40,13 @@ def test_two_towers_when_their_rows_are_in_hpsd_then_the_same_outputs(client):
     assert [weight.path for weight in ours.weights] == [weight.path for weight in theirs.weights if "embedding" not in weight.path]
 
 
+@pytest.mark.parametrize("how, words", [({"combiner": "average"}, "combiner: got 'average'"),
+                                        ({"combiner": "mean", "mask_zero": True}, "mask_zero: not with a combiner")])
+def test_embedding_when_its_arguments_do_not_fit_then_the_error_names_them(client, how, words):
+    with pytest.raises(hpsd.InvalidArgument, match=words):
+        layers.Embedding(client, "items", **how)
+
+
 LOAD = """
 import sys
 import keras

@@ -241,7 +241,7 @@ class Embedding(keras.layers.Layer):
     combiner: None for a row for each id; or "sum", "mean" or "sqrtn", for one row for each bag. A bag is the last
         dimension of a dense tensor, or a row of a sparse or ragged one. Negative ids are left out of bags.
     default_id: an empty bag gets the row of this id; None: zeroes.
-    mask_zero: as in Keras.
+    mask_zero: as in Keras; not with a combiner.
     options: the options of hpsd.Client.lookup.
     """
 
@@ -250,6 +250,10 @@ class Embedding(keras.layers.Layer):
                  **options: Any) -> None:
         if keras.backend.backend() != "tensorflow":
             raise InvalidArgument(f"KERAS_BACKEND: got {keras.backend.backend()!r}, expected 'tensorflow'")
+        if combiner not in (None, "sum", "mean", "sqrtn"):
+            raise InvalidArgument(f"combiner: got {combiner!r}, expected None, 'sum', 'mean' or 'sqrtn'")
+        if combiner is not None and mask_zero:
+            raise InvalidArgument("mask_zero: not with a combiner, which leaves out negative ids; replace 0 by -1 first")
         super().__init__(name=name, dtype=dtype, trainable=False)
         self.table = Table(client, table, output_dim, **options)
         self.combiner, self.default_id, self.mask_zero = combiner, default_id, mask_zero
