@@ -41,17 +41,17 @@ def jagged(bags, **more):
                              lengths=torch.tensor([len(bag) for bag in flat], dtype=torch.int64), **more)
 
 
-def theirs(kind, tables):
+def theirs(kind, tables, **how):
     """A collection of TorchRec with the rows that hpsd serves."""
-    made = kind(tables=tables)
+    made = kind(tables=tables, **how)
     for name, module in (made.embedding_bags if hasattr(made, "embedding_bags") else made.embeddings).items():
         module.weight.copy_(torch.from_numpy(rows_of(name, np.arange(N_ROWS))))
     return made
 
 
-def same_bags(client, tables, batch):
-    ours = layers.EmbeddingBagCollection(client, tables)(batch)
-    expected = theirs(torchrec.EmbeddingBagCollection, tables)(batch)
+def same_bags(client, tables, batch, **how):
+    ours = layers.EmbeddingBagCollection(client, tables, **how)(batch)
+    expected = theirs(torchrec.EmbeddingBagCollection, tables, **how)(batch)
     assert isinstance(ours, torchrec.KeyedTensor)
     assert (ours.keys(), ours.length_per_key()) == (expected.keys(), expected.length_per_key())
     torch.testing.assert_close(ours.values(), expected.values(), rtol=1e-6, atol=1e-6)
@@ -115,6 +115,12 @@ def test_collections_when_batches_differ_in_size_then_the_same(client):
     tables = [bag_config("wide", ["a", "z"]), bag_config("users", ["b"], PoolingType.MEAN)]
     same_bags(client, tables, jagged(VARIABLE, stride_per_key_per_rank=STRIDES, inverse_indices=INVERSE))
     same_rows(client, [config("users", ["b", "z"])], jagged(VARIABLE, stride_per_key_per_rank=STRIDES))
+
+
+def test_bag_collection_when_weighted_then_the_same_sums(client):
+    tables = [bag_config("wide", ["clicked", "bought"]), bag_config("users", ["user", "clicked"])]
+    for weights in (torch.linspace(-2, 3, 11), torch.zeros(11)):
+        same_bags(client, tables, jagged(BATCH, weights=weights), is_weighted=True)
 
 
 def test_bag_collection_when_weighted_then_a_mean_is_by_the_number_of_keys(client):

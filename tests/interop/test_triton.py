@@ -88,7 +88,7 @@ def both_servers():
         model = model_config("m", [table.save(f"{work}/m") for table in tables], [4, 4], list(TABLES))
         server = {"kserve_listen": ["127.0.0.1:0"], "access": f"{work}/roles.json"}
         with Daemon(work, default_config([model], server=server)) as daemon, \
-                genuine.Genuine(work, f"{genuine.HERE}/triton") as triton:
+                genuine.Genuine(work, f"{genuine.HERE}/models") as triton:
             daemon.wait_ready()
             yield Side(triton.rpc, triton.web), Side(daemon.grpc[0], daemon.kserve[0])
 
