@@ -123,6 +123,32 @@ def test_layer_when_its_attributes_are_changed_then_the_next_call_has_them(clien
             same(compiled(keys), expected)
 
 
+def test_collection_when_its_client_or_options_are_changed_then_the_next_call_has_them(client, daemon):
+    bags = layers.EmbeddingBagCollection(client, [{"name": "items", "embedding_dim": 4, "feature_names": ["f"]}]).eval()
+    batch = KeyedJaggedTensor(["f"], torch.tensor([777]), lengths=torch.tensor([1]))
+    assert bags(batch).values().unique().tolist() == [-1]
+    bags.options = {"unknown": "zero"}
+    assert bags(batch).values().unique().tolist() == [0]
+    with hpsd.connect(daemon.grpc[0], model="other") as other:
+        bags.client = other
+        with pytest.raises(hpsd.NotFound):
+            bags(batch)
+
+
+@pytest.mark.parametrize("keys", [torch.empty((2, 3), dtype=torch.int64, device="meta"),
+                                  FakeTensorMode().from_tensor(torch.zeros((2, 3), dtype=torch.int64))], ids=["meta", "fake"])
+def test_layer_when_keys_have_no_values_then_a_result_without_values(client, keys):
+    rows = layers.EmbeddingBag(client, "items", mode="sum").eval()(keys)
+    assert rows.shape == (2, DIMS["items"]) and (type(rows) is type(keys) or rows.is_meta)
+
+
+def test_backward_when_weights_have_gradients_in_eval_then_says_that_it_is_for_inference(client):
+    bag = layers.EmbeddingBag(client, "items", mode="sum").eval()
+    weights = torch.ones((1, 2), requires_grad=True)
+    with pytest.raises(RuntimeError, match="is for inference"):
+        bag(torch.tensor([[1, 2]]), per_sample_weights=weights).sum().backward()
+
+
 # ---- programs of other processes ---------------------------------------------------------------------
 
 LOAD = """

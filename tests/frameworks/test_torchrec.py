@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """hpsd.torch's collections against TorchRec's, with the same rows and the same KeyedJaggedTensors."""
+import pickle
 import sys
 import types
 
@@ -11,6 +12,7 @@ from torchrec import EmbeddingBagConfig, EmbeddingConfig, KeyedJaggedTensor, Poo
 
 import hpsd
 import hpsd.torch as layers
+from hpsd import _lookup
 from served import DIMS, N_ROWS, rows_of
 
 BATCH = {"clicked": [[1, 2], [], [3]], "user": [[7], [8], [9]], "bought": [[], [5, 5, 6], []], "unused": [[1], [], [2]]}
@@ -105,6 +107,23 @@ def test_collections_when_all_bags_have_one_size_then_each_call_has_rows_of_its_
     unknown = bags(KeyedJaggedTensor(names, torch.full((len(names) * n_bags * size,), N_ROWS), lengths=batch.lengths()))
     assert unknown["user"].unique().tolist() == [-1]  # a mean of default rows
     torch.testing.assert_close(bags(batch).values(), of_bags(batch).values(), rtol=1e-6, atol=1e-6)
+
+
+def test_collection_when_bags_of_one_size_have_many_rows_then_they_are_streamed(client, monkeypatch):
+    rows = layers.EmbeddingCollection(client, [config("wide", ["bought"])])
+    batch = KeyedJaggedTensor(["bought"], torch.arange(400) % N_ROWS, lengths=torch.full((4,), 100))
+    monkeypatch.setattr(_lookup, "STREAM_BYTES_MIN", 400 * DIMS["wide"] * 4)
+    monkeypatch.setattr(client._transport, "unary", None)
+    np.testing.assert_array_equal(rows(batch)["bought"].values(), rows_of("wide", np.arange(400) % N_ROWS))
+
+
+def test_collection_when_pickled_after_a_call_then_the_pickle_has_no_rows(client):
+    bags = layers.EmbeddingBagCollection(client, [bag_config("wide", ["bought"])])
+    batch = KeyedJaggedTensor(["bought"], torch.tensor([5]), lengths=torch.tensor([1]))
+    rows = bags(batch).values()
+    data = pickle.dumps(bags)
+    assert rows.numpy().tobytes() not in data
+    assert torch.equal(pickle.loads(data)(batch).values(), rows)
 
 
 def test_bag_collection_when_a_table_has_no_features_then_that_of_its_name(client):

@@ -11,7 +11,7 @@ import pytest
 import hpsd
 import hpsd.aio
 import made_up
-from hpsd import _flat, _lookup, _messages, _model, _query, _wait, _wire
+from hpsd import _answer, _flat, _lookup, _messages, _model, _query, _wait, _wire
 from rig import UNLIMITED, kserve_pb, pb, pb_grpc
 from served import DEFAULT, DIMS, MODEL, N_ROWS, Sync, pooled, rows_of
 
@@ -455,6 +455,20 @@ def flat_of_one():
 def test_reply_when_malformed_then_hpsd_error_before_memory_is_allocated(read, words):
     with pytest.raises(hpsd.Error, match=f"the reply is malformed.*{words}"):
         read()
+
+
+def test_repeated_reply_when_of_two_messages_or_with_more_behind_its_rows_then_parsed_whole():
+    last, head = {}, pb.LookupResponse(results=[pb.TableResult(dim=4, data_type=1, row_count=2)], matrix=bytes(32)).SerializeToString()
+    asked = _lookup.Lookup([("items", np.zeros(4, np.int64))], None, None, True).asked
+    for _ in range(2):
+        reading = _answer.Again(asked, last)
+        reading.add(head)
+        reading.add(head)
+        assert reading.end() and reading.blocks[0].rows.shape == (4, 4)
+    for sequence in (5, 9):
+        reading = _answer.Again(_lookup.Lookup([("items", np.zeros(2, np.int64))], None, None, True).asked, last)
+        reading.add(head + pb.LookupResponse(update_sequence=sequence).SerializeToString())
+        assert reading.end().update_sequence == sequence
 
 
 

@@ -216,7 +216,8 @@ class Reading:
 
 
 class Again(Reading):
-    """A reply with one matrix and without statuses. If it begins like the last reply, this part is not parsed."""
+    """A reply with one matrix and without statuses. If it begins like the last reply, this part is not parsed. Only replies of
+    one message that end with the matrix are compared."""
 
     def __init__(self, asked: List[Query], last: Dict[str, Any]) -> None:
         super().__init__(asked, True)
@@ -224,13 +225,15 @@ class Again(Reading):
 
     def add(self, data: bytes) -> None:
         begins, size, like, head, dims = self._last.get("reply", (data, 0, None, None, None))
-        if len(data) == size and self.head is None and data.startswith(begins):
+        first = self.head is None
+        if first and len(data) == size and data.startswith(begins):
             self.head, self.dims, self._at = head, dims, 1
             self.blocks[0].rows = np.ndarray(like[0], like[1], data, len(begins)).copy()
             return
         super().add(data)
         rows = self.blocks[0].rows
-        if self._at == 1 and self.head is not None and rows is not None and len(data) <= AGAIN_BYTES_MAX:
+        if first and self._at == 1 and self.head is not None and rows is not None and \
+                self.head.matrix[1] == len(data) <= AGAIN_BYTES_MAX:
             self._last["reply"] = data[:self.head.matrix[0]], len(data), (rows.shape, rows.dtype), self.head, self.dims
 
 

@@ -18,6 +18,11 @@ _OUTPUTS = {torch.float16: "fp16", torch.bfloat16: "bf16"}  # other dtypes are c
 _OPTIONS = {"miss", "max_wait", "unknown", "max_staleness", "consistency", "timeout"}
 
 
+def _is_plain(given: Optional[torch.Tensor]) -> bool:
+    """Whether the input has values and no gradients. Others need the operator: for shapes, or an error in the backward pass."""
+    return given is None or (type(given) is torch.Tensor and not given.is_meta and not given.requires_grad)
+
+
 def check_client(client: Any) -> None:
     if not isinstance(client, Client):
         raise InvalidArgument(f"client: got {type(client).__module__}.{type(client).__qualname__}, expected an hpsd.Client, "
@@ -110,10 +115,9 @@ class Layer(torch.nn.Module):
             raise self._not_recorded()
         self.check_inputs(tensors)
         anchor = self._anchor if self.training and torch.is_grad_enabled() else None
-        if anchor is None and not torch.compiler.is_compiling() and _n_recorders() == 0:
+        if anchor is None and not torch.compiler.is_compiling() and _n_recorders() == 0 and all(map(_is_plain, tensors)):
             return self.look_up(self.client, tensors + (None,) * (4 - len(tensors)), layout, self._place)
         return _operator(self._program, *tensors, *[None] * (4 - len(tensors)), layout, self._place, anchor)
-
 
     def look_up(self, client: Client, tensors: Tensors, layout: Sequence[int], place: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():

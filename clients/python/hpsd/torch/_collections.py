@@ -102,8 +102,14 @@ class _Collection(Layer):
         self._names_once = self._names if len(set(self._names)) == len(self._names) else None
         self._outputs = [of.output for of in features]
         self._dims = [of.dim for of in features]
-        self._lookups: Dict[Any, Repeated] = {}
         self.to(device)
+
+    def _describe(self) -> None:
+        super()._describe()
+        self._lookups: Dict[Any, Repeated] = {}  # of this client and these options
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {**self.__dict__, "_lookups": {}}  # which have rows
 
     @property
     def device(self) -> torch.device:
@@ -143,17 +149,19 @@ class _Collection(Layer):
                 values.shape != (len(lengths) * size,) or list(layout[1::2]).count(n_bags) != len(self._names) or \
                 (lengths != size).any():
             return None
-        key = (client._version, size, output, *layout)
-        lookup = self._lookups.get(key)
+        lookups = self._lookups  # before the options are read, which another thread may change
+        key = (client._defaults.model, client._version, size, output, *layout)
+        lookup = lookups.get(key)
         if lookup is None:
             n_keys = n_bags * size
             bags = (np.zeros(n_keys, np.int64), np.arange(0, n_keys + 1, size)) if pooling else np.zeros(n_keys, np.int64)
             options = {name: value for name, value in self.options.items() if name != "timeout"}
-            if len(self._lookups) >= 64:
-                self._lookups.clear()
-            lookup = self._lookups[key] = client.repeated(
+            if len(lookups) >= 64:
+                lookups.clear()
+            lookup = lookups[key] = client.repeated(
                 [(of.table, bags) for of in self._features], pooling, Options(output=output, **options),
-                [slice(first * size, (first + n_bags) * size) for first in layout[::2]], sum(self._dims) * n_bags * 4)
+                [slice(first * size, (first + n_bags) * size) for first in layout[::2]],
+                sum(self._dims) * (n_bags if pooling else n_keys) * 4)
         reading = client.read(lookup, lookup.request_of(key_bytes(values)), self.options.get("timeout"))
         if reading.dims != self._dims:
             for of, dim in zip(self._features, reading.dims):
