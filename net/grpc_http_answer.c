@@ -124,6 +124,7 @@ void grpc_http_answer_alone(struct hps_grpc_call *call, const char *message)
     }
     bool with_body = body.size > 0 && !call->reply->head;
     grpc_call_reply_set(call, GRPC_REPLY_STATUS);
+    call->reply->progress.at_us = hps_loop_now_us(call->loop);
     hps_status status = grpc_http_respond(call, body.size, !with_body);
     if (status == HPS_OK && with_body) {
         status = hps_http_send_copy(call->stream, NULL, 0, body.data, body.size);

@@ -49,7 +49,7 @@ enum {
     HPS_HOST_DENSE_TRIES = 4, /* of a reader, before it takes the lock */
     /* A range grows over at most this many keys at once, which bounds the work of one write. A
      * larger gap ends the range. */
-    HPS_HOST_DENSE_GAP = 1 << 16,
+    HPS_HOST_DENSE_GAP = 1 << 12,
     HPS_HOST_DENSE_HOLES = 256, /* permitted in any range */
 };
 

@@ -401,12 +401,12 @@ def test_model_when_it_takes_updates_then_versions_have_positions():
     reply = pb.GetModelResponse(model=MODEL, active_version=2, versions=[
         pb.ModelVersion(version=1, label="a", lineage="x", tables=[pb.ModelTable(table="items", dim=4, data_type=pb.DATA_TYPE_BF16)]),
         pb.ModelVersion(version=2, positions=[position], rejected_record_count=7, update_sequence=5)])
-    model = _model.read(reply.SerializeToString())
+    model = _model.read(reply.SerializeToString(), 0)
     assert model.active.positions == (hpsd.Position("hps_et.shop.items", 3, 2**40),)
     assert (model.active.rejected_record_count, model.active.update_sequence) == (7, 5)
     assert (model.versions[1].label, model.versions[1].lineage, model.versions[1].tables["items"].data_type) == ("a", "x", "bf16")
     with pytest.raises(hpsd.NotFound, match="no active version"):
-        _model.read(pb.GetModelResponse(model=MODEL).SerializeToString()).active  # pylint: disable=expression-not-assigned
+        _model.read(pb.GetModelResponse(model=MODEL).SerializeToString(), 0).active  # pylint: disable=expression-not-assigned
 
 
 def test_copies_when_of_a_client_then_they_make_their_own_connections(daemon):
@@ -447,7 +447,7 @@ def flat_of_one():
 
 
 @pytest.mark.parametrize("read, words", [
-    (lambda: _model.read(b"\xff"), ""), (lambda: _wait.read("a:1", b"\xff"), ""),
+    (lambda: _model.read(b"\xff", 0), ""), (lambda: _wait.read("a:1", b"\xff"), ""),
     (lambda: lookup_of([1]).add(pb.LookupResponse(results=[pb.TableResult(dim=65537)]).SerializeToString()), "65537 values"),
     (lambda: lookup_of([1]).add(b"\x22\x00" * 2), "more than 1 values"),
     (lambda: flat_of_one().read(b"\x32\x00" * 3), "more than 2 outputs"),

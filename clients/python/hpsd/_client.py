@@ -307,7 +307,7 @@ class Client:
         the server has access rules."""
         request = _model.request(self._defaults.model, self._version)
         timeout_s = self._defaults.timeout_of(timeout)
-        return _model.read(self._transport.unary(_messages.GET_MODEL, request, timeout_s))
+        return _model.read(self._transport.unary(_messages.GET_MODEL, request, timeout_s), self._version)
 
     def version(self, number: int = 0) -> "Client":
         """A client pinned to one version, also after a switch. 0: the version of its first reply. It shares the

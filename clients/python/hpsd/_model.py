@@ -58,6 +58,7 @@ class Model:
     name: str
     active_version: Optional[int]
     versions: Dict[int, Version]
+    pinned_version: int = 0  # of the client that read it; 0: none
 
     @property
     def active(self) -> Version:
@@ -69,10 +70,7 @@ class Model:
     @property
     def tables(self) -> Dict[str, Table]:
         """The tables of the active version, or of the version to which the client is pinned, in the order of the model."""
-        if len(self.versions) == 1:
-            version, = self.versions.values()
-            return version.tables
-        return self.active.tables
+        return self.versions[self.pinned_version].tables if self.pinned_version else self.active.tables
 
 
 def _table(of: Any) -> Table:
@@ -96,8 +94,8 @@ def request(model: str, version: int) -> bytes:
     return bytes(_messages.GetModelRequest(model=model, version=version).SerializeToString())
 
 
-def read(data: bytes) -> Model:
-    """The model in a serialised hps.v1.GetModelResponse."""
+def read(data: bytes, version: int) -> Model:
+    """The model in a serialised hps.v1.GetModelResponse, which answers a request for this version."""
     reply = _messages.read(_messages.GetModelResponse, data)
     versions = {of.version: _version(of) for of in reply.versions}
-    return Model(reply.model, reply.active_version or None, versions)
+    return Model(reply.model, reply.active_version or None, versions, version)

@@ -241,7 +241,7 @@ class Client:
         """Like hpsd.Client.model."""
         request = _model.request(self._defaults.model, self._version)
         timeout_s = self._defaults.timeout_of(timeout)
-        return _model.read(await self._transport.unary(_messages.GET_MODEL, request, timeout_s))
+        return _model.read(await self._transport.unary(_messages.GET_MODEL, request, timeout_s), self._version)
 
     def version(self, number: int = 0) -> "Client":
         """Like hpsd.Client.version."""
