@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/examples/dlrm: the commands of its text, line by line, at small sizes."""
+"""docs/examples/dlrm: the commands of its text, line by line, at small sizes. With Triton only if HPS_INTEROP_PACKAGES
+names the packages of the environment of tests/interop."""
 import os
 import re
 import shutil
