@@ -420,8 +420,8 @@ INLINE void sum_passes(enum hps_dtype type, const struct sum *sum)
     }
 }
 
-/* Add all columns of rows with one of the common values of dim. The compiler unrolls the loops over
- * columns. False: dim is another number. */
+/* Add all columns of rows with a common dim, for which the compiler unrolls the loops over columns.
+ * Returns false for other values of dim. */
 INLINE bool sum_common(enum hps_dtype type, const struct sum *sum, bool weighted)
 {
     switch (sum->dim) {

@@ -19,7 +19,7 @@ static inline bool hps_text_is(const char *text, const void *bytes, size_t size)
     return strlen(text) == size && (size == 0 || memcmp(text, bytes, size) == 0);
 }
 
-/* The value of a hexadecimal digit; -1: it is none. */
+/* The value of a hexadecimal digit, or -1 for other characters. */
 static inline int hps_text_hex(char c)
 {
     if (c >= '0' && c <= '9') {

@@ -452,7 +452,7 @@ def arguments():
     numbers = {"nargs": "+", "type": int}
     parser.add_argument("bin")
     parser.add_argument("jsonl")
-    parser.add_argument("--short", action="store_true", help="small sizes: two minutes")
+    parser.add_argument("--short", action="store_true", help="small sizes")
     parser.add_argument("--out", default=f"{ROOT}/build/bench")
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--device", help="hpsd with a GPU; default: hpsd-sim")

@@ -53,7 +53,7 @@ struct hps_http_field {
 
 /* Callbacks by which a connection reports events to its owner. Each may call any function of this
  * header, also hps_http_free. A server sets all but on_ready, on_buffer and on_goaway. A client
- * sets those that it needs, and on_closed. */
+ * sets on_closed and the callbacks that it needs. */
 struct hps_http_events {
     void (*on_ready)(void *ctx); /* the handshake is finished; streams may begin */
     void (*on_stream)(void *ctx, struct hps_http_stream *stream); /* a request begins */

@@ -403,8 +403,8 @@ static void rows_check(struct hps_host_dense *dense, const struct hps_host_looku
     }
 }
 
-/* Look up a block of which all keys are in the range. False: some are not; the batch has not
- * changed. */
+/* Look up a block in the range alone. If the range lacks one of the keys, returns false; keys,
+ * slots and n of the batch have not changed. */
 static bool span_run(struct hps_host_dense *dense, const struct hps_host_lookup *lookup,
                      const struct hps_host_kernel *kernel, struct hps_batch *batch,
                      struct hps_host_block *block, struct hps_host_seen *seen)

@@ -213,7 +213,7 @@ static inline __attribute__((always_inline)) void block_copy_found(
     }
 }
 
-/* Both passes at once: rows of a dense range, until a key has none. */
+/* Do both passes at once: copy rows of a dense range, and stop at the first key that it lacks. */
 static inline __attribute__((always_inline)) void block_copy_span(
     const struct hps_host_lookup *lookup, struct hps_batch *batch,
     const struct hps_host_block *block, copy_fn copy)

@@ -21,7 +21,7 @@ enum {
     HPS_HOST_AHEAD = 48,
 };
 
-/* A dense range (dense.h), as far as kernels know it. Every 64 rows have a head of 16 bytes. */
+/* The part of a dense range (dense.h) that kernels read. Every 64 rows have a head of 16 bytes. */
 enum { HPS_HOST_GROUP_ROWS = 64 };
 
 struct hps_host_group {
@@ -51,9 +51,9 @@ struct hps_host_block {
     uint32_t n;
     uint32_t n_found;
     /* Not NULL: the table has a dense range, and there is no first pass. The second pass copies
-     * rows of the range until it reaches a key that the range lacks. If there is none, it sets
-     * hps_batch.n to `lo`; otherwise the batch does not change. `n` may then be any number, and the
-     * arrays are not used. */
+     * rows of the range until it reaches a key that the range lacks. If the range has all keys, it
+     * sets hps_batch.n to `lo`; otherwise keys, slots and n of the batch do not change. `n` may
+     * then be any number, and the arrays are not used. */
     const struct hps_host_span *span;
     /* First bucket to probe for each key. With HPS_HOST_NOTE_PLACE, the first pass replaces it by
      * the bucket where the key was found. */

@@ -23,8 +23,8 @@ struct hps_lookup_limits {
     uint64_t reply_bytes_max; /* limit on the bytes of a reply and the rows that are added for it */
     /* A lookup within the next two limits runs on the loop thread, a larger one on a worker.
      * On a worker a lookup costs about 1.5 times as much, because one core writes the rows and
-     * another sends them. But while a loop runs a lookup, all its connections wait: 8,192 keys with
-     * 1 MiB of rows take less than 1 ms. */
+     * another sends them. But while a loop runs a lookup, all its connections wait, so these limits
+     * bound the time of one lookup. */
     uint64_t inline_bytes_max; /* limit on the bytes of the rows */
     uint32_t inline_keys_max;  /* limit on the keys */
     /* Bytes of the largest message that the loop thread decodes. Workers decode larger messages.

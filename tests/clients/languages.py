@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Build the examples of docs/clients.md and the programs of this folder, in Go, Java, Node and Rust. What they need is
-downloaded and compiled once into ~/.cache/hpsd/clients, which clones share.
+"""Build the examples of docs/clients.md and the programs of this folder, in Go, Java, Node and Rust. Their
+dependencies are downloaded and compiled once into ~/.cache/hpsd/clients, which clones share.
 
 usage: languages.py   (prints the languages that are left out, and why; then exits with 77)
 """

@@ -8,7 +8,7 @@ HOT_KEYS, HOT_DRAWS = 0.0016, 0.959  # two levels: 0.16 % of the keys get 95.9 %
 
 class Clicks:
     """Draws clicks. Each key of each category has a taste, and the tastes and numbers of a click decide whether it is a
-    click (1) or not (0). Tastes change from day to day, as those of people do.
+    click (1) or not (0). Tastes change from day to day.
 
     rows: keys of each category. zipf: the exponent of a Zipf distribution of keys; 0: two levels
     """

@@ -29,7 +29,7 @@ class Local:
 
 
 class Served:
-    """The dense part of version N is in RUNS/N, and its rows are those of version N in hpsd."""
+    """Version N: its dense part is in RUNS/N, its rows are in version N of hpsd."""
 
     def __init__(self, address, runs):
         self.client, self.runs, self.models = hpsd.connect(address, model="dlrm"), runs, {}

@@ -23,7 +23,7 @@ KINDS: Dict[str, Callable[[Request], List[Tensor]]] = {
     "dcp": _torch.open_dcp, "torch": _torch.open_torch, "tf": _tf.open_tf, "keras": _keras.open_keras,
     "dynamicemb": _dynamicemb.open_dynamicemb, "torchrec-int8": _torch.open_int8,
 }
-DESCRIPTION_BYTES_MAX = 256 << 20  # of memory, for what describes a source: its pickles or index
+DESCRIPTION_BYTES_MAX = 256 << 20  # memory for the pickles or the index of a source
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
