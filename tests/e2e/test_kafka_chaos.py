@@ -643,7 +643,7 @@ class Story:
         """{(model, table, key): number of its last write; None: no row}, from the log."""
         found, topics = {}, self.topics_now()
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            read = pool.map(lambda topic: self.cluster.read(topic.name), topics)
+            read = pool.map(lambda topic: self.insist(lambda: self.cluster.read(topic.name)), topics)
         for topic, messages in zip(topics, read):
             log = self.in_log(topic, messages)
             for key in range(KEYS):

@@ -239,20 +239,19 @@ class Log:
 
     def offsets(self, topic):
         """{partition: (first offset, next offset)}"""
-        consumer = self.consumer()
-
         def known():  # in a tuple, because no partitions is a result, too
+            consumer = self.consumer()
             try:
                 return ({i: consumer.get_watermark_offsets(self.kafka().TopicPartition(topic, i), PATIENCE_S)
                          for i in range(self.partitions(topic))},)
             except self.kafka().KafkaException as error:
-                if error.args[0].code() != self.kafka().KafkaError._UNKNOWN_PARTITION:  # its metadata are older
+                # The consumer has older metadata, which it keeps for minutes.
+                if error.args[0].code() != self.kafka().KafkaError._UNKNOWN_PARTITION:
                     raise
+            finally:
+                consumer.close()
 
-        try:
-            return until(known, f"the offsets of {topic}")[0]
-        finally:
-            consumer.close()
+        return until(known, f"the offsets of {topic}")[0]
 
     # ---- records ----
 
@@ -271,7 +270,7 @@ class Log:
                 elif message.error().code() == kafka.KafkaError._PARTITION_EOF:
                     left.discard(message.partition())
                 else:
-                    raise AssertionError(message.error())
+                    raise kafka.KafkaException(message.error())
         finally:
             consumer.close()
         return sorted(found, key=lambda m: (m.partition(), m.offset()))
