@@ -17,6 +17,7 @@ enum {
     /* Heads of larger ranges use huge pages from the start; the last page may be mostly empty. */
     HUGE_HEADS_BYTES = 1 << 20,
     TIGHT_BYTES = 64 << 10, /* for holes of a small tight range */
+    FULL_STEP = 64,         /* groups by which a write may raise n_full, which bounds its work */
 };
 
 /* gcc's ThreadSanitizer has no fences. In its builds, readers hold the lock. */
@@ -175,6 +176,23 @@ void hps_host_dense_publish(struct hps_host_dense *dense, uint64_t n)
     atomic_store_explicit(&dense->n, n, memory_order_release);
 }
 
+/* Raise n_full over rows that exist. */
+static void full_raise(struct hps_host_dense *dense)
+{
+    uint64_t full = atomic_load_explicit(&dense->n_full, memory_order_relaxed);
+    for (unsigned step = 0; step < FULL_STEP && full < dense->rows.n_used; step++) {
+        const struct hps_host_group *group = hps_host_dense_group(dense, full);
+        uint64_t present = atomic_load_explicit(&group->present, memory_order_relaxed);
+        uint64_t missing = ~present & ~(present_bit(full) - 1);
+        if (missing != 0) {
+            full += (uint64_t)__builtin_ctzll(missing) - full % HPS_HOST_GROUP_ROWS;
+            break;
+        }
+        full += HPS_HOST_GROUP_ROWS - full % HPS_HOST_GROUP_ROWS;
+    }
+    atomic_store_explicit(&dense->n_full, full, memory_order_release);
+}
+
 bool hps_host_dense_put(struct hps_host_dense *dense, hps_key key, const uint8_t *data)
 {
     uint64_t number = key - dense->first;
@@ -193,6 +211,9 @@ bool hps_host_dense_put(struct hps_host_dense *dense, hps_key key, const uint8_t
     hps_lock_release(&dense->lock);
     bool is_new = (present & present_bit(number)) == 0;
     atomic_fetch_add_explicit(&dense->n_rows, is_new ? 1 : 0, memory_order_relaxed);
+    if (is_new) {
+        full_raise(dense);
+    }
     return is_new;
 }
 
@@ -202,6 +223,9 @@ bool hps_host_dense_erase(struct hps_host_dense *dense, hps_key key)
     struct hps_host_group *group = hps_host_dense_group(dense, number);
     uint64_t present = atomic_load_explicit(&group->present, memory_order_relaxed);
     bool was = (present & present_bit(number)) != 0;
+    if (number < atomic_load_explicit(&dense->n_full, memory_order_relaxed)) {
+        atomic_store_explicit(&dense->n_full, number, memory_order_relaxed);
+    }
     atomic_store_explicit(&group->present, present & ~present_bit(number), memory_order_relaxed);
     atomic_fetch_sub_explicit(&dense->n_rows, was ? 1 : 0, memory_order_relaxed);
     return was;
@@ -226,12 +250,21 @@ bool hps_host_dense_has(const struct hps_host_dense *dense, hps_key key)
     return hps_host_group_has(hps_host_dense_group(dense, number), number);
 }
 
+/* Numbers below n whose rows are known to exist. If one is deleted from now on, the delete is
+ * concurrent with the lookup. */
+static inline uint64_t full_now(const struct hps_host_dense *dense, uint64_t n)
+{
+    uint64_t full = atomic_load_explicit(&dense->n_full, memory_order_acquire);
+    return full < n ? full : n;
+}
+
 /* Inputs and result of the loop over keys. Copies, so that they stay in registers despite the
  * writes to block and seen. */
 struct finder {
     const struct hps_host_group *groups;
     const uint8_t *rows;
     size_t stride;
+    uint64_t n_full;
     uint32_t n_found;
 };
 
@@ -241,7 +274,8 @@ static inline __attribute__((always_inline)) void number_find(struct finder *fin
                                                               struct hps_host_seen *seen,
                                                               uint32_t i)
 {
-    bool has = hps_host_group_has(finder->groups + number / HPS_HOST_GROUP_ROWS, number);
+    bool has = number < finder->n_full ||
+               hps_host_group_has(finder->groups + number / HPS_HOST_GROUP_ROWS, number);
     seen->numbers[i] = (uint32_t)number;
     block->rows[i] = has ? finder->rows + number * finder->stride : NULL;
     finder->n_found += has ? 1 : 0;
@@ -330,13 +364,16 @@ void hps_host_dense_probe(struct hps_host_dense *dense, const struct hps_host_lo
     seen->writes = writes_now(dense);
     struct finder finder = {.groups = hps_host_dense_group(dense, 0),
                             .rows = dense->rows.area.start,
-                            .stride = dense->rows.stride};
+                            .stride = dense->rows.stride,
+                            .n_full = full_now(dense, n)};
     const hps_key first = dense->first;
     const uint32_t n_keys = block->n;
     for (uint32_t i = 0; i < n_keys; i++) {
         uint64_t number = keys[i] - first;
         uint64_t later = i + AHEAD < n_keys ? keys[i + AHEAD] - first : number;
-        __builtin_prefetch(finder.groups + (later < n ? later : 0) / HPS_HOST_GROUP_ROWS, 0, 3);
+        if (later >= finder.n_full && later < n) {
+            __builtin_prefetch(finder.groups + later / HPS_HOST_GROUP_ROWS, 0, 3);
+        }
         if (number < n) {
             number_find(&finder, number, block, seen, i);
         } else {
@@ -403,27 +440,32 @@ static void rows_check(struct hps_host_dense *dense, const struct hps_host_looku
     }
 }
 
-/* Look up a block in the range alone. If the range lacks one of the keys, returns false; keys,
- * slots and n of the batch have not changed. */
+/* Look up keys [lo, hi), the last of the batch, in the range alone. If the range lacks one of the
+ * keys, returns false; keys, slots and n of the batch have not changed. */
 static bool span_run(struct hps_host_dense *dense, const struct hps_host_lookup *lookup,
-                     const struct hps_host_kernel *kernel, struct hps_batch *batch,
-                     struct hps_host_block *block, struct hps_host_seen *seen)
+                     const struct hps_host_kernel *kernel, struct hps_batch *batch, uint32_t lo,
+                     uint32_t hi, struct hps_host_block *block, struct hps_host_seen *seen)
 {
-    const struct hps_host_span span = {.first = dense->first,
-                                       .n = atomic_load_explicit(&dense->n, memory_order_acquire),
-                                       .groups = hps_host_dense_group(dense, 0),
-                                       .rows = dense->rows.area.start};
+    const uint64_t n = atomic_load_explicit(&dense->n, memory_order_acquire);
+    struct hps_host_span span = {.first = dense->first,
+                                 .n = n,
+                                 .groups = hps_host_dense_group(dense, 0),
+                                 .rows = dense->rows.area.start};
     tsan_enter(dense);
     seen->writes = writes_now(dense);
+    span.n_full = full_now(dense, n);
     block->span = &span;
+    block->lo = lo;
+    block->n = hi - lo;
     kernel->copy(lookup, batch, block);
-    bool all = batch->n == block->lo;
-    if (all && !quiet(dense, seen->writes)) {
+    bool all = batch->n == lo;
+    for (; all && lo < hi && !quiet(dense, seen->writes); lo += block->n) {
+        block->n = hi - lo < HPS_HOST_BLOCK_KEYS ? hi - lo : HPS_HOST_BLOCK_KEYS;
         for (uint32_t i = 0; i < block->n; i++) {
-            seen->numbers[i] = (uint32_t)(batch->keys[block->lo + i] - span.first);
+            seen->numbers[i] = (uint32_t)(batch->keys[lo + i] - span.first);
             block->rows[i] = hps_host_row_at(&dense->rows, seen->numbers[i]);
         }
-        rows_check(dense, lookup, block, seen, batch->slots + block->lo);
+        rows_check(dense, lookup, block, seen, batch->slots + lo);
     }
     hps_host_dense_leave(dense);
     return all;
@@ -450,17 +492,15 @@ void hps_host_dense_run(struct hps_host_dense *dense, const struct hps_host_look
 {
     struct hps_host_block block;
     struct hps_host_seen seen;
-    bool all = true; /* found so far */
+    if (hi == batch->n && span_run(dense, lookup, kernel, batch, lo, hi, &block, &seen)) {
+        hi = lo;
+    }
     block.now = atomic_load_explicit(&lookup->index->now, memory_order_acquire);
     while (hi > lo) {
         block.n = hi - lo < HPS_HOST_BLOCK_KEYS ? hi - lo : HPS_HOST_BLOCK_KEYS;
         hi -= block.n;
         block.lo = hi;
-        all = all && hi + block.n == batch->n &&
-              span_run(dense, lookup, kernel, batch, &block, &seen);
-        if (!all) {
-            block_run(dense, lookup, kernel, batch, &block, &seen);
-        }
+        block_run(dense, lookup, kernel, batch, &block, &seen);
     }
     if (lookup->out.stream) {
         hps_row_stream_end();

@@ -59,7 +59,9 @@ struct hps_host_dense {
     struct hps_host_rows rows;  /* [n] */
     struct hps_host_rows heads; /* [n / HPS_HOST_GROUP_ROWS] struct hps_host_group */
     _Atomic(uint64_t) n_rows;   /* rows that exist; any thread may read it */
-    uint64_t n_expected;        /* rows of the table, when the range began */
+    /* The first n_full rows exist, so that readers need not read their heads. There may be more. */
+    _Atomic(uint64_t) n_full;
+    uint64_t n_expected; /* rows of the table, when the range began */
     /* The budget may be too small for holes. The range may only have holes that need less memory
      * than an index of its rows. */
     bool tight;

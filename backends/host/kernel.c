@@ -213,6 +213,18 @@ static inline __attribute__((always_inline)) void block_copy_found(
     }
 }
 
+/* Prefetch the row of a key, and the head of its group if that decides whether the row exists. */
+static inline __attribute__((always_inline)) const uint8_t *span_ahead(
+    const struct hps_host_span *span, uint32_t stride, hps_key key)
+{
+    uint64_t number = key - span->first;
+    number = number < span->n ? number : 0;
+    if (number >= span->n_full) {
+        __builtin_prefetch(hps_host_span_group(span, number), 0, 3);
+    }
+    return span->rows + number * stride;
+}
+
 /* Do both passes at once: copy rows of a dense range, and stop at the first key that it lacks. */
 static inline __attribute__((always_inline)) void block_copy_span(
     const struct hps_host_lookup *lookup, struct hps_batch *batch,
@@ -223,21 +235,18 @@ static inline __attribute__((always_inline)) void block_copy_span(
     const uint32_t *slots = batch->slots + block->lo;
     const uint32_t n = block->n;
     for (uint32_t i = 0; i < n && i < AHEAD; i++) {
-        uint64_t number = keys[i] - span.first;
-        number = number < span.n ? number : 0;
-        __builtin_prefetch(hps_host_span_group(&span, number), 0, 3);
-        hps_host_row_fetch(lookup, span.rows + number * lookup->stride);
+        hps_host_row_fetch(lookup, span_ahead(&span, lookup->stride, keys[i]));
     }
     for (uint32_t i = 0; i < n; i++) {
         uint64_t number = keys[i] - span.first;
-        uint64_t later = keys[i + AHEAD < n ? i + AHEAD : i] - span.first;
-        if (number >= span.n || !hps_host_group_has(hps_host_span_group(&span, number), number)) {
+        if (number >= span.n_full &&
+            (number >= span.n || !hps_host_group_has(hps_host_span_group(&span, number), number))) {
             return;
         }
-        later = later < span.n ? later : 0;
-        __builtin_prefetch(hps_host_span_group(&span, later), 0, 3);
+        const uint8_t *ahead =
+            span_ahead(&span, lookup->stride, keys[i + AHEAD < n ? i + AHEAD : i]);
         copy(lookup, hps_host_out_at(&lookup->out, slots[i]), span.rows + number * lookup->stride,
-             span.rows + later * lookup->stride);
+             ahead);
     }
     batch->n = block->lo;
 }

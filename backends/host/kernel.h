@@ -33,6 +33,7 @@ _Static_assert(sizeof(struct hps_host_group) == 16, "4 heads per cache line");
 struct hps_host_span {
     hps_key first;
     uint64_t n;
+    uint64_t n_full; /* at most n; all of the first n_full rows exist */
     const struct hps_host_group *groups;
     const uint8_t *rows;
 };

@@ -449,6 +449,51 @@ static void test_valid_when_rows_are_written_then_false_for_their_groups(void **
     hps_free(seen);
 }
 
+static struct fixture *written; /* by a write during the copy; NULL: none */
+
+static void copy_then_write(const struct hps_host_lookup *lookup, struct hps_batch *batch,
+                            const struct hps_host_block *block)
+{
+    const uint64_t value = 9;
+    hps_host_kernel()->copy(lookup, batch, block);
+    if (written != NULL) {
+        struct fixture *f = written;
+        written = NULL;
+        put(f, 70, &value);
+    }
+}
+
+/* A block whose keys are all in the range has no first step. */
+static void test_run_when_a_row_is_written_after_its_copy_then_it_is_read_again(void **state)
+{
+    (void)state;
+#ifdef HPS_TSAN
+    skip(); /* there the reader has the lock, and no write can come between */
+#endif
+    const struct hps_host_kernel kernel = {.name = "writes", .copy = copy_then_write};
+    const uint64_t value = 3;
+    hps_key keys[] = {5, 70, 71};
+    uint32_t slots[] = {0, 1, 2};
+    uint64_t rows[3] = {0};
+    struct hps_batch batch = {.keys = keys, .slots = slots, .rows = (uint8_t *)rows, .n = 3};
+    struct fixture f = open_map(HPS_DTYPE_FP32, 2, 100, (uint64_t)BUDGET_MIB << 20);
+    begin_range(&f, 0);
+    for (unsigned i = 0; i < 3; i++) {
+        put(&f, keys[i], &value);
+    }
+    struct hps_host_table *table = host_table_of(f.space, &f.table);
+    struct hps_host_lookup lookup = hps_host_lookup(&table->index, &table->rows);
+    lookup.out = hps_host_out(&f.table, &batch);
+    written = &f;
+    hps_host_dense_run(hps_host_table_dense(table), &lookup, &kernel, &batch, 0, 3);
+    assert_null(written);
+    assert_int_equal(batch.n, 0);
+    assert_int_equal(rows[0], 3);
+    assert_int_equal(rows[1], 9);
+    assert_int_equal(rows[2], 3);
+    close_map(&f);
+}
+
 /* ---- random calls ---------------------------------------------------------------------------- */
 
 enum { SPAN = 3000, STEPS = 60000, MODEL_DIM = 20 };
@@ -737,6 +782,7 @@ int main(void)
         cmocka_unit_test(test_refilled_when_it_failed_then_the_range_is_dropped),
         cmocka_unit_test(test_get_when_a_write_does_not_end_then_the_reader_takes_the_lock),
         cmocka_unit_test(test_valid_when_rows_are_written_then_false_for_their_groups),
+        cmocka_unit_test(test_run_when_a_row_is_written_after_its_copy_then_it_is_read_again),
         cmocka_unit_test(test_table_when_calls_are_random_then_as_the_model),
         cmocka_unit_test(test_readers_when_rows_of_their_groups_are_written_then_no_row_is_torn),
     };
