@@ -42,6 +42,22 @@ static void test_service_when_memory_has_the_rows_then_replies_inline(void **sta
     assert_int_equal(slow.n_unique, 1);
 }
 
+static void test_service_when_rows_exceed_the_limit_of_a_loop_then_a_worker_reads_them(void **state)
+{
+    struct service_test *t = *state;
+
+    open_with_key(t, FIXTURE_HOST);
+    t->service->parts.limits.inline_bytes_max = 0;
+    start(t, 0, LOOKUP, "m", "t0", 1);
+    assert_int_equal(t->calls[0].code, -1);
+    t->service->parts.limits.inline_bytes_max =
+        ((const struct request *)t->calls[0].user)->lookup.rows_bytes;
+    run_until_finished(t, 0);
+    check_row(&t->calls[0], t, 5);
+    start(t, 1, LOOKUP, "m", "t0", 1);
+    check_row(&t->calls[1], t, 5);
+}
+
 static void test_usage_when_lookups_end_then_their_times_are_counted_by_stage(void **state)
 {
     struct service_test *t = *state;
@@ -481,6 +497,7 @@ int main(void)
 #define SERVICE_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
         SERVICE_TEST(test_service_when_memory_has_the_rows_then_replies_inline),
+        SERVICE_TEST(test_service_when_rows_exceed_the_limit_of_a_loop_then_a_worker_reads_them),
         SERVICE_TEST(test_usage_when_lookups_end_then_their_times_are_counted_by_stage),
         SERVICE_TEST(test_service_when_the_client_does_not_read_the_reply_then_cancelled),
         SERVICE_TEST(test_service_when_a_store_may_block_then_a_worker_reads_it),
