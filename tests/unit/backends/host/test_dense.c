@@ -449,6 +449,30 @@ static void test_valid_when_rows_are_written_then_false_for_their_groups(void **
     hps_free(seen);
 }
 
+/* The part of a range that readers trust to be full ends at the first hole. */
+static void test_full_when_rows_are_deleted_and_written_then_it_ends_at_the_first_hole(void **state)
+{
+    (void)state;
+    const uint64_t value = 3;
+    struct fixture f = open_map(HPS_DTYPE_FP32, 2, 200, (uint64_t)BUDGET_MIB << 20);
+    begin_range(&f, 0);
+    for (hps_key key = 0; key < 200; key++) {
+        put(&f, key, &value);
+    }
+    struct hps_host_dense *dense = hps_host_table_dense(host_table_of(f.space, &f.table));
+    assert_int_equal(atomic_load(&dense->n_full), 200);
+    erase(&f, 130);
+    erase(&f, 5);
+    assert_int_equal(atomic_load(&dense->n_full), 5);
+    put(&f, 7, &value);
+    assert_int_equal(atomic_load(&dense->n_full), 5);
+    put(&f, 5, &value);
+    assert_int_equal(atomic_load(&dense->n_full), 130);
+    put(&f, 130, &value);
+    assert_int_equal(atomic_load(&dense->n_full), 200);
+    close_map(&f);
+}
+
 static struct fixture *written; /* by a write during the copy; NULL: none */
 
 static void copy_then_write(const struct hps_host_lookup *lookup, struct hps_batch *batch,
@@ -782,6 +806,8 @@ int main(void)
         cmocka_unit_test(test_refilled_when_it_failed_then_the_range_is_dropped),
         cmocka_unit_test(test_get_when_a_write_does_not_end_then_the_reader_takes_the_lock),
         cmocka_unit_test(test_valid_when_rows_are_written_then_false_for_their_groups),
+        cmocka_unit_test(
+            test_full_when_rows_are_deleted_and_written_then_it_ends_at_the_first_hole),
         cmocka_unit_test(test_run_when_a_row_is_written_after_its_copy_then_it_is_read_again),
         cmocka_unit_test(test_table_when_calls_are_random_then_as_the_model),
         cmocka_unit_test(test_readers_when_rows_of_their_groups_are_written_then_no_row_is_torn),
