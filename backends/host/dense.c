@@ -250,8 +250,7 @@ bool hps_host_dense_has(const struct hps_host_dense *dense, hps_key key)
     return hps_host_group_has(hps_host_dense_group(dense, number), number);
 }
 
-/* Numbers below n whose rows are known to exist. If one is deleted from now on, the delete is
- * concurrent with the lookup. */
+/* Rows below this number exist now. A later delete of such a row is concurrent with the lookup. */
 static inline uint64_t full_now(const struct hps_host_dense *dense, uint64_t n)
 {
     uint64_t full = atomic_load_explicit(&dense->n_full, memory_order_acquire);
@@ -440,8 +439,8 @@ static void rows_check(struct hps_host_dense *dense, const struct hps_host_looku
     }
 }
 
-/* Look up keys [lo, hi), the last of the batch, in the range alone. If the range lacks one of the
- * keys, returns false; keys, slots and n of the batch have not changed. */
+/* Look up keys [lo, hi), the last of the batch, in the range alone. If the range lacks a key,
+ * returns false; keys, slots and n of the batch have not changed. */
 static bool span_run(struct hps_host_dense *dense, const struct hps_host_lookup *lookup,
                      const struct hps_host_kernel *kernel, struct hps_batch *batch, uint32_t lo,
                      uint32_t hi, struct hps_host_block *block, struct hps_host_seen *seen)
