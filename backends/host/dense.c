@@ -179,7 +179,8 @@ void hps_host_dense_publish(struct hps_host_dense *dense, uint64_t n)
 /* Raise n_full over rows that exist. */
 static void full_raise(struct hps_host_dense *dense)
 {
-    uint64_t full = atomic_load_explicit(&dense->n_full, memory_order_relaxed);
+    const uint64_t before = atomic_load_explicit(&dense->n_full, memory_order_relaxed);
+    uint64_t full = before;
     for (unsigned step = 0; step < FULL_STEP && full < dense->rows.n_used; step++) {
         const struct hps_host_group *group = hps_host_dense_group(dense, full);
         uint64_t present = atomic_load_explicit(&group->present, memory_order_relaxed);
@@ -190,7 +191,9 @@ static void full_raise(struct hps_host_dense *dense)
         }
         full += HPS_HOST_GROUP_ROWS - full % HPS_HOST_GROUP_ROWS;
     }
-    atomic_store_explicit(&dense->n_full, full, memory_order_release);
+    if (full != before) {
+        atomic_store_explicit(&dense->n_full, full, memory_order_release);
+    }
 }
 
 bool hps_host_dense_put(struct hps_host_dense *dense, hps_key key, const uint8_t *data)
@@ -211,9 +214,7 @@ bool hps_host_dense_put(struct hps_host_dense *dense, hps_key key, const uint8_t
     hps_lock_release(&dense->lock);
     bool is_new = (present & present_bit(number)) == 0;
     atomic_fetch_add_explicit(&dense->n_rows, is_new ? 1 : 0, memory_order_relaxed);
-    if (is_new) {
-        full_raise(dense);
-    }
+    full_raise(dense);
     return is_new;
 }
 
@@ -224,9 +225,11 @@ bool hps_host_dense_erase(struct hps_host_dense *dense, hps_key key)
     uint64_t present = atomic_load_explicit(&group->present, memory_order_relaxed);
     bool was = (present & present_bit(number)) != 0;
     if (number < atomic_load_explicit(&dense->n_full, memory_order_relaxed)) {
-        atomic_store_explicit(&dense->n_full, number, memory_order_relaxed);
+        /* For later readers it also publishes the rows that other writer threads wrote. */
+        atomic_store_explicit(&dense->n_full, number, memory_order_release);
     }
-    atomic_store_explicit(&group->present, present & ~present_bit(number), memory_order_relaxed);
+    /* A reader that sees the delete also sees the new n_full later. */
+    atomic_store_explicit(&group->present, present & ~present_bit(number), memory_order_release);
     atomic_fetch_sub_explicit(&dense->n_rows, was ? 1 : 0, memory_order_relaxed);
     return was;
 }
@@ -462,6 +465,7 @@ static bool span_run(struct hps_host_dense *dense, const struct hps_host_lookup 
         block->n = hi - lo < HPS_HOST_BLOCK_KEYS ? hi - lo : HPS_HOST_BLOCK_KEYS;
         for (uint32_t i = 0; i < block->n; i++) {
             seen->numbers[i] = (uint32_t)(batch->keys[lo + i] - span.first);
+            __builtin_prefetch(hps_host_dense_group(dense, seen->numbers[i]), 0, 3);
             block->rows[i] = hps_host_row_at(&dense->rows, seen->numbers[i]);
         }
         rows_check(dense, lookup, block, seen, batch->slots + lo);

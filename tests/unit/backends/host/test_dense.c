@@ -453,14 +453,15 @@ static void test_valid_when_rows_are_written_then_false_for_their_groups(void **
 static void test_full_when_rows_are_deleted_and_written_then_it_ends_at_the_first_hole(void **state)
 {
     (void)state;
+    enum { N = 20000 };
     const uint64_t value = 3;
-    struct fixture f = open_map(HPS_DTYPE_FP32, 2, 200, (uint64_t)BUDGET_MIB << 20);
+    struct fixture f = open_map(HPS_DTYPE_FP32, 2, N, (uint64_t)BUDGET_MIB << 20);
     begin_range(&f, 0);
-    for (hps_key key = 0; key < 200; key++) {
+    for (hps_key key = 0; key < N; key++) {
         put(&f, key, &value);
     }
     struct hps_host_dense *dense = hps_host_table_dense(host_table_of(f.space, &f.table));
-    assert_int_equal(atomic_load(&dense->n_full), 200);
+    assert_int_equal(atomic_load(&dense->n_full), N);
     erase(&f, 130);
     erase(&f, 5);
     assert_int_equal(atomic_load(&dense->n_full), 5);
@@ -468,8 +469,10 @@ static void test_full_when_rows_are_deleted_and_written_then_it_ends_at_the_firs
     assert_int_equal(atomic_load(&dense->n_full), 5);
     put(&f, 5, &value);
     assert_int_equal(atomic_load(&dense->n_full), 130);
-    put(&f, 130, &value);
-    assert_int_equal(atomic_load(&dense->n_full), 200);
+    for (unsigned i = 0; i < 5; i++) { /* each write continues for 4,096 rows */
+        put(&f, 130, &value);
+    }
+    assert_int_equal(atomic_load(&dense->n_full), N);
     close_map(&f);
 }
 
@@ -483,7 +486,8 @@ static void copy_then_write(const struct hps_host_lookup *lookup, struct hps_bat
     if (written != NULL) {
         struct fixture *f = written;
         written = NULL;
-        put(f, 70, &value);
+        put(f, 5, &value);
+        put(f, 700, &value);
     }
 }
 
@@ -494,27 +498,30 @@ static void test_run_when_a_row_is_written_after_its_copy_then_it_is_read_again(
 #ifdef HPS_TSAN
     skip(); /* there the reader has the lock, and no write can come between */
 #endif
+    enum { N = 2 * HPS_HOST_BLOCK_KEYS }; /* more than a block */
     const struct hps_host_kernel kernel = {.name = "writes", .copy = copy_then_write};
     const uint64_t value = 3;
-    hps_key keys[] = {5, 70, 71};
-    uint32_t slots[] = {0, 1, 2};
-    uint64_t rows[3] = {0};
-    struct hps_batch batch = {.keys = keys, .slots = slots, .rows = (uint8_t *)rows, .n = 3};
-    struct fixture f = open_map(HPS_DTYPE_FP32, 2, 100, (uint64_t)BUDGET_MIB << 20);
+    hps_key keys[N];
+    uint32_t slots[N];
+    uint64_t rows[N] = {0};
+    struct hps_batch batch = {.keys = keys, .slots = slots, .rows = (uint8_t *)rows, .n = N};
+    struct fixture f = open_map(HPS_DTYPE_FP32, 2, N, (uint64_t)BUDGET_MIB << 20);
     begin_range(&f, 0);
-    for (unsigned i = 0; i < 3; i++) {
-        put(&f, keys[i], &value);
+    for (uint32_t i = 0; i < N; i++) {
+        put(&f, i, &value);
+        keys[i] = i * 7 % N;
+        slots[i] = N - 1 - i;
     }
     struct hps_host_table *table = host_table_of(f.space, &f.table);
     struct hps_host_lookup lookup = hps_host_lookup(&table->index, &table->rows);
     lookup.out = hps_host_out(&f.table, &batch);
     written = &f;
-    hps_host_dense_run(hps_host_table_dense(table), &lookup, &kernel, &batch, 0, 3);
+    hps_host_dense_run(hps_host_table_dense(table), &lookup, &kernel, &batch, 0, N);
     assert_null(written);
     assert_int_equal(batch.n, 0);
-    assert_int_equal(rows[0], 3);
-    assert_int_equal(rows[1], 9);
-    assert_int_equal(rows[2], 3);
+    for (uint32_t i = 0; i < N; i++) {
+        assert_int_equal(rows[slots[i]], keys[i] == 5 || keys[i] == 700 ? 9 : 3);
+    }
     close_map(&f);
 }
 
