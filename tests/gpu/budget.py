@@ -124,7 +124,7 @@ def measure(nvcc, nvdisasm, processor, definitions, folder):
                 len(re.findall(r"ld\.global\.nc(?:\.L2::cache_hint)?\.v4\.[bu]32", body)),
                 len(re.findall(r"st\.global(?:\.cs|\.wb)?\.v4\.[bu]32", body))]
     if nvdisasm is not None:
-        for body in re.split(r"\n\.text\.", run([nvdisasm, "-c", cubin]).stdout)[1:]:
+        for body in re.split(r"\n\.text\.", run([nvdisasm, "-c", "-ndf", cubin]).stdout)[1:]:
             if kernel_of(body) == LOOKUP:
                 took[LOOKUP][4:6] = in_flight(body)
     return took
