@@ -301,7 +301,7 @@ static void *piece_run(void *ctx)
     return NULL;
 }
 
-static void test_bags_when_pooled_by_several_threads_then_all_are_complete(void **state)
+static void test_bags_when_pooled_concurrently_then_all_are_complete(void **state)
 {
     (void)state;
     enum { N_PIECES = 4, N_BAGS = 32 * N_PIECES - 9 };
@@ -504,7 +504,7 @@ int main(void)
         cmocka_unit_test(test_bags_when_of_any_type_and_pooling_then_equal_to_key_by_key),
         cmocka_unit_test(test_bag_when_of_100000_keys_then_pooled_together_with_small_ones),
         cmocka_unit_test(test_bags_when_none_or_all_are_empty_then_zeros),
-        cmocka_unit_test(test_bags_when_pooled_by_several_threads_then_all_are_complete),
+        cmocka_unit_test(test_bags_when_pooled_concurrently_then_all_are_complete),
         cmocka_unit_test(test_bags_when_the_deadline_is_past_then_none_is_marked_complete),
         cmocka_unit_test(test_bag_of_100000_keys_when_cancelled_then_pooling_stops_within_it),
         cmocka_unit_test(test_bags_when_uses_are_noted_then_only_of_pooled_keys),
