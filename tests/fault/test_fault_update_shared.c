@@ -14,6 +14,7 @@
 #include "server/update/updater.h"
 #include "tests/lib/fake_log.h"
 #include "tests/lib/update_fixture.h"
+#include "tests/lib/work.h"
 
 #define ITEMS "hps_et.m.items"
 
@@ -23,7 +24,7 @@ enum {
     N_KEYS = 40,
     N_RECORDS_MAX = 4000,
     N_STEPS = 600,
-    N_SEEDS = 4,
+    N_SEEDS = 1 + HPS_TEST_WORK(3),
     TIER_SHARED = 1,
     TIER_DISK = 2
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Between two looks at what another thread brings about: the processor is that thread's meanwhile.
- * sched_yield would come back at once, over and over, and cost as much as the rest of the test; and
- * each nanosleep has ThreadSanitizer go through all threads. Any thread.
+ * A pause while a test waits for another thread, which gets the processor. sched_yield would return
+ * at once and use as much CPU time as the rest of the test. In nanosleep, ThreadSanitizer visits
+ * all threads. Sanitizer builds are slower and pause longer. Any thread.
  */
 #ifndef HPS_TESTS_LIB_PAUSE_H
 #define HPS_TESTS_LIB_PAUSE_H
@@ -10,9 +10,15 @@
 #include <poll.h>
 #include <time.h>
 
+#if defined(HPS_TSAN) || defined(__SANITIZE_ADDRESS__)
+#define HPS_BRIEF_PAUSE_NS (200 * 1000)
+#else
+#define HPS_BRIEF_PAUSE_NS (50 * 1000)
+#endif
+
 static inline void brief_pause(void)
 {
-    const struct timespec moment = {.tv_sec = 0, .tv_nsec = 50 * 1000};
+    const struct timespec moment = {.tv_sec = 0, .tv_nsec = HPS_BRIEF_PAUSE_NS};
 
     (void)ppoll(NULL, 0, &moment, NULL);
 }

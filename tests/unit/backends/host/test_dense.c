@@ -19,8 +19,9 @@
 #include "backends/store_limits.h"
 #include "base/hash.h"
 #include "base/heap.h"
+#include "tests/lib/work.h"
 
-enum { FIRST_KEYS = 64, BUDGET_MIB = 512, N_BUDGETS = 8 };
+enum { FIRST_KEYS = 64, BUDGET_MIB = 512, N_BUDGETS = 1 + HPS_TEST_WORK(7) };
 
 static struct hps_error error;
 static const struct hps_call no_limit;
@@ -527,7 +528,7 @@ static void test_run_when_a_row_is_written_after_its_copy_then_it_is_read_again(
 
 /* ---- random calls ---------------------------------------------------------------------------- */
 
-enum { SPAN = 3000, STEPS = 60000, MODEL_DIM = 20 };
+enum { SPAN = 3000, STEPS = HPS_TEST_WORK(60000), MODEL_DIM = 20 };
 
 struct model {
     uint32_t seq[SPAN]; /* of the last write of each key; 0: no row */
@@ -616,7 +617,7 @@ static void model_scan(struct model *m)
 static void model_step(struct model *m, uint32_t step)
 {
     uint8_t row[MODEL_DIM * 4];
-    uint32_t at = step / 20; /* ascending, as in a refill, and random keys */
+    uint32_t at = step / (STEPS / SPAN); /* ascending, as in a refill, and random keys */
     uint32_t k = draw(m, 4) == 0 ? draw(m, SPAN) : at < SPAN ? at : draw(m, SPAN);
     hps_key key = m->base + k;
     switch (draw(m, 8)) {
@@ -674,7 +675,13 @@ static void test_table_when_calls_are_random_then_as_the_model(void **state)
 
 /* ---- readers with writers -------------------------------------------------------------------- */
 
-enum { RACE_ROWS = 64, RACE_DIM = 132, RACE_BAG = 4, RACE_ROUNDS = 3000, N_READERS = 3 };
+enum {
+    RACE_ROWS = 64,
+    RACE_DIM = 132,
+    RACE_BAG = 4,
+    RACE_ROUNDS = HPS_TEST_WORK(1200),
+    N_READERS = 3
+};
 
 struct race {
     struct fixture f;
