@@ -23,7 +23,7 @@ from bag_rows import DEFAULTED, FOUND, POOLINGS, TIERS, UNKNOWN, Served, Stored,
 from rig import (BF16, FP16, FP32, PATIENCE_S, SANITIZER, Daemon, admin_pb, default_config, encoded, key_bytes, kserve_grpc,
                  model_config, pb, records, scratch)
 
-LOOKUPS = int(os.environ.get("HPS_LOOKUPS") or (15 if SANITIZER else 40))
+LOOKUPS = int(os.environ.get("HPS_LOOKUPS") or {"thread": 6, "address": 15}.get(SANITIZER, 25))
 FIRST = int(os.environ.get("HPS_LOOKUP_FIRST") or 0)
 SEED = int(os.environ.get("HPS_LOOKUP_SEED") or 1)
 RAW, CONCAT, UNIT = pb.DATA_TYPE_RAW, pb.ROW_LAYOUT_CONCAT, pb.CONSISTENCY_UNIT
