@@ -49,6 +49,10 @@ if(HPS_ASAN)
         add_link_options(-static-libasan) # calls into a shared one, and its thread-locals, cost more
         set_property(SOURCE ${HPS_ROOT}/base/row_kernel_avx2.c ${HPS_ROOT}/base/row_kernel_avx512.c
             ${HPS_ROOT}/backends/host/kernel.c APPEND PROPERTY COMPILE_OPTIONS --param=asan-use-after-return=0)
+        # Calls instead of inline checks: these files compile in two thirds of the time.
+        set_property(SOURCE ${HPS_ROOT}/base/row_kernel_avx2.c ${HPS_ROOT}/base/row_kernel_avx512.c
+            ${HPS_ROOT}/base/row_kernel_scalar.c APPEND PROPERTY COMPILE_OPTIONS
+            --param=asan-instrumentation-with-call-threshold=0)
     endif()
 endif()
 if(HPS_TSAN)
