@@ -10,6 +10,7 @@ from rig import SANITIZER, Daemon, default_config, kafka, scratch
 def pytest_configure(config):
     config.addinivalue_line("markers", "one_thread: what is asserted depends on no order of threads; ThreadSanitizer, "
                                        "under which all takes ten times as long, runs it only in `./dev tsan all`")
+    config.addinivalue_line("markers", "soak: long, and only of the test's own parts; `./dev soak` runs it")
     config.addinivalue_line("markers", "chaos: minutes of everything at once; sanitizers run it only if HPS_CHAOS_S says "
                                        "for how long")
 
@@ -19,12 +20,14 @@ SHARED_BROKERS = 2  # with one broker, its tests would still run after all other
 
 @pytest.hookimpl(tryfirst=True)  # before xdist forms its groups
 def pytest_collection_modifyitems(items):
-    """Skip tests marked one_thread under ThreadSanitizer, and tests marked chaos under any sanitizer. Tests of one file
-    that share a broker run in the same test process, so that there are at most SHARED_BROKERS brokers. The same holds
-    for tests that share a daemon of their file. Long tests begin first, so that they do not delay the end of the
-    run."""
+    """Skip tests marked one_thread under ThreadSanitizer, tests marked chaos under any sanitizer, and tests marked soak
+    unless HPS_CHAOS_S is set. Tests of one file that share a broker run in the same test process, so that there are at
+    most SHARED_BROKERS brokers. The same holds for tests that share a daemon of their file. Long tests begin first, so
+    that they do not delay the end of the run."""
     if SANITIZER == "thread" and not os.environ.get("HPS_TSAN_ALL"):
         items[:] = [item for item in items if item.get_closest_marker("one_thread") is None]
+    if not os.environ.get("HPS_CHAOS_S"):
+        items[:] = [item for item in items if item.get_closest_marker("soak") is None]
     if SANITIZER and not os.environ.get("HPS_CHAOS_S"):
         items[:] = [item for item in items if item.get_closest_marker("chaos") is None]
     items.sort(key=lambda item: ("broker" not in item.fixturenames, item.get_closest_marker("chaos") is None))

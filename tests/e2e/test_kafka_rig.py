@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the brokers in tests/lib that other tests use."""
+"""Tests of the brokers in tests/lib that other tests use. Those marked soak use what test_publish.py and
+test_kafka_chaos.py need in order to pass."""
 import contextlib
 import glob
 import os
@@ -49,6 +50,7 @@ def test_broker_when_a_topic_grows_and_is_recreated_then_partitions_and_offsets_
     assert broker.offsets(topic) == {0: (0, 0), 1: (0, 0)}
 
 
+@pytest.mark.soak
 def test_broker_when_killed_and_started_then_same_port_and_data(own_broker):
     address = own_broker.bootstrap
     topic = own_broker.create("rig.kept", 1)
@@ -134,6 +136,7 @@ def leader(three_brokers, topic):
     return one.node
 
 
+@pytest.mark.soak
 def test_cluster_when_permissions_are_removed_then_only_clients_of_the_relays_lose_them(three_brokers):
     topic = three_brokers.create("rights", 1, replicas=3)
     three_brokers.write(topic, [(b"a", b"1")])
@@ -145,6 +148,7 @@ def test_cluster_when_permissions_are_removed_then_only_clients_of_the_relays_lo
     assert len(three_brokers.read(topic)) == 1
 
 
+@pytest.mark.soak
 def test_cluster_when_a_relay_is_cut_then_only_clients_of_the_relays_lose_the_leader(three_brokers):
     topic = three_brokers.create("cut", 1, replicas=2)
     three_brokers.allow("topic", topic, "Read", "Describe")
@@ -158,6 +162,7 @@ def test_cluster_when_a_relay_is_cut_then_only_clients_of_the_relays_lose_the_le
     until(lambda: is_seen(three_brokers, topic, 2), "both records")
 
 
+@pytest.mark.soak
 def test_cluster_when_leaders_move_or_are_killed_then_nothing_is_lost(three_brokers):
     topic = three_brokers.create("moves", 1, replicas=1)
     three_brokers.write(topic, [(b"a", b"1")])
