@@ -178,6 +178,7 @@ hps_status hpsd_link_open(struct hpsd_link *link, struct hps_error *err)
         .bearer_token = client->token,
         .reply_bytes_max = client->reply_bytes_max,
         .connect_timeout_us = client->n_servers > 1 ? CONNECT_US_MAX : 0,
+        .speak_timeout_us = client->n_servers > 1 ? CONNECT_US_MAX : 0,
     };
 
     if (link->channel == NULL) {

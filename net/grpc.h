@@ -402,6 +402,9 @@ struct hps_grpc_channel_options {
     const char *bearer_token;    /* sent with each call; NULL: no token */
     size_t reply_bytes_max;      /* per message */
     uint64_t connect_timeout_us; /* 0: no limit */
+    /* From the start until the server speaks HTTP/2; 0: no limit. The kernel completes a connection
+     * to a socket that is open but not served, for example while systemd restarts the server. */
+    uint64_t speak_timeout_us;
 };
 
 /* Creates a channel and starts to connect it. Calls wait until the connection is established. If

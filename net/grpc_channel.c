@@ -75,6 +75,7 @@ static void conn_forget(struct client_conn *conn)
         channel->current = NULL;
     }
     LIST_REMOVE(conn, link);
+    hps_timer_stop(&conn->speak);
     hps_free(conn);
 }
 
@@ -107,6 +108,19 @@ static void on_closed(void *ctx, const struct hps_error *why)
     }
 }
 
+/* Until the connection is ready, connect_timeout_us holds. */
+static void on_speak_timeout(void *ctx)
+{
+    struct client_conn *conn = ctx;
+
+    if (conn->http->ready && !hps_http_peer_spoke(conn->http)) {
+        if (conn->channel->current == conn) {
+            conn->channel->current = NULL;
+        }
+        hps_http_abort(conn->http, HPS_HTTP2_NO_ERROR, "the server does not answer");
+    }
+}
+
 static const struct hps_http_events events = {
     .on_ready = on_ready,
     .on_header = grpc_client_header,
@@ -134,6 +148,7 @@ static hps_status connect_now(struct hps_grpc_channel *channel, struct hps_error
         return hps_error_set(err, HPS_NO_MEMORY, "no memory for a connection");
     }
     conn->channel = channel;
+    hps_timer_init(&conn->speak, on_speak_timeout, conn);
     hps_status status = hps_conn_connect(channel->address, channel->tls, &raw, err);
     if (status == HPS_OK) {
         status = hps_http2_new(channel->shared, raw, &options, &events, conn, &conn->http, err);
@@ -144,6 +159,9 @@ static hps_status connect_now(struct hps_grpc_channel *channel, struct hps_error
     }
     LIST_INSERT_HEAD(&channel->conns, conn, link);
     channel->current = conn;
+    if (channel->speak_timeout_us > 0) {
+        hps_timer_set_after(channel->loop, &conn->speak, channel->speak_timeout_us);
+    }
     return HPS_OK;
 }
 
@@ -190,6 +208,7 @@ hps_status hps_grpc_channel_new(struct hps_loop *loop,
     channel->tls = options->tls;
     channel->reply_bytes_max = options->reply_bytes_max;
     channel->connect_timeout_us = options->connect_timeout_us;
+    channel->speak_timeout_us = options->speak_timeout_us;
     hps_loop_later_init(&channel->retry, on_retry, channel);
     channel->shared = hps_http2_shared_new(loop);
     channel->address = hps_strdup(options->address);

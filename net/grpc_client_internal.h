@@ -29,6 +29,7 @@ struct client_conn {
     LIST_ENTRY(client_conn) link;
     struct hps_grpc_channel *channel;
     struct hps_http *http;
+    struct hps_timer speak; /* fires once, after speak_timeout_us */
 };
 
 /* The phases of a call. If the call has a deadline, its timer runs until DONE. */
@@ -79,6 +80,7 @@ struct hps_grpc_channel {
     struct hps_tls *tls;
     size_t reply_bytes_max;
     uint64_t connect_timeout_us;
+    uint64_t speak_timeout_us;
     unsigned busy; /* 1 for the owner, and 1 per grpc_channel_enter */
     bool freed;
 };

@@ -1049,6 +1049,36 @@ static void test_lookup_when_one_of_two_is_silent_then_the_other_answers(void **
     hpsd_close(client);
 }
 
+/* A server restarts and another process, such as systemd, keeps its socket open: the kernel
+ * accepts. */
+static void test_lookup_when_a_restarting_server_is_silent_then_the_other_answers(void **state)
+{
+    struct hpsd_client *client;
+    struct hps_error err = {0};
+    struct small small;
+    struct hps_addr addr;
+    int fd;
+
+    (void)state;
+    start_server(&servers[1]);
+    client = open_both(20 * SECOND_US);
+    assert_int_equal(hpsd_connect(client, 0, NULL), HPSD_OK);
+    small_init(&small, 1);
+    while (atomic_load(&servers[0].n_lookups) == 0 || atomic_load(&servers[1].n_lookups) == 0) {
+        assert_int_equal(small_lookup(client, &small), HPSD_OK);
+    }
+    stop_server(&servers[0]);
+    (void)unlink(servers[0].address + 5);
+    assert_int_equal(hps_addr_parse(servers[0].address, &addr, &err), HPS_OK);
+    assert_int_equal(hps_sock_listen(&addr, 0600, &fd, &err), HPS_OK);
+    for (unsigned i = 0; i < 50; i++) {
+        assert_int_equal(small_lookup(client, &small), HPSD_OK);
+    }
+    small_check(&small);
+    hpsd_close(client);
+    close(fd);
+}
+
 static void test_lookup_when_slow_at_two_servers_then_it_gets_the_time(void **state)
 {
     struct hpsd_client *client;
@@ -1248,6 +1278,7 @@ int main(void)
         TEST(test_lookup_when_one_of_two_is_unavailable_then_the_other_answers),
         TEST(test_lookup_when_a_dead_server_comes_then_it_is_used_again),
         TEST(test_lookup_when_one_of_two_is_silent_then_the_other_answers),
+        TEST(test_lookup_when_a_restarting_server_is_silent_then_the_other_answers),
         TEST(test_lookup_when_slow_at_two_servers_then_it_gets_the_time),
         TEST(test_lookup_when_every_attempt_is_aborted_then_aborted),
         TEST(test_lookup_when_one_refuses_and_the_other_hangs_then_deadline_exceeded),
