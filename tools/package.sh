@@ -102,3 +102,4 @@ if [[ ${1:-} == --test ]]; then
     say "a test build of the next version: $((SECONDS - begun)) s"
     tests/package/run.sh "$out" "$out/test"
 fi
+say "in all: $SECONDS s"

@@ -81,6 +81,9 @@ pid=$(systemctl show -P MainPID hpsd.service)
 since=$(date +%s%N)
 install_all /mnt/new
 step "apt install of the next version under load"
+at() { systemctl show -P "$1TimestampMonotonic" hpsd.service; }
+printf 'NOTE hpsd of apt: stopped within %d ms, started again within %d ms\n' \
+    $((($(at InactiveEnter) - $(at ActiveExit)) / 1000)) $((($(at ActiveEnter) - $(at InactiveEnter)) / 1000))
 [[ $(systemctl show -P MainPID hpsd.service) != "$pid" ]] # restarted by the package
 [[ $(hpsd --version) == "hpsd $(dpkg-query -Wf '${Version}' hpsd | sed 's/-.*//') "* ]]
 until hpsctl ping; do sleep 0.1; done
@@ -93,7 +96,7 @@ for name in one two; do
     python3 -c '
 import json, sys
 said = json.load(open(f"/tmp/{sys.argv[1]}.json"))
-print("BENCH {}: {} calls, {} rows checked, longest call {:.2f} s".format(
+print("NOTE hps-bench {}: {} calls, {} rows checked, longest call {:.2f} s".format(
     sys.argv[1], said["requests"], said["rows_checked"], said["latency_us"]["max"] / 1e6))
 assert said["errors"] == {} and said["rows_wrong"] == said["unknown_keys"] == 0 < said["rows_checked"], said' $name
 done

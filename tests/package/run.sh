@@ -42,7 +42,7 @@ apt() {
     step "$suite" "a bare root with systemd, and the downloads" $ended
     begun=$SECONDS
     boot_root "$suite" test "$work/$suite" "bash /mnt/booted.sh" || ended=FAILED status=1
-    sed -n "s/^STEP /$(printf '%-9s' "$suite")  /p; s/^BENCH /$(printf '%-9s' "$suite")  hps-bench /p" "$work/$suite/log"
+    sed -n "s/^STEP /$(printf '%-9s' "$suite")  /p; s/^NOTE /$(printf '%-9s' "$suite")  /p" "$work/$suite/log"
     if [[ $ended == FAILED ]]; then
         tail -n 40 "$work/$suite/log"
     fi
