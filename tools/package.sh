@@ -28,7 +28,7 @@ stage() {
     git -c safe.directory="$PWD" ls-files -coz --exclude-standard |
         while IFS= read -rd '' file; do [[ -e $file || -L $file ]] && printf '%s\0' "$file"; done |
         tar -c "${same[@]}" --null -T - | tar -xp -C "$2"
-    cp -a deploy/debian "$2/debian"
+    cp -a "$2/deploy/debian" "$2/debian" # with the times of the archive
     git -c safe.directory="$PWD" rev-parse --short=12 HEAD >"$2/debian/revision"
     sed -i "s/^__version__ = \"[^\"]*\"/__version__ = \"$1\"/" "$2/clients/python/hpsd/__init__.py"
 }
