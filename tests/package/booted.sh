@@ -47,6 +47,9 @@ install_all /mnt/old
 python3 -c 'import hpsd; print(hpsd.connect("127.0.0.1:8601", model="demo").lookup("feature_0", [1, 2]))'
 man_pages=$(dpkg -L hpsd hpsd-tools | grep -c '/man/.*gz')
 ((man_pages == 5)) # minbase excludes the files themselves
+bash -c '. /usr/share/bash-completion/completions/hpsctl; COMP_WORDS=(hpsctl lookup demo "") COMP_CWORD=3; _hpsctl_complete
+    printf "%s\n" "${COMPREPLY[@]}"' | grep -x feature_0
+[[ -e /usr/share/zsh/vendor-completions/_hpsctl ]]
 # shellcheck disable=SC2046 # several words
 cc -o /tmp/lookup /mnt/tree/docs/examples/c/lookup.c $(pkg-config --cflags --libs hpsd-client)
 /tmp/lookup 127.0.0.1:8601 demo feature_0 1

@@ -49,7 +49,7 @@ apt() {
     step "$suite" "apt: install, upgrade under load, remove, purge" $ended
 }
 
-# pip SUITE PYTHON: install the wheels with a Python that is Debian's, or in a folder
+# pip SUITE PYTHON: install the wheels, then the source distribution, with a Python that is Debian's, or in a folder
 pip() {
     local suite=$1 python=$2 ended=ok
     mkdir -p "$work/pip"
@@ -69,13 +69,17 @@ pip() {
         cd /tree
         . /mnt/first | tee /tmp/said
         grep -q '^\[\[' /tmp/said
-        hpsd --version && hpsctl --version && hps-gen --version && hps-bench --version && hps-publish --version
+        for name in hpsd hpsctl hps-gen hps-bench hps-publish; do \$name --version; done
+        cd /
+        pip uninstall -q -y hpsd
+        pip install /tree/build/package/python/hpsd-*.tar.gz
+        tail -n 1 /mnt/first | bash | grep '^\[\['
         ! ldd /venv/lib/python3*/site-packages/hpsd_server/bin/hpsd | grep -vE 'site-packages|linux-vdso|ld-linux|lib(c|m|dl|resolv|pthread|rt)\\.so'
     " >"$work/pip/log" 2>&1 || {
         tail -n 30 "$work/pip/log"
         ended=FAILED status=1
     }
-    step "$suite" "pip, $python: two commands of README" $ended
+    step "$suite" "pip, $python: two commands of README, and the sdist" $ended
 }
 
 if (($# == 2)); then
