@@ -18,6 +18,8 @@ import numpy as np
 from clicks import N_CATEGORIES, Clicks, auc
 from plot import lines
 
+PATIENCE_S = 60  # for a reply
+
 
 def wait_for(address, seconds=600):
     """Until the service accepts connections."""
@@ -32,10 +34,12 @@ def wait_for(address, seconds=600):
 def by_http(url, numbers, keys):
     body = json.dumps({"numbers": numbers.tolist(), "keys": keys.tolist()}).encode()
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, body), timeout=60) as reply:
+        with urllib.request.urlopen(urllib.request.Request(url, body), timeout=PATIENCE_S) as reply:
             return np.array(json.load(reply)["scores"], np.float32)
     except urllib.error.HTTPError as error:
         raise SystemExit(f"{url}: {error.read().decode()}") from None
+    except OSError as error:
+        raise SystemExit(f"{url}: {error}") from None
 
 
 def by_triton(address, numbers, keys):
@@ -46,7 +50,11 @@ def by_triton(address, numbers, keys):
     for name, values in inputs.items():
         tensors.append(triton.InferInput(name, list(values.shape), {"f4": "FP32", "i8": "INT64", "i4": "INT32"}[values.dtype.str[1:]]))
         tensors[-1].set_data_from_numpy(values)
-    return triton.InferenceServerClient(address).infer("scores", tensors).as_numpy("SCORES")
+    try:
+        with triton.InferenceServerClient(address) as client:
+            return client.infer("scores", tensors, client_timeout=PATIENCE_S).as_numpy("SCORES")
+    except triton.InferenceServerException as error:
+        raise SystemExit(f"{address}: {error}") from None
 
 
 def measured(services, clicks, n, batch=1024):
