@@ -9,6 +9,7 @@ import contextlib
 import json
 import re
 import socket
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -21,12 +22,14 @@ from plot import lines
 PATIENCE_S = 60  # for a reply
 
 
-def wait_for(address, seconds=600):
+def wait_for(address, seconds=180):
     """Until the service accepts connections."""
     host, port = re.search(r"([^/:]+):(\d+)", address).groups()
-    for _ in range(10 * seconds):
+    for tried in range(10 * seconds):
         with contextlib.suppress(OSError), socket.create_connection((host, int(port))):
             return
+        if tried == 50:
+            print(f"waiting for {address}", file=sys.stderr, flush=True)
         time.sleep(0.1)
     raise SystemExit(f"{address} does not accept connections")
 
