@@ -176,14 +176,14 @@ def expected(p, n_cached, batch):
 
 def settled(bench, one, tier, skew, n_cached, rows, batch):
     """Fill the cache, until the hit rate stays; then the hit rate in %."""
-    n_before = -1
+    n_before, rates = -1, []
     while tier == "host" and one.metric("tier_rows", tier=tier) > n_before:
         n_before = one.metric("tier_rows", tier=tier)
-        bench.load(one.socket, 16384, "0", rows, requests=max(4, n_cached // 32768), seed=int(n_before) + 1, concurrency=4)
-    rates = []
-    while len(rates) < 12 and not (len(rates) > 3 and np.ptp(rates[-3:]) < 0.1):
+        bench.load(one.socket, 16384, "0", rows, requests=max(4, n_cached // 32768), seed=1000 + int(n_before), concurrency=4)
+    end = time.monotonic() + bench.options.settle_s
+    while time.monotonic() < end and not (len(rates) > 3 and np.ptp(rates[-3:]) < 0.1):
         before = one.hits(tier)
-        bench.load(one.socket, batch, skew, rows, requests=max(50, bench.options.turns * n_cached // batch), seed=len(rates) + 1, concurrency=4)
+        bench.load(one.socket, batch, skew, rows, requests=max(1000, 2 * n_cached // batch), seed=len(rates) + 1, concurrency=4)
         hit, miss = one.hits(tier) - before
         rates.append(100 * hit / (hit + miss))
     return rates[-1]
@@ -203,12 +203,12 @@ def measure_cache(bench):
                 n_cached = int(one.metric("tier_rows", tier="host"))
                 ideal, lru = expected(p, n_cached, 1024)
                 by_share.append((f"{skew}, {share} %", 100 * n_cached / rows, rate, lru, ideal))
-                bench.report(f"{skew}, {share} % cached", "hit rate - LRU's, points", round(rate - lru, 1), "%", at_least=0)
+                bench.report(f"{skew}, {share} % cached", "hit rate - LRU's, points", round(float(rate - lru), 1), "%", at_least=0)
                 for name, value in ((skew, rate), (f"{skew}, LRU", lru), (f"{skew}, ideal", ideal)):
                     shares.setdefault(name, []).append((share, value))
                 for batch in options.batches if share == 10 else []:
                     before = one.hits("host")
-                    done = bench.load(one.socket, batch, flag, rows, requests=max(1, min(2000, options.draws // batch)), seed=99, concurrency=1)
+                    done = bench.load(one.socket, batch, flag, rows, requests=max(1, min(2000, options.draws // batch)), seed=100 + batch, concurrency=1)
                     hit, miss = one.hits("host") - before
                     mean = done["latency_us"]["mean"] / 1e3
                     by_size.append((f"{skew}, {batch:,}", mean, done["latency_us"]["p99"] / 1e3, batch / mean / 1e3, 100 * hit / (hit + miss)))
@@ -463,7 +463,7 @@ def arguments():
     parser.add_argument("--rows", type=int, default=100_000 if short else 1_000_000)
     parser.add_argument("--device-rows", type=int, default=100_000 if short else 10_000_000)
     parser.add_argument("--device-shares", default=[1, 10], **numbers, help="rows cached, %%")
-    parser.add_argument("--turns", type=int, default=2, help="keys drawn before each look at the hit rate, ÷ rows cached")
+    parser.add_argument("--settle-s", type=float, default=60, help="most seconds until a hit rate is taken as it is")
     parser.add_argument("--model-rows", type=int, default=2_000 if short else 20_000, help="of each of the 26 tables")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--bottom", default=[512, 256], **numbers)

@@ -97,7 +97,7 @@ def main():
         if now > (options.seconds or 0):
             break
     if options.plot:
-        lines(options.plot, f"AUC on fresh clicks of day {options.day}", "seconds", "AUC", series)
+        lines(options.plot, f"AUC on fresh clicks of day {options.day}", "seconds", "AUC", {name.replace("_", " "): of for name, of in series.items()})
 
 
 if __name__ == "__main__":
