@@ -175,15 +175,15 @@ def expected(p, n_cached, batch):
 
 
 def settled(bench, one, tier, skew, n_cached, rows, batch):
-    """Fill the cache, until the hit rate stays; then the hit rate in %."""
+    """Fill the cache, until the hit rate stays; then the hit rate in %. That of an embedding cache rises slowly, for long."""
     n_before, rates = -1, []
     while tier == "host" and one.metric("tier_rows", tier=tier) > n_before:
         n_before = one.metric("tier_rows", tier=tier)
         bench.load(one.socket, 16384, "0", rows, requests=max(4, n_cached // 32768), seed=1000 + int(n_before), concurrency=4)
     end = time.monotonic() + bench.options.settle_s
-    while time.monotonic() < end and not (len(rates) > 3 and np.ptp(rates[-3:]) < 0.1):
+    while not rates or time.monotonic() < end and not (tier == "host" and len(rates) > 3 and np.ptp(rates[-3:]) < 0.1):
         before = one.hits(tier)
-        bench.load(one.socket, batch, skew, rows, requests=max(1000, 2 * n_cached // batch), seed=len(rates) + 1, concurrency=4)
+        bench.load(one.socket, batch, skew, rows, requests=max(bench.options.calls, n_cached // batch), seed=len(rates) + 1, concurrency=4)
         hit, miss = one.hits(tier) - before
         rates.append(100 * hit / (hit + miss))
     return rates[-1]
@@ -203,7 +203,7 @@ def measure_cache(bench):
                 n_cached = int(one.metric("tier_rows", tier="host"))
                 ideal, lru = expected(p, n_cached, 1024)
                 by_share.append((f"{skew}, {share} %", 100 * n_cached / rows, rate, lru, ideal))
-                bench.report(f"{skew}, {share} % cached", "hit rate - LRU's, points", round(float(rate - lru), 1), "%", at_least=0)
+                bench.report(f"{skew}, {share} % cached", "hit rate - LRU's, points", round(rate - lru, 1), "%", at_least=0)
                 for name, value in ((skew, rate), (f"{skew}, LRU", lru), (f"{skew}, ideal", ideal)):
                     shares.setdefault(name, []).append((share, value))
                 for batch in options.batches if share == 10 else []:
@@ -236,12 +236,13 @@ def measure_device(bench):
         config["server"]["lookup_path"] = "gpu"
         with bench.daemon(f"device-{share}", config, program) as one:
             rate = settled(bench, one, "gpu", "1.05", share * n_rows // 100, n_rows, 4096)
+            drawn = one.hits("gpu").sum() / 1e6
             ideal, lru = expected(probabilities("Zipf 1.05", n_rows), share * n_rows // 100, 0)
-            out.append((f"{share} %", 100 * one.metric("tier_rows", tier="gpu") / n_rows, rate, lru, ideal))
+            out.append((f"{share} %", drawn, 100 * one.metric("tier_rows", tier="gpu") / n_rows, rate, lru, ideal))
             if n_rows == 10_000_000 and share in EXPECTED_HITS:
                 bench.report(f"embedding cache, {share} % of 10 M keys", "hit rate", rate, "%", at_least=EXPECTED_HITS[share] - 1)
     bench.table("Hit rate of the embedding cache", f"{n_rows:,} keys, Zipf 1.05, {os.path.basename(program)}. Each draw counts.",
-                ("share", "cached %", "hit rate %", "LRU %", "ideal %"), out)
+                ("share", "M draws", "cached %", "hit rate %", "LRU %", "ideal %"), out)
 
 
 # ---- the whole model ---------------------------------------------------------------------------------
@@ -463,7 +464,8 @@ def arguments():
     parser.add_argument("--rows", type=int, default=100_000 if short else 1_000_000)
     parser.add_argument("--device-rows", type=int, default=100_000 if short else 10_000_000)
     parser.add_argument("--device-shares", default=[1, 10], **numbers, help="rows cached, %%")
-    parser.add_argument("--settle-s", type=float, default=60, help="most seconds until a hit rate is taken as it is")
+    parser.add_argument("--calls", type=int, default=200 if short else 1000, help="least calls for a hit rate")
+    parser.add_argument("--settle-s", type=float, default=10 if short else 60, help="most seconds until a hit rate is taken as it is")
     parser.add_argument("--model-rows", type=int, default=2_000 if short else 20_000, help="of each of the 26 tables")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--bottom", default=[512, 256], **numbers)

@@ -39,6 +39,7 @@ class Report:
         print(f"{'BENCH':11} {'CASE':34} {'METRIC':24} {'VALUE':>12} {'UNIT':8} TARGET")
 
     def __call__(self, case, metric, value, unit, at_least=None, at_most=None):
+        value = float(value)  # numpy's numbers would not be JSON
         line = {"bench": self.bench, "case": case, "metric": metric, "value": float(f"{value:.6g}"), "unit": unit}
         text = ""
         if at_least is not None or at_most is not None:
