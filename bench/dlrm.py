@@ -5,7 +5,7 @@ after replies, 26 calls and one, several daemons above one Redis. Writes tables 
 
 usage: dlrm.py BIN JSONL [--short] [--out DIR] [--parts cache,model,insertion,calls,scale,device] [--rows N] ...
        BIN has hpsd, hpsctl, hps-gen and hps-bench; JSONL receives the results in the format of ./dev bench; DIR receives
-       dlrm.md and dlrm-*.svg. --device PROGRAM: an hpsd with a GPU, or hpsd-sim.
+       dlrm-PART.md and dlrm-*.svg. --device PROGRAM: an hpsd with a GPU, or hpsd-sim.
 """
 import argparse
 import itertools
@@ -90,7 +90,6 @@ class Daemon:
 class Bench:
     def __init__(self, options, report, work):
         self.options, self.report, self.work, self.text = options, report, work, []
-        self.generated = {}
 
     def run(self, program, *args, codes=(0,)):
         done = subprocess.run([f"{self.options.bin}/{program}", *map(str, args)], capture_output=True, text=True, check=False)
@@ -127,7 +126,7 @@ class Bench:
 
     def table(self, title, note, head, rows):
         """A table of the results; numbers of a row also go to the JSONL file."""
-        self.text += [f"## {title}", "", note, "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+        self.text += [f"#{'#' * bool(self.text)} {title}", "", note, "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
         for row in rows:
             shown = [one if isinstance(one, str) else f"{one:,.0f}" if one >= 100 else f"{one:.3g}" for one in row]
             self.text.append(f"| {' | '.join(shown)} |")
@@ -214,7 +213,7 @@ def measure_cache(bench):
                     by_size.append((f"{skew}, {batch:,}", mean, done["latency_us"]["p99"] / 1e3, batch / mean / 1e3, 100 * hit / (hit + miss)))
                     latency.setdefault(skew, []).append((batch, mean))
     bench.table("Latency over batch size", f"One table of {rows:,} rows of {width} values, 10 % of them in the host map, the others in "
-                "RocksDB. Replies are exact. hps-bench on a Unix socket, one call in flight. A hit is a unique key of a call.",
+                "RocksDB, whose files are in the page cache. Replies are exact. hps-bench on a Unix socket, one call in flight. A hit is a unique key of a call.",
                 ("keys, batch", "mean ms", "p99 ms", "M keys/s", "hit rate %"), by_size)
     bench.plot("latency", "Lookup latency, 10 % of the rows in memory", "keys of a call", "mean latency, ms", latency, log_x=True, log_y=True)
     bench.table("Hit rate over the share of rows cached", "Calls of 1,024 keys; each key counts once in a call. LRU is Che's "
@@ -460,6 +459,7 @@ def arguments():
     parser.add_argument("--short", action="store_true", help="small sizes")
     parser.add_argument("--out", default=f"{ROOT}/build/bench")
     parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--name", help="of the file dlrm-NAME.md; default: the part")
     parser.add_argument("--device", help="hpsd with a GPU; default: hpsd-sim")
     parser.add_argument("--rows", type=int, default=100_000 if short else 1_000_000)
     parser.add_argument("--device-rows", type=int, default=100_000 if short else 10_000_000)
@@ -490,18 +490,19 @@ def main():
     report = Report(options.jsonl, "dlrm")
     commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True, check=False).stdout.strip()
     work = tempfile.mkdtemp(prefix="hps-dlrm-", dir=os.environ.get("TMPDIR", "/var/tmp"))
-    bench, begin = Bench(options, report, work), time.monotonic()
+    bench = Bench(options, report, work)
     try:
         for name in options.parts.split(","):
-            started = time.monotonic()
+            begin, bench.text = time.monotonic(), []
             PARTS[name](bench)
-            print(f"dlrm        {name}: {time.monotonic() - started:.0f} s", flush=True)
+            spent = f"{time.monotonic() - begin:.0f} s"
+            print(f"dlrm        {name}: {spent}", flush=True)
+            bench.text.append(f"Machine: {machine()}. Commit: {commit or 'unknown'}. Time: {spent}. Command:\n\n"
+                              f"    {' '.join(['bench/dlrm.py', *sys.argv[1:]])}\n")
+            with open(f"{options.out}/dlrm-{options.name or name}.md", "w", encoding="utf-8") as f:
+                f.write("\n".join(bench.text))
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    head = ["# Results: DLRM and caches", "", f"Machine: {machine()}. Commit: {commit or 'unknown'}. Command: `{' '.join(['bench/dlrm.py', *sys.argv[1:]])}`, "
-            f"{time.monotonic() - begin:.0f} s.", ""]
-    with open(f"{options.out}/dlrm.md", "w", encoding="utf-8") as f:
-        f.write("\n".join(head + bench.text[:-1]) + "\n")
     return report.exit_code
 
 
