@@ -213,7 +213,7 @@ def measure_cache(bench):
                     by_size.append((f"{skew}, {batch:,}", mean, done["latency_us"]["p99"] / 1e3, batch / mean / 1e3, 100 * hit / (hit + miss)))
                     latency.setdefault(skew, []).append((batch, mean))
     bench.table("Latency over batch size", f"One table of {rows:,} rows of {width} values, 10 % of them in the host map, the others in "
-                "RocksDB, whose files are in the page cache. Replies are exact. hps-bench on a Unix socket, one call in flight. A hit is a unique key of a call.",
+                "RocksDB, which maps its files. Replies are exact. hps-bench on a Unix socket, one call in flight. A hit is a unique key of a call.",
                 ("keys, batch", "mean ms", "p99 ms", "M keys/s", "hit rate %"), by_size)
     bench.plot("latency", "Lookup latency, 10 % of the rows in memory", "keys of a call", "mean latency, ms", latency, log_x=True, log_y=True)
     bench.table("Hit rate over the share of rows cached", "Calls of 1,024 keys; each key counts once in a call. LRU is Che's "
@@ -371,7 +371,7 @@ def measure_insertion(bench):
             for name, value in (("reply", latencies), ("exact rows", exact)):
                 series.setdefault(name, []).append((rate, 1e3 * np.mean(value)))
     bench.table("Insertion", f"Calls of {keys:,} keys by the Python client. The share *hit rate* of them is in the host map, and "
-                f"`hit_rate_threshold` is {options.threshold}. *Exact after*: from the call until a lookup has all true rows from memory.",
+                f"`hit_rate_threshold` is {options.threshold}. The other rows are read from disk for the first time. *Exact after*: from the call until a lookup has all true rows from memory.",
                 ("hit rate", "insertion", "mean ms", "p99 ms", "defaulted keys %", "exact after ms"), rows)
     bench.plot("insertion", f"Insertion, threshold {options.threshold}", "hit rate of the call", "mean time, ms", series)
 
