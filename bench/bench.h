@@ -41,6 +41,11 @@ uint64_t bench_clock_ns(clockid_t clock);
 double bench_median(double *values, size_t n);
 /* Bind the calling thread to the first or second CPU; no effect with one CPU or on failure. */
 void bench_bind(unsigned cpu);
+/* Delete a directory with all files in it. */
+void bench_remove(const char *dir);
+/* Drop the pages of all files in a directory from the page cache. A file that cannot be read is
+ * left as it is. */
+void bench_chill(const char *dir);
 
 hps_status bench_grpc(struct hps_error *err);
 hps_status bench_switch(struct hps_error *err);
@@ -48,6 +53,7 @@ hps_status bench_host_map(struct hps_error *err);
 hps_status bench_bytes(struct hps_error *err);
 hps_status bench_writes(struct hps_error *err);
 hps_status bench_rocksdb(struct hps_error *err);
+hps_status bench_ssd(struct hps_error *err);
 hps_status bench_update(struct hps_error *err);
 hps_status bench_embed_cache(struct hps_error *err);
 hps_status bench_lookup_gpu(struct hps_error *err);

@@ -16,29 +16,6 @@
 enum { FD_MAX = 16, POLL_MS = 20 };
 #define START_NS UINT64_C(120000000000)
 
-static int remove_one(const char *path, const struct stat *info, int flag, struct FTW *ftw)
-{
-    (void)info;
-    (void)flag;
-    (void)ftw;
-    return remove(path);
-}
-
-static int chill_one(const char *path, const struct stat *info, int flag, struct FTW *ftw)
-{
-    (void)info;
-    (void)ftw;
-    if (flag == FTW_F) {
-        int fd = open(path, O_RDONLY | O_CLOEXEC);
-        if (fd >= 0) {
-            (void)fdatasync(fd); /* pages that wait to be written stay */
-            (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-            close(fd);
-        }
-    }
-    return 0;
-}
-
 static int warm_one(const char *path, const struct stat *info, int flag, struct FTW *ftw)
 {
     static uint8_t bytes[1 << 20];
@@ -54,15 +31,6 @@ static int warm_one(const char *path, const struct stat *info, int flag, struct 
         }
     }
     return 0;
-}
-
-static void walk_state(const struct e2e_hpsd *hpsd,
-                       int (*fn)(const char *, const struct stat *, int, struct FTW *))
-{
-    char state[64];
-
-    (void)snprintf(state, sizeof(state), "%s/state", hpsd->dir);
-    (void)nftw(state, fn, FD_MAX, FTW_PHYS); /* a file that cannot be read is left as it is */
 }
 
 static hps_status write_config(const struct e2e_hpsd *hpsd, struct hps_error *err)
@@ -179,12 +147,15 @@ void e2e_hpsd_stop(struct e2e_hpsd *hpsd)
 
 void e2e_hpsd_chill(const struct e2e_hpsd *hpsd)
 {
-    walk_state(hpsd, chill_one);
+    bench_chill(hpsd->dir);
 }
 
 void e2e_hpsd_warm(const struct e2e_hpsd *hpsd)
 {
-    walk_state(hpsd, warm_one);
+    char state[64];
+
+    (void)snprintf(state, sizeof(state), "%s/state", hpsd->dir);
+    (void)nftw(state, warm_one, FD_MAX, FTW_PHYS); /* a file that cannot be read is left as it is */
 }
 
 hps_status e2e_hpsd_cpu_us(const struct e2e_hpsd *hpsd, double *out_us, struct hps_error *err)
@@ -221,6 +192,6 @@ void e2e_hpsd_remove(struct e2e_hpsd *hpsd)
 {
     e2e_hpsd_stop(hpsd);
     if (hpsd->dir[0] != '\0') {
-        (void)nftw(hpsd->dir, remove_one, FD_MAX, FTW_DEPTH | FTW_PHYS);
+        bench_remove(hpsd->dir);
     }
 }

@@ -5,7 +5,6 @@
  * turns. Insertion jobs run at the same time as the lookups. HPS was seen to drop from 12,422 to
  * 217 requests/s, because its insertions hold the buffers of its lookups.
  */
-#include <ftw.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <stdio.h>
@@ -33,8 +32,7 @@ enum {
     LOAD_ROWS = 1024,
     HOST_BYTES = 40 << 20, /* a quarter of the rows */
     QUEUE_ROWS = 1 << 18,
-    IO_THREADS = 2,
-    FD_MAX = 16
+    IO_THREADS = 2
 };
 
 struct holder {
@@ -54,14 +52,6 @@ struct world {
     hps_key keys[KEYS];
     _Alignas(64) uint8_t rows[KEYS * ROW_BYTES];
 };
-
-static int remove_one(const char *path, const struct stat *info, int flag, struct FTW *ftw)
-{
-    (void)info;
-    (void)flag;
-    (void)ftw;
-    return remove(path);
-}
 
 /* ---- the world ------------------------------------------------------------------------------- */
 
@@ -174,7 +164,7 @@ static void close_world(struct world *world)
             world->stores[i]->ops->close(world->stores[i]);
         }
     }
-    (void)nftw(world->dir, remove_one, FD_MAX, FTW_DEPTH | FTW_PHYS);
+    bench_remove(world->dir);
 }
 
 /* ---- lookups --------------------------------------------------------------------------------- */

@@ -7,12 +7,10 @@
  * directory, and the ways take turns. Main thread.
  */
 #include <fcntl.h>
-#include <ftw.h>
 #include <rocksdb/c.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "backends/rocksdb/rocksdb.h"
@@ -24,7 +22,7 @@
 #include "base/rows/rowsort.h"
 #include "bench/bench.h"
 
-enum { DIM = 32, ROW_BYTES = DIM * 4, PIECE = 4096, N_ROWS = 2 << 20, ROUNDS = 3, FD_MAX = 16 };
+enum { DIM = 32, ROW_BYTES = DIM * 4, PIECE = 4096, N_ROWS = 2 << 20, ROUNDS = 3 };
 enum { WIDE_DIM = 128, WIDE_BYTES = WIDE_DIM * 4, N_WIDE = 1 << 20, READ_ROUNDS = 5 };
 enum { READS_PER_ROUND = 100000, APPLY_ROWS = 1000, APPLIES = 150 };
 
@@ -40,14 +38,6 @@ static hps_key *keys_sorted, *keys_shuffled;
 static uint8_t *rows_sorted, *rows_shuffled;
 
 /* ---- rigging --------------------------------------------------------------------------------- */
-
-static int remove_one(const char *path, const struct stat *info, int flag, struct FTW *ftw)
-{
-    (void)info;
-    (void)flag;
-    (void)ftw;
-    return remove(path);
-}
 
 static hps_status fail(struct hps_error *err, hps_status status, const char *what, char *text)
 {
@@ -201,7 +191,7 @@ static hps_status run_way(enum way way, double *out_rows_per_s, struct hps_error
         *out_rows_per_s = (double)N_ROWS * 1e9 / (double)(bench_now_ns() - start_ns + 1);
     }
     store_close(store, space);
-    (void)nftw(dir, remove_one, FD_MAX, FTW_DEPTH | FTW_PHYS);
+    bench_remove(dir);
     return status;
 }
 
@@ -660,7 +650,7 @@ hps_status bench_rocksdb(struct hps_error *err)
     if (status == HPS_OK) {
         status = bench_applies(copy, err);
     }
-    (void)nftw(dir, remove_one, FD_MAX, FTW_DEPTH | FTW_PHYS);
-    (void)nftw(copy, remove_one, FD_MAX, FTW_DEPTH | FTW_PHYS);
+    bench_remove(dir);
+    bench_remove(copy);
     return status;
 }

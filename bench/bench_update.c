@@ -4,7 +4,6 @@
  * position, a host map with part of the rows), compared with a loop of RocksDB write batches of the
  * same rows with its log. Both take turns.
  */
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,14 +39,6 @@ struct world {
     uint8_t rows[BATCH * ROW_BYTES];
     uint64_t next; /* of the stream */
 };
-
-static int remove_one(const char *path, const struct stat *info, int flag, struct FTW *ftw)
-{
-    (void)info;
-    (void)flag;
-    (void)ftw;
-    return remove(path);
-}
 
 static hps_status open_plain(struct world *world, struct hps_error *err)
 {
@@ -140,7 +131,7 @@ static void close_world(struct world *world)
         rocksdb_writeoptions_destroy(world->write);
         rocksdb_options_destroy(world->options);
     }
-    (void)nftw(world->dir, remove_one, FD_MAX, FTW_DEPTH | FTW_PHYS);
+    bench_remove(world->dir);
 }
 
 /* The next batch of the stream: keys in random order, each repeats after N_ROWS. */

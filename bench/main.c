@@ -30,6 +30,8 @@ static const struct bench benches[] = {
     {"concurrency", "lookups in the host map during updates", bench_concurrency},
     {"rocksdb", "loads, warm reads and updates compared with RocksDB on default options",
      bench_rocksdb},
+    {"ssd", "lookups in tables larger than memory compared with the disk's own random reads",
+     bench_ssd},
     {"update", "updates through all tiers compared with bare write batches", bench_update},
     {"insertion", "lookups that miss: waiting, or inserting after the reply", bench_insertion},
     {"e2e", "hpsd and a client: 1 to 100,000 keys a call, host map and RocksDB, cold and warm",

@@ -3,6 +3,8 @@
  * Report results as lines of the table and of the JSON file; clocks and medians. Main thread.
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,6 +59,37 @@ void bench_bind(unsigned cpu)
         CPU_SET(cpu % 2, &set);
         (void)sched_setaffinity(0, sizeof(set), &set);
     }
+}
+
+static int remove_one(const char *path, const struct stat *info, int flag, struct FTW *ftw)
+{
+    (void)info;
+    (void)flag;
+    (void)ftw;
+    return remove(path);
+}
+
+void bench_remove(const char *dir)
+{
+    (void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static int chill_one(const char *path, const struct stat *info, int flag, struct FTW *ftw)
+{
+    (void)info;
+    (void)ftw;
+    int fd = flag == FTW_F ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+        (void)fdatasync(fd); /* pages that wait to be written stay */
+        (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        close(fd);
+    }
+    return 0;
+}
+
+void bench_chill(const char *dir)
+{
+    (void)nftw(dir, chill_one, 16, FTW_PHYS);
 }
 
 hps_status bench_open(const char *name, const char *path, struct hps_error *err)
