@@ -388,8 +388,9 @@ static void split_drop(struct split *split)
 static void split_work(struct split *split, bool helps)
 {
     uint32_t n_done = 0;
+    uint32_t n_most = helps && split->pool->options.helps_late ? 1 : UINT32_MAX;
 
-    while (!helps || hps_pool_depth(split->pool) == 0) {
+    while (n_done < n_most && (!helps || hps_pool_depth(split->pool) == 0)) {
         uint32_t i = atomic_fetch_add(&split->next, 1);
         if (i >= split->n_pieces) {
             break;
@@ -409,9 +410,16 @@ static void split_work(struct split *split, bool helps)
 static void help(struct hps_task *task)
 {
     struct split *split = ((struct helper *)task)->split;
+    struct hps_pool *pool = split->pool;
 
     split_work(split, true);
-    split_drop(split);
+    if (pool->options.helps_late && atomic_load(&split->next) < split->n_pieces) {
+        hps_lock_acquire(&pool->lock);
+        add(pool, &pool->tasks, &pool->helpers, task, 0);
+        hps_lock_release(&pool->lock);
+    } else {
+        split_drop(split);
+    }
 }
 
 /* NULL: no memory. */
@@ -450,7 +458,7 @@ static unsigned n_free(struct hps_pool *pool)
 void hps_pool_split(struct hps_pool *pool, uint32_t n_pieces, void (*fn)(void *ctx, uint32_t i),
                     void *ctx)
 {
-    unsigned n_helpers = n_free(pool);
+    unsigned n_helpers = pool->options.helps_late ? pool->options.n_threads : n_free(pool);
 
     HPS_ASSERT(fn != NULL);
     hps_lock_assert_may_wait();

@@ -25,6 +25,10 @@ struct hps_pool_options {
     unsigned n_quick;   /* further threads, for quick tasks */
     size_t queue_max;   /* most queued tasks; 0: no limit */
     bool is_background; /* the threads have low priority (hps_thread_background) */
+    /* For a pool that only splits work: threads that are busy when a split begins help it later.
+     * They go from one split to the next after each piece, so large splits delay small ones
+     * little. */
+    bool helps_late;
 };
 /* Start a pool. NO_MEMORY: no memory; EXHAUSTED: a thread cannot be started. */
 hps_status hps_pool_start(const struct hps_pool_options *options, struct hps_pool **out_pool)
@@ -58,7 +62,8 @@ bool hps_pool_withdraw(struct hps_pool *pool, struct hps_task *task) HPS_MUST_CH
 void hps_pool_free(struct hps_pool *pool);
 /* Run fn(ctx, i) for every i below n_pieces, on the calling thread and on free threads of the pool.
  * Returns when all calls have returned. The calling thread may belong to the pool, because it makes
- * all calls that no free thread makes. Other threads stop helping when a task is queued. */
+ * all calls that no free thread makes. Other threads stop helping when a task is queued. See also
+ * helps_late. */
 void hps_pool_split(struct hps_pool *pool, uint32_t n_pieces, void (*fn)(void *ctx, uint32_t i),
                     void *ctx);
 /* Number of threads for any task. */

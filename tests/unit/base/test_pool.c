@@ -500,6 +500,69 @@ static void test_split_when_a_task_is_queued_then_the_helper_runs_it(void **stat
     hps_pool_free(away.pool);
 }
 
+/* A split on a thread of its own. Its first piece on the pool's thread ends when the other split
+ * has begun, its further pieces when that has ended. */
+struct earlier {
+    struct hps_pool *pool;
+    pthread_t thread;
+    atomic_uint n_helped;
+    sem_t begun, other_begun, other_done;
+    struct pieces pieces, meeting;
+};
+
+static void run_earlier(void *ctx, uint32_t i)
+{
+    struct earlier *earlier = ctx;
+
+    sem_post(&earlier->begun);
+    bool first = !pthread_equal(pthread_self(), earlier->thread) &&
+                 atomic_fetch_add(&earlier->n_helped, 1) == 0;
+    sem_wait(first ? &earlier->other_begun : &earlier->other_done);
+    run_piece(&earlier->pieces, i);
+}
+
+static void *split_earlier(void *arg)
+{
+    struct earlier *earlier = arg;
+
+    earlier->thread = pthread_self();
+    hps_pool_split(earlier->pool, 3, run_earlier, earlier);
+    return NULL;
+}
+
+static void run_other(void *ctx, uint32_t i)
+{
+    struct earlier *earlier = ctx;
+
+    sem_post(&earlier->other_begun);
+    run_meeting(&earlier->meeting, i);
+}
+
+static void test_split_when_the_threads_are_busy_and_help_late_then_they_join_between_pieces(
+    void **state)
+{
+    (void)state;
+    static struct earlier earlier;
+    const struct hps_pool_options options = {.name = "late", .n_threads = 1, .helps_late = true};
+    pthread_t thread;
+    sem_init(&earlier.begun, 0, 0);
+    sem_init(&earlier.other_begun, 0, 0);
+    sem_init(&earlier.other_done, 0, 0);
+    sem_init(&earlier.meeting.both, 0, 0);
+    assert_int_equal(hps_pool_start(&options, &earlier.pool), HPS_OK);
+    assert_int_equal(pthread_create(&thread, NULL, split_earlier, &earlier), 0);
+    sem_wait(&earlier.begun);
+    sem_wait(&earlier.begun);                             /* its thread and the pool's are busy */
+    hps_pool_split(earlier.pool, 2, run_other, &earlier); /* would never end on one thread */
+    for (int i = 0; i < 3; i++) {
+        sem_post(&earlier.other_done);
+    }
+    pthread_join(thread, NULL);
+    assert_each_once(&earlier.pieces, 3);
+    assert_each_once(&earlier.meeting, 2);
+    hps_pool_free(earlier.pool);
+}
+
 struct lone {
     struct hps_task task; /* first */
     struct hps_pool *pool;
@@ -568,6 +631,8 @@ int main(void)
         cmocka_unit_test(test_split_when_pieces_are_few_or_many_then_each_is_run_once),
         cmocka_unit_test(test_split_when_a_thread_is_free_then_it_helps),
         cmocka_unit_test(test_split_when_every_thread_of_the_pool_splits_then_all_end),
+        cmocka_unit_test(
+            test_split_when_the_threads_are_busy_and_help_late_then_they_join_between_pieces),
         cmocka_unit_test(test_split_when_no_thread_is_free_then_nothing_is_queued),
         cmocka_unit_test(test_split_when_there_is_no_memory_then_the_caller_does_it_all),
     };
