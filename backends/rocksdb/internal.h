@@ -144,6 +144,8 @@ struct hps_rocksdb {
     /* Reads wait for the disk: the files exceed memory_bytes, or reads are direct. Set by
      * hps_rocksdb_mode_review. */
     atomic_bool disk_bound;
+    /* Files are mapped: recent share of keys that waited for the disk (read.c). */
+    atomic_uint cold_share;
 
     struct hps_rocksdb_wal wal;
     struct hps_rocksdb_health health;

@@ -5,6 +5,7 @@
  */
 #include <inttypes.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,8 +22,12 @@ enum {
     VIEW_READAHEAD_BYTES = 2 << 20,
     CHUNK_KEYS = 1024,    /* per multi-get; the deadline is checked between them */
     SPLIT_KEYS_CPU = 512, /* minimum keys per reader if reading only copies */
-    SPLIT_KEYS_DISK = 32, /* minimum if each row waits for the disk */
-    READERS_MAX = 32,     /* more threads did not increase disk throughput */
+    SPLIT_KEYS_DISK = 8,  /* minimum if each row waits for the disk */
+    CHUNK_KEYS_DISK = 32, /* maximum then: RocksDB's own limit for one pass */
+    READERS_EACH = 4,     /* readers per n_threads, which is usually 16 */
+    READERS_MAX = 64,     /* disks were at their best with 64 reads at once */
+    COLD_ALL = 1 << 16,
+    COLD_MIN = COLD_ALL / 32, /* the disk then takes most of the time */
 };
 
 /* ---- one multi-get --------------------------------------------------------------------------- */
@@ -150,6 +155,21 @@ static void read_asked(struct read *read, struct multi_get *get, uint32_t n)
     }
 }
 
+/* Page faults of this thread that waited for the disk. */
+static uint64_t faults_now(void)
+{
+    struct rusage usage;
+    return getrusage(RUSAGE_THREAD, &usage) == 0 ? (uint64_t)usage.ru_majflt : 0;
+}
+
+/* A thread has read n keys with this number of faults. Threads may overwrite each other's notes. */
+static void cold_note(struct hps_rocksdb *store, uint64_t n_faults, uint32_t n)
+{
+    uint32_t share = n_faults < n ? (uint32_t)(n_faults * COLD_ALL / n) : COLD_ALL;
+    uint32_t old = atomic_load_explicit(&store->cold_share, memory_order_relaxed);
+    atomic_store_explicit(&store->cold_share, old - old / 8 + share / 8, memory_order_relaxed);
+}
+
 /* Index of the part that has key number `first` of the read. */
 static uint32_t read_part_of(const struct read *read, uint32_t first)
 {
@@ -175,8 +195,12 @@ static void read_chunk(struct read *read, struct multi_get *get, uint32_t chunk)
         return;
     }
     HPS_ASSERT(chunk < read->n_chunks);
+    struct hps_rocksdb *store = hps_rocksdb_of(read->space);
+    bool mapped = store->mode == HPS_ROCKSDB_READ_MMAP;
+    uint64_t n_faults = mapped ? faults_now() : 0;
     uint32_t first = chunk * read->n_chunk;
-    uint32_t left = read->n_keys - first < read->n_chunk ? read->n_keys - first : read->n_chunk;
+    uint32_t n_all = read->n_keys - first < read->n_chunk ? read->n_keys - first : read->n_chunk;
+    uint32_t left = n_all;
     uint32_t n = 0;
     for (uint32_t p = read_part_of(read, first); left > 0; p++) {
         const struct read_part *part = &read->parts[p];
@@ -192,6 +216,9 @@ static void read_chunk(struct read *read, struct multi_get *get, uint32_t chunk)
         }
     }
     read_asked(read, get, n);
+    if (mapped) {
+        cold_note(store, faults_now() - n_faults, n_all);
+    }
 }
 
 /* Read one chunk of a read that several threads share. */
@@ -259,7 +286,8 @@ static bool read_cut(struct read *read)
     const struct hps_rocksdb *store = hps_rocksdb_of(read->space);
     uint32_t n_max = store->batch_keys_max < CHUNK_KEYS ? store->batch_keys_max : CHUNK_KEYS;
     HPS_ASSERT(read->n_keys > 0 && n_max > 0);
-    bool disk = atomic_load_explicit(&store->disk_bound, memory_order_relaxed);
+    bool disk = atomic_load_explicit(&store->disk_bound, memory_order_relaxed) ||
+                atomic_load_explicit(&store->cold_share, memory_order_relaxed) > COLD_MIN;
     uint32_t share_min = disk ? SPLIT_KEYS_DISK : SPLIT_KEYS_CPU;
     bool shared = store->readers != NULL && read->n_keys >= 2 * share_min;
     if (shared) {
@@ -268,6 +296,7 @@ static bool read_cut(struct read *read)
         uint32_t n_even = (read->n_keys + n_threads - 1) / n_threads;
         n_even = n_even > share_min ? n_even : share_min;
         n_max = n_even < n_max ? n_even : n_max;
+        n_max = disk && n_max > CHUNK_KEYS_DISK ? CHUNK_KEYS_DISK : n_max;
     }
     read->n_chunk = read->n_keys < n_max ? read->n_keys : n_max;
     read->n_chunks = (read->n_keys + read->n_chunk - 1) / read->n_chunk;
@@ -345,18 +374,23 @@ hps_status hps_rocksdb_get(struct hps_space *space, const struct hps_call *call,
     return status;
 }
 
-/* The readers help with large reads; their number follows the disk (n_threads). If reads only copy,
- * a read is divided among at most as many threads as there are CPUs. The caller is one of them. */
+/* The readers help with large reads. All calls share them, piece by piece, so the disk has as many
+ * reads at once as there are readers. If reads only copy, a read is divided among at most as many
+ * threads as there are CPUs. The caller is one of them. */
 hps_status hps_rocksdb_readers_start(struct hps_rocksdb *store,
                                      const struct hps_rocksdb_options *given, struct hps_error *err)
 {
-    uint32_t n = (uint32_t)hps_rocksdb_clamp(given->n_threads, 1, READERS_MAX) - 1;
+    uint64_t n_most = given->n_threads > 1 ? (uint64_t)READERS_EACH * given->n_threads : 1;
+    uint32_t n = (uint32_t)hps_rocksdb_clamp(n_most, 1, READERS_MAX) - 1;
+    const struct hps_pool_options options = {
+        .name = "rocksdb-read", .n_threads = n, .helps_late = true};
     store->n_cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    atomic_store(&store->cold_share, store->mode == HPS_ROCKSDB_READ_MMAP ? COLD_ALL : 0);
     hps_rocksdb_mode_review(store);
     if (n == 0) {
         return HPS_OK;
     }
-    hps_status status = hps_pool_new("rocksdb-read", n, 2 * (size_t)n, &store->readers);
+    hps_status status = hps_pool_start(&options, &store->readers);
     return status == HPS_OK ? HPS_OK
                             : hps_error_set(err, status, "rocksdb: cannot start %u readers", n);
 }

@@ -23,8 +23,8 @@ enum hps_rocksdb_read_mode {
 
 struct hps_rocksdb_options {
     const char *path; /* the database is in `<path>/hpsd` */
-    /* Maximum number of RocksDB's background jobs; less than 2 counts as 2. Also the maximum number
-     * of threads that share a large get: the calling thread and up to 31 others. */
+    /* Maximum number of RocksDB's background jobs; less than 2 counts as 2. If it is not 1, four
+     * times as many threads share large gets: the calling thread and up to 63 others. */
     unsigned n_threads;
     uint32_t batch_keys_max; /* keys per multi-get and rows per write batch */
     bool read_only;
@@ -33,9 +33,9 @@ struct hps_rocksdb_options {
     uint64_t disk_free_min_bytes;
     uint64_t block_cache_bytes;
     enum hps_rocksdb_read_mode read_mode;
-    /* Page cache available for the files. If the files are larger, or reads are direct, reads wait
-     * for the disk, and up to n_threads threads share a large get. Otherwise at most one thread per
-     * CPU shares it. */
+    /* Page cache available for the files. If the files are larger, or reads are direct, or many
+     * keys had to wait for pages of mapped files, all threads share a large get. Otherwise at most
+     * one thread per CPU shares it. */
     uint64_t memory_bytes;
     uint64_t load_bytes;  /* size of the tables to be loaded, only used by AUTO; 0: not known */
     uint32_t wal_sync_ms; /* interval of WAL syncs; 0: each write is synced before it returns */
