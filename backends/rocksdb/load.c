@@ -21,6 +21,8 @@
 enum {
     LOAD_BLOCKS = 8,
     LOAD_BLOCK_BYTES = 1 << 20, /* and at least one row; a row has at most 256 KiB */
+    BLOCK_END_BYTES = 32,       /* of RocksDB, after the rows of a block */
+    ALIGN_SHARE = 8,            /* aligned blocks take at most this part of the disk more */
 };
 
 #define SST_BYTES   (UINT64_C(256) << 20)
@@ -169,7 +171,18 @@ static hps_status load_dir_make(struct hps_store_load *load, struct hps_error *e
     return status;
 }
 
-static hps_status load_file_open(struct hps_store_load *load, struct hps_error *err)
+/* Whether blocks of such rows fill pages nearly, so that aligned blocks take little more space. An
+ * aligned block needs one read of a page instead of two. */
+static bool rows_fill_pages(uint32_t row_bytes)
+{
+    uint32_t bytes = row_bytes + HPS_ROCKSDB_ENTRY_BYTES;
+    uint32_t n = (HPS_ROCKSDB_BLOCK_BYTES - BLOCK_END_BYTES) / bytes;
+    return n * bytes >= HPS_ROCKSDB_BLOCK_BYTES - HPS_ROCKSDB_BLOCK_BYTES / ALIGN_SHARE;
+}
+
+/* row_bytes: of the first row; most files have rows of one size. */
+static hps_status load_file_open(struct hps_store_load *load, uint32_t row_bytes,
+                                 struct hps_error *err)
 {
     char name[32];
     (void)snprintf(name, sizeof(name), "%06zu.sst", load->n_files);
@@ -184,7 +197,9 @@ static hps_status load_file_open(struct hps_store_load *load, struct hps_error *
     }
     load->n_files++;
     load->file_bytes = 0;
-    load->writer = rocksdb_sstfilewriter_create(load->store->env_options, load->store->sst_options);
+    load->writer = rocksdb_sstfilewriter_create(
+        load->store->env_options,
+        rows_fill_pages(row_bytes) ? load->store->sst_aligned : load->store->sst_options);
     char *text = NULL;
     rocksdb_sstfilewriter_open(load->writer, files[load->n_files - 1], &text);
     return text == NULL ? HPS_OK : hps_rocksdb_fail_text(text, err, "cannot write a load file");
@@ -202,7 +217,7 @@ static hps_status load_file_finish(struct hps_store_load *load, struct hps_error
     return text == NULL ? HPS_OK : hps_rocksdb_fail_text(text, err, "cannot finish a load file");
 }
 
-/* At most half of the minimum free space is written between two checks of it. */
+/* About half of the minimum free space is written between two checks of it, at most. */
 static hps_status load_check_space(struct hps_store_load *load, uint64_t bytes,
                                    struct hps_error *err)
 {
@@ -228,7 +243,7 @@ static hps_status load_write_entry(struct hps_store_load *load, const char *entr
         status = load_check_space(load, bytes, err);
     }
     if (status == HPS_OK && load->writer == NULL) {
-        status = load_file_open(load, err);
+        status = load_file_open(load, entry_bytes - HPS_ROCKSDB_KEY_BYTES, err);
     }
     if (status != HPS_OK) {
         return status;
@@ -386,7 +401,8 @@ hps_status hps_rocksdb_load_begin(struct hps_space *base, uint64_t rows_expected
     }
     uint64_t needed;
     if (__builtin_mul_overflow(rows_expected, (uint64_t)HPS_ROCKSDB_ENTRY_BYTES, &needed) ||
-        __builtin_add_overflow(needed, bytes_expected, &needed)) {
+        __builtin_add_overflow(needed, bytes_expected, &needed) ||
+        __builtin_add_overflow(needed, needed / ALIGN_SHARE, &needed)) {
         needed = UINT64_MAX;
     }
     hps_status status = hps_rocksdb_dir_guard(&store->dir, needed, err);

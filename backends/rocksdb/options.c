@@ -11,8 +11,6 @@
 #define WRITE_BUFFER_BYTES (256 * MIB)
 #define WAL_BYTES          (256 * MIB)
 
-enum { BLOCK_BYTES = 4096 }; /* one disk read per row; 1 KB blocks were no faster */
-
 /* filter: only for files written by flushes and compactions. Most rows are in ingested files at the
  * bottom level. A filter there would need memory for every row, and would help only with keys that
  * do not exist. Mapped files need no block cache. */
@@ -20,7 +18,7 @@ static void options_set_table(const struct hps_rocksdb *store, rocksdb_options_t
                               bool filter)
 {
     rocksdb_block_based_table_options_t *table = rocksdb_block_based_options_create();
-    rocksdb_block_based_options_set_block_size(table, BLOCK_BYTES);
+    rocksdb_block_based_options_set_block_size(table, HPS_ROCKSDB_BLOCK_BYTES);
     rocksdb_block_based_options_set_format_version(table, 5);
     if (store->cache != NULL && store->mode != HPS_ROCKSDB_READ_MMAP) {
         rocksdb_block_based_options_set_block_cache(table, store->cache);
@@ -98,7 +96,11 @@ hps_status hps_rocksdb_options_set_text(struct hps_rocksdb *store, struct hps_er
     }
     rocksdb_options_destroy(store->options);
     store->options = options;
-    return HPS_OK;
+    store->sst_aligned = rocksdb_options_create();
+    rocksdb_get_options_from_string(store->sst_options,
+                                    "block_based_table_factory={block_align=true}",
+                                    store->sst_aligned, &text);
+    return text == NULL ? HPS_OK : hps_rocksdb_fail_text(text, err, "cannot set options");
 }
 
 void hps_rocksdb_options_fill(struct hps_rocksdb *store, const struct hps_rocksdb_options *given)
@@ -137,6 +139,9 @@ void hps_rocksdb_options_free(struct hps_rocksdb *store)
     rocksdb_writeoptions_destroy(store->write);
     rocksdb_readoptions_destroy(store->read_scan);
     rocksdb_readoptions_destroy(store->read);
+    if (store->sst_aligned != NULL) {
+        rocksdb_options_destroy(store->sst_aligned);
+    }
     rocksdb_options_destroy(store->sst_options);
     rocksdb_options_destroy(store->options);
     if (store->cache != NULL) {
