@@ -68,6 +68,20 @@ static void test_finish_when_redis_then_its_own_defaults(void **state)
     assert_string_equal(db->tls_server_name_identification, "redis.localhost");
 }
 
+static void test_finish_when_rows_are_in_memory_then_no_block_cache_unless_set(void **state)
+{
+    (void)state;
+    struct hps_config *config = parse_good(FILE_WITH("\"persistent_db\":{}"), NULL);
+    finish_good(config, NULL);
+    assert_int_equal(config->persistent_db.block_cache_bytes, 0);
+    config = parse_good(FILE_WITH("\"persistent_db\":{\"block_cache_bytes\":4096}"), NULL);
+    finish_good(config, NULL);
+    assert_int_equal(config->persistent_db.block_cache_bytes, 4096);
+    config = parse_good(FILE_WITH("\"volatile_db\":{\"type\":\"disabled\"}" ROCKS), NULL);
+    finish_good(config, NULL);
+    assert_int_equal(config->persistent_db.block_cache_bytes, 64 << 20);
+}
+
 static void test_finish_when_redis_and_options_do_not_fit_then_refused_by_name(void **state)
 {
     (void)state;
@@ -499,6 +513,7 @@ int main(void)
         CONFIG_TEST(test_updates_when_contradictory_then_refused_by_name),
         CONFIG_TEST(test_finish_when_no_option_is_set_then_defaults_of_the_machine),
         CONFIG_TEST(test_finish_when_redis_then_its_own_defaults),
+        CONFIG_TEST(test_finish_when_rows_are_in_memory_then_no_block_cache_unless_set),
         CONFIG_TEST(test_finish_when_redis_and_options_do_not_fit_then_refused_by_name),
         CONFIG_TEST(test_finish_when_local_cache_without_redis_then_a_warning),
         CONFIG_TEST(test_finish_when_no_state_dir_then_refused),
