@@ -288,6 +288,7 @@ static hps_status post(struct hps_pool *pool, struct hps_task *task, struct clie
     struct hps_fair_flow *flow = cost <= HPS_POOL_QUICK ? &client->quick : &client->slow;
     hps_status status = HPS_OK;
 
+    HPS_ASSERT(!pool->options.helps_late);
     hps_lock_acquire(&pool->lock);
     *out_n_own = client->quick.n_items + client->slow.n_items;
     if (pool->closed) {
@@ -328,6 +329,7 @@ hps_status hps_pool_post_for(struct hps_pool *pool, struct hps_task *task, uint6
 
 hps_status hps_pool_post_low(struct hps_pool *pool, struct hps_task *task)
 {
+    HPS_ASSERT(!pool->options.helps_late);
     hps_lock_acquire(&pool->lock);
     hps_status status = pool->closed ? HPS_CLOSED : HPS_OK;
     if (status == HPS_OK) {
@@ -415,7 +417,7 @@ static void help(struct hps_task *task)
     split_work(split, true);
     if (pool->options.helps_late && atomic_load(&split->next) < split->n_pieces) {
         hps_lock_acquire(&pool->lock);
-        add(pool, &pool->tasks, &pool->helpers, task, 0);
+        hps_fair_add(&pool->tasks, &pool->helpers, &task->item); /* this thread takes one next */
         hps_lock_release(&pool->lock);
     } else {
         split_drop(split);
@@ -444,12 +446,18 @@ static struct split *split_new(struct hps_pool *pool, uint32_t n_pieces, unsigne
     return split;
 }
 
-/* Threads that have nothing to do. 0 while the pool is freed: its threads may have ended. */
-static unsigned n_free(struct hps_pool *pool)
+/* Threads that can help a split. 0 while the pool is freed: its threads may have ended. */
+static unsigned n_helping(struct hps_pool *pool)
 {
-    hps_lock_acquire(&pool->lock);
     unsigned n = pool->options.n_threads;
-    unsigned n_taken = pool->closed ? n : pool->n_busy + pool->tasks.n_items;
+    unsigned n_taken = 0;
+
+    hps_lock_acquire(&pool->lock);
+    if (pool->closed) {
+        n_taken = n;
+    } else if (!pool->options.helps_late) {
+        n_taken = pool->n_busy + pool->tasks.n_items;
+    }
     hps_lock_release(&pool->lock);
 
     return n_taken < n ? n - n_taken : 0;
@@ -458,7 +466,7 @@ static unsigned n_free(struct hps_pool *pool)
 void hps_pool_split(struct hps_pool *pool, uint32_t n_pieces, void (*fn)(void *ctx, uint32_t i),
                     void *ctx)
 {
-    unsigned n_helpers = pool->options.helps_late ? pool->options.n_threads : n_free(pool);
+    unsigned n_helpers = n_helping(pool);
 
     HPS_ASSERT(fn != NULL);
     hps_lock_assert_may_wait();

@@ -25,9 +25,9 @@ struct hps_pool_options {
     unsigned n_quick;   /* further threads, for quick tasks */
     size_t queue_max;   /* most queued tasks; 0: no limit */
     bool is_background; /* the threads have low priority (hps_thread_background) */
-    /* For a pool that only splits work: threads that are busy when a split begins help it later.
-     * They go from one split to the next after each piece, so large splits delay small ones
-     * little. */
+    /* For a pool that only splits work and takes no tasks: threads that are busy when a split
+     * begins help it later. A split queues once for each thread that can help it. A thread runs one
+     * piece and takes the next of the queue, so large splits delay small ones little. */
     bool helps_late;
 };
 /* Start a pool. NO_MEMORY: no memory; EXHAUSTED: a thread cannot be started. */

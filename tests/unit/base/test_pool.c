@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/heap.h"
@@ -563,6 +564,27 @@ static void test_split_when_the_threads_are_busy_and_help_late_then_they_join_be
     hps_pool_free(earlier.pool);
 }
 
+static void on_assert(const char *expr, const char *file, int line)
+{
+    mock_assert(0, expr, file, line);
+}
+
+static void test_post_when_the_pool_helps_late_then_an_assertion_fails(void **state)
+{
+    (void)state;
+    const struct hps_pool_options options = {.name = "late", .n_threads = 1, .helps_late = true};
+    struct hps_pool *pool = NULL;
+    struct hps_task task = {.run = run_count};
+    struct hps_error err;
+    assert_int_equal(hps_pool_start(&options, &pool), HPS_OK);
+    hps_assert_hook(on_assert);
+    expect_assert_failure(hps_ignore(hps_pool_post(pool, &task)));
+    expect_assert_failure(hps_ignore(hps_pool_post_for(pool, &task, client_of('a'), 0, &err)));
+    expect_assert_failure(hps_ignore(hps_pool_post_low(pool, &task)));
+    hps_assert_hook(NULL);
+    hps_pool_free(pool);
+}
+
 struct lone {
     struct hps_task task; /* first */
     struct hps_pool *pool;
@@ -633,6 +655,7 @@ int main(void)
         cmocka_unit_test(test_split_when_every_thread_of_the_pool_splits_then_all_end),
         cmocka_unit_test(
             test_split_when_the_threads_are_busy_and_help_late_then_they_join_between_pieces),
+        cmocka_unit_test(test_post_when_the_pool_helps_late_then_an_assertion_fails),
         cmocka_unit_test(test_split_when_no_thread_is_free_then_nothing_is_queued),
         cmocka_unit_test(test_split_when_there_is_no_memory_then_the_caller_does_it_all),
     };
