@@ -104,7 +104,8 @@ struct read {
     uint32_t n_keys;
     uint32_t n_chunk; /* keys per chunk; the last may have fewer */
     uint32_t n_chunks;
-    uint8_t *marks; /* [n_keys] 1: found */
+    uint32_t n_pieces; /* piece p has the chunks p, p + n_pieces, … */
+    uint8_t *marks;    /* [n_keys] 1: found */
     uint64_t deadline_us;
     const rocksdb_readoptions_t *options;
     atomic_int status; /* first failure; chunks that begin later are skipped */
@@ -221,8 +222,8 @@ static void read_chunk(struct read *read, struct multi_get *get, uint32_t chunk)
     }
 }
 
-/* Read one chunk of a read that several threads share. */
-static void read_piece(void *ctx, uint32_t chunk)
+/* Read one piece of a read that several threads share. */
+static void read_piece(void *ctx, uint32_t piece)
 {
     struct read *read = ctx;
     void *memory = hps_alloc(multi_get_bytes(read->n_chunk));
@@ -232,7 +233,9 @@ static void read_piece(void *ctx, uint32_t chunk)
     }
     struct multi_get get;
     multi_get_init(&get, memory, read->n_chunk);
-    read_chunk(read, &get, chunk);
+    for (uint32_t chunk = piece; chunk < read->n_chunks; chunk += read->n_pieces) {
+        read_chunk(read, &get, chunk);
+    }
     hps_free(memory);
 }
 
@@ -261,7 +264,7 @@ static hps_status read_run(struct read *read, struct multi_get *get)
     }
     HPS_ASSERT(get != NULL || hps_rocksdb_of(read->space)->readers != NULL);
     if (get == NULL) {
-        hps_pool_split(hps_rocksdb_of(read->space)->readers, read->n_chunks, read_piece, read);
+        hps_pool_split(hps_rocksdb_of(read->space)->readers, read->n_pieces, read_piece, read);
     }
     for (uint32_t chunk = 0; get != NULL && chunk < read->n_chunks; chunk++) {
         read_chunk(read, get, chunk);
@@ -280,7 +283,14 @@ static hps_status read_run(struct read *read, struct multi_get *get)
     return (hps_status)atomic_load(&read->status);
 }
 
-/* Choose the chunk size. Returns whether there is enough work for several threads. */
+static uint32_t ceil_div(uint32_t a, uint32_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Choose the chunks and pieces. Returns whether there is enough work for several threads. If each
+ * row waits for the disk, a piece is one small chunk. Otherwise each thread has one piece, with the
+ * same number of chunks as the others. */
 static bool read_cut(struct read *read)
 {
     const struct hps_rocksdb *store = hps_rocksdb_of(read->space);
@@ -290,16 +300,18 @@ static bool read_cut(struct read *read)
                 atomic_load_explicit(&store->cold_share, memory_order_relaxed) > COLD_MIN;
     uint32_t share_min = disk ? SPLIT_KEYS_DISK : SPLIT_KEYS_CPU;
     bool shared = store->readers != NULL && read->n_keys >= 2 * share_min;
+    uint32_t n_threads = shared ? hps_pool_threads(store->readers) + 1 : 1;
+    n_threads = disk || n_threads < store->n_cpus ? n_threads : store->n_cpus;
     if (shared) {
-        uint32_t n_threads = hps_pool_threads(store->readers) + 1;
-        n_threads = disk || n_threads < store->n_cpus ? n_threads : store->n_cpus;
-        uint32_t n_even = (read->n_keys + n_threads - 1) / n_threads;
-        n_even = n_even > share_min ? n_even : share_min;
-        n_max = n_even < n_max ? n_even : n_max;
         n_max = disk && n_max > CHUNK_KEYS_DISK ? CHUNK_KEYS_DISK : n_max;
+        uint32_t n_even = ceil_div(read->n_keys, n_threads);
+        n_even = n_even > share_min ? n_even : share_min;
+        n_even = disk ? n_even : ceil_div(n_even, ceil_div(n_even, n_max));
+        n_max = n_even < n_max ? n_even : n_max;
     }
     read->n_chunk = read->n_keys < n_max ? read->n_keys : n_max;
-    read->n_chunks = (read->n_keys + read->n_chunk - 1) / read->n_chunk;
+    read->n_chunks = ceil_div(read->n_keys, read->n_chunk);
+    read->n_pieces = disk || n_threads > read->n_chunks ? read->n_chunks : n_threads;
     return shared;
 }
 

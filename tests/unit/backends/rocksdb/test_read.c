@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include "base/heap.h"
+#include "tests/lib/fault_heap.h"
 
 /* ---- damage ---------------------------------------------------------------------------------- */
 
@@ -133,6 +134,32 @@ static void test_get_when_large_and_read_in_any_mode_then_every_row_is_right(voi
     store->ops->close(store);
 }
 
+/* Each piece of a read allocates once, and a thread has at least one piece. */
+static void test_get_when_large_and_rows_are_in_memory_then_at_most_one_thread_per_cpu(void **state)
+{
+    (void)state;
+    enum { N_KEYS = 60000, N_CHUNKS = N_KEYS / 1000, N_CPUS = 2, N_OTHERS_MAX = 20 };
+    struct hps_store *base = NULL;
+    hps_fault_heap_install(0);
+    assert_int_equal(open_mode(HPS_ROCKSDB_READ_MMAP, &base), HPS_OK); /* with 7 readers */
+    struct hps_rocksdb *store = (struct hps_rocksdb *)base;
+    struct hps_space *space = open_space(base);
+    uint32_t n_missing = 0;
+    load(space, 10000);
+    assert_false(store->disk_bound);
+    store->n_cpus = N_CPUS;
+    atomic_store(&store->cold_share, 0);
+    size_t n_before = hps_fault_heap_allocations();
+    assert_int_equal(get_parallel(space, N_KEYS, &n_missing), HPS_OK);
+    size_t n_allocations = hps_fault_heap_allocations() - n_before;
+    assert_int_equal(n_missing, N_KEYS - 10000);
+    assert_in_range(n_allocations, N_CPUS, N_CPUS + N_OTHERS_MAX);
+    assert_true(N_CPUS + N_OTHERS_MAX < N_CHUNKS);
+    base->ops->space_close(space);
+    base->ops->close(base);
+    hps_fault_heap_remove();
+}
+
 /* Where files exceed the memory for them, reads wait for the disk and are cut for many readers. */
 static void test_auto_when_the_files_grow_and_shrink_then_reads_follow_them(void **state)
 {
@@ -168,6 +195,9 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(
             test_get_when_large_and_read_in_any_mode_then_every_row_is_right, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_get_when_large_and_rows_are_in_memory_then_at_most_one_thread_per_cpu, setup,
+            teardown),
         cmocka_unit_test_setup_teardown(
             test_auto_when_the_files_grow_and_shrink_then_reads_follow_them, setup, teardown),
     };
