@@ -28,6 +28,7 @@ enum {
     READERS_MAX = 64,     /* disks were at their best with 64 reads at once */
     COLD_ALL = 1 << 16,
     COLD_MIN = COLD_ALL / 32, /* the disk then takes most of the time */
+    COLD_KEYS = 256,          /* number of recent keys in the average */
 };
 
 /* ---- one multi-get --------------------------------------------------------------------------- */
@@ -167,8 +168,10 @@ static uint64_t faults_now(void)
 static void cold_note(struct hps_rocksdb *store, uint64_t n_faults, uint32_t n)
 {
     uint32_t share = n_faults < n ? (uint32_t)(n_faults * COLD_ALL / n) : COLD_ALL;
+    uint32_t weight = n < CHUNK_KEYS_DISK ? n : CHUNK_KEYS_DISK;
     uint32_t old = atomic_load_explicit(&store->cold_share, memory_order_relaxed);
-    atomic_store_explicit(&store->cold_share, old - old / 8 + share / 8, memory_order_relaxed);
+    uint32_t mean = (old * (COLD_KEYS - weight) + share * weight) / COLD_KEYS;
+    atomic_store_explicit(&store->cold_share, mean, memory_order_relaxed);
 }
 
 /* Index of the part that has key number `first` of the read. */

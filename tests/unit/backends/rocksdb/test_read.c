@@ -160,6 +160,25 @@ static void test_get_when_large_and_rows_are_in_memory_then_at_most_one_thread_p
     hps_fault_heap_remove();
 }
 
+static void test_get_when_of_one_key_then_it_changes_the_share_of_cold_keys_little(void **state)
+{
+    (void)state;
+    enum { COLD_ALL = 1 << 16 };
+    struct hps_store *base = NULL;
+    assert_int_equal(open_mode(HPS_ROCKSDB_READ_MMAP, &base), HPS_OK);
+    struct hps_rocksdb *store = (struct hps_rocksdb *)base;
+    struct hps_space *space = open_space(base);
+    load(space, 100);
+    assert_true(has(space, 1)); /* its page is in memory from here on */
+    atomic_store(&store->cold_share, COLD_ALL);
+    for (unsigned n = 1; n <= 20; n++) {
+        assert_true(has(space, 1));
+        assert_true(atomic_load(&store->cold_share) >= COLD_ALL - n * COLD_ALL / 256);
+    }
+    base->ops->space_close(space);
+    base->ops->close(base);
+}
+
 /* Where files exceed the memory for them, reads wait for the disk and are cut for many readers. */
 static void test_auto_when_the_files_grow_and_shrink_then_reads_follow_them(void **state)
 {
@@ -197,6 +216,9 @@ int main(void)
             test_get_when_large_and_read_in_any_mode_then_every_row_is_right, setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_get_when_large_and_rows_are_in_memory_then_at_most_one_thread_per_cpu, setup,
+            teardown),
+        cmocka_unit_test_setup_teardown(
+            test_get_when_of_one_key_then_it_changes_the_share_of_cold_keys_little, setup,
             teardown),
         cmocka_unit_test_setup_teardown(
             test_auto_when_the_files_grow_and_shrink_then_reads_follow_them, setup, teardown),
