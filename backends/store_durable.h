@@ -45,6 +45,30 @@ struct hps_view {
                        const uint8_t *rows, uint32_t n);
 };
 
+/* How rows are laid out on disk. */
+enum {
+    HPS_DISK_BLOCK_BYTES = 4096,   /* one disk read per row; 1 KB blocks were no faster */
+    HPS_DISK_ENTRY_BYTES = 24,     /* per row for key and block overhead, rounded up */
+    HPS_DISK_BLOCK_END_BYTES = 32, /* after the rows of a block */
+    HPS_DISK_ALIGN_SHARE = 8,      /* aligned blocks take at most this part of the bytes more */
+};
+
+/* Whether blocks of such rows nearly fill pages, so that aligned blocks take little more space. A
+ * load aligns these blocks. A row then needs one page of the disk instead of two. */
+static inline bool hps_disk_aligned(uint32_t row_bytes)
+{
+    uint32_t bytes = row_bytes + HPS_DISK_ENTRY_BYTES;
+    uint32_t n = (HPS_DISK_BLOCK_BYTES - HPS_DISK_BLOCK_END_BYTES) / bytes;
+    return n * bytes * (HPS_DISK_ALIGN_SHARE + 1) >= HPS_DISK_BLOCK_BYTES * HPS_DISK_ALIGN_SHARE;
+}
+
+/* Estimated bytes of the loaded rows of a table on disk. */
+static inline uint64_t hps_disk_table_bytes(uint64_t n_rows, uint32_t row_bytes)
+{
+    uint64_t bytes = n_rows * ((uint64_t)row_bytes + HPS_DISK_ENTRY_BYTES);
+    return bytes + (hps_disk_aligned(row_bytes) ? bytes / HPS_DISK_ALIGN_SHARE : 0);
+}
+
 struct hps_store_durable_ops {
     /* Apply all writes and records to the space, or none of them, even if the process crashes.
      * After the call returned OK, a crash of the process loses nothing. A power cut loses the

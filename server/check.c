@@ -173,7 +173,7 @@ uint64_t hps_check_store_bytes(const struct hps_config *config)
             struct hps_error err = {0};
             if (plan_table(config, &config->models[i], &config->models[i].tables[k], &source, &plan,
                            &err) == HPS_OK) {
-                bytes += hps_load_store_bytes(&plan);
+                bytes += plan.store_bytes;
             }
             hps_source_close(&source);
         }

@@ -48,10 +48,7 @@
 #define HPS_ROCKSDB_NO_LOG_DIR "/dev/null/none"
 
 enum {
-    HPS_ROCKSDB_KEY_BYTES = 12, /* table u32, key u64, both big-endian */
-    /* Bytes on disk per row for key and block overhead, rounded up. */
-    HPS_ROCKSDB_ENTRY_BYTES = 24,
-    HPS_ROCKSDB_BLOCK_BYTES = 4096,      /* one disk read per row; 1 KB blocks were no faster */
+    HPS_ROCKSDB_KEY_BYTES = 12,          /* table u32, key u64, both big-endian */
     HPS_ROCKSDB_NAME_MAX_BYTES = 160,    /* longest name of a family, including the NUL */
     HPS_ROCKSDB_RECORD_PREFIX_BYTES = 4, /* size of HPS_ROCKSDB_RECORD_TABLE in a key */
 };
@@ -156,6 +153,8 @@ struct hps_rocksdb {
 struct hps_rocksdb_space {
     struct hps_space base;
     struct hps_rocksdb_family *family;
+    const struct hps_table *tables; /* borrowed */
+    uint32_t n_tables;
     bool loading; /* protected by the store's lock */
 };
 

@@ -21,8 +21,6 @@
 enum {
     LOAD_BLOCKS = 8,
     LOAD_BLOCK_BYTES = 1 << 20, /* and at least one row; a row has at most 256 KiB */
-    BLOCK_END_BYTES = 32,       /* of RocksDB, after the rows of a block */
-    ALIGN_SHARE = 8,            /* aligned blocks take at most this part of the disk more */
 };
 
 #define SST_BYTES   (UINT64_C(256) << 20)
@@ -171,15 +169,6 @@ static hps_status load_dir_make(struct hps_store_load *load, struct hps_error *e
     return status;
 }
 
-/* Whether blocks of such rows fill pages nearly, so that aligned blocks take little more space. An
- * aligned block needs one read of a page instead of two. */
-static bool rows_fill_pages(uint32_t row_bytes)
-{
-    uint32_t bytes = row_bytes + HPS_ROCKSDB_ENTRY_BYTES;
-    uint32_t n = (HPS_ROCKSDB_BLOCK_BYTES - BLOCK_END_BYTES) / bytes;
-    return n * bytes >= HPS_ROCKSDB_BLOCK_BYTES - HPS_ROCKSDB_BLOCK_BYTES / ALIGN_SHARE;
-}
-
 /* row_bytes: of the first row; most files have rows of one size. */
 static hps_status load_file_open(struct hps_store_load *load, uint32_t row_bytes,
                                  struct hps_error *err)
@@ -199,7 +188,7 @@ static hps_status load_file_open(struct hps_store_load *load, uint32_t row_bytes
     load->file_bytes = 0;
     load->writer = rocksdb_sstfilewriter_create(
         load->store->env_options,
-        rows_fill_pages(row_bytes) ? load->store->sst_aligned : load->store->sst_options);
+        hps_disk_aligned(row_bytes) ? load->store->sst_aligned : load->store->sst_options);
     char *text = NULL;
     rocksdb_sstfilewriter_open(load->writer, files[load->n_files - 1], &text);
     return text == NULL ? HPS_OK : hps_rocksdb_fail_text(text, err, "cannot write a load file");
@@ -217,7 +206,7 @@ static hps_status load_file_finish(struct hps_store_load *load, struct hps_error
     return text == NULL ? HPS_OK : hps_rocksdb_fail_text(text, err, "cannot finish a load file");
 }
 
-/* About half of the minimum free space is written between two checks of it, at most. */
+/* Little more than half of the minimum free space is written between two checks of it. */
 static hps_status load_check_space(struct hps_store_load *load, uint64_t bytes,
                                    struct hps_error *err)
 {
@@ -234,7 +223,7 @@ static hps_status load_check_space(struct hps_store_load *load, uint64_t bytes,
 static hps_status load_write_entry(struct hps_store_load *load, const char *entry,
                                    uint32_t entry_bytes, struct hps_error *err)
 {
-    uint64_t bytes = (uint64_t)entry_bytes + HPS_ROCKSDB_ENTRY_BYTES - HPS_ROCKSDB_KEY_BYTES;
+    uint64_t bytes = (uint64_t)entry_bytes + HPS_DISK_ENTRY_BYTES - HPS_ROCKSDB_KEY_BYTES;
     hps_status status = HPS_OK;
     if (load->file_bytes + bytes > SST_BYTES) {
         status = load_file_finish(load, err);
@@ -390,6 +379,30 @@ static hps_status load_blocks_make(struct hps_store_load *load, struct hps_error
     return HPS_OK;
 }
 
+/* Estimated bytes of a load on disk. The tables may lack their numbers of rows. */
+static uint64_t load_bytes(const struct hps_rocksdb_space *space, uint64_t rows_expected,
+                           uint64_t bytes_expected)
+{
+    uint64_t n_rows = 0;
+    uint64_t needed = 0;
+    bool aligned = false;
+    for (uint32_t i = 0; i < space->n_tables; i++) {
+        const struct hps_table *table = &space->tables[i];
+        n_rows += table->n_rows;
+        needed += hps_disk_table_bytes(table->n_rows, table->row_bytes);
+        aligned = aligned || hps_disk_aligned(table->row_bytes);
+    }
+    if (n_rows == rows_expected) {
+        return needed;
+    }
+    if (__builtin_mul_overflow(rows_expected, (uint64_t)HPS_DISK_ENTRY_BYTES, &needed) ||
+        __builtin_add_overflow(needed, bytes_expected, &needed) ||
+        __builtin_add_overflow(needed, aligned ? needed / HPS_DISK_ALIGN_SHARE : 0, &needed)) {
+        return UINT64_MAX;
+    }
+    return needed;
+}
+
 hps_status hps_rocksdb_load_begin(struct hps_space *base, uint64_t rows_expected,
                                   uint64_t bytes_expected, struct hps_store_load **out_load,
                                   struct hps_error *err)
@@ -399,13 +412,8 @@ hps_status hps_rocksdb_load_begin(struct hps_space *base, uint64_t rows_expected
     if (store->dir.read_only) {
         return hps_rocksdb_fail_read_only(store, err);
     }
-    uint64_t needed;
-    if (__builtin_mul_overflow(rows_expected, (uint64_t)HPS_ROCKSDB_ENTRY_BYTES, &needed) ||
-        __builtin_add_overflow(needed, bytes_expected, &needed) ||
-        __builtin_add_overflow(needed, needed / ALIGN_SHARE, &needed)) {
-        needed = UINT64_MAX;
-    }
-    hps_status status = hps_rocksdb_dir_guard(&store->dir, needed, err);
+    hps_status status =
+        hps_rocksdb_dir_guard(&store->dir, load_bytes(space, rows_expected, bytes_expected), err);
     if (status == HPS_OK) {
         status = space_check_empty(space, err);
     }

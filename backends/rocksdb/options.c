@@ -18,7 +18,7 @@ static void options_set_table(const struct hps_rocksdb *store, rocksdb_options_t
                               bool filter)
 {
     rocksdb_block_based_table_options_t *table = rocksdb_block_based_options_create();
-    rocksdb_block_based_options_set_block_size(table, HPS_ROCKSDB_BLOCK_BYTES);
+    rocksdb_block_based_options_set_block_size(table, HPS_DISK_BLOCK_BYTES);
     rocksdb_block_based_options_set_format_version(table, 5);
     if (store->cache != NULL && store->mode != HPS_ROCKSDB_READ_MMAP) {
         rocksdb_block_based_options_set_block_cache(table, store->cache);

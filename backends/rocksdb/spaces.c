@@ -301,6 +301,8 @@ hps_status hps_rocksdb_space_open(struct hps_store *base, const struct hps_space
         return status;
     }
     space->base.store = base;
+    space->tables = id->tables;
+    space->n_tables = id->n_tables;
     *out_space = &space->base;
     return HPS_OK;
 }

@@ -66,7 +66,7 @@ static void batch_write(struct hps_rocksdb *store, rocksdb_writebatch_t *batch, 
 
 static uint64_t batch_bytes(uint32_t n, uint64_t row_bytes)
 {
-    return n * (row_bytes + HPS_ROCKSDB_ENTRY_BYTES);
+    return n * (row_bytes + HPS_DISK_ENTRY_BYTES);
 }
 
 /* ---- put and erase --------------------------------------------------------------------------- */
@@ -106,8 +106,8 @@ static hps_status write_all(struct hps_space *space, const struct hps_call *call
     if (store->dir.read_only) {
         return HPS_PRECONDITION;
     }
-    uint64_t n_fit = hps_rocksdb_clamp(BATCH_BYTES / (table->row_bytes + HPS_ROCKSDB_ENTRY_BYTES),
-                                       1, UINT32_MAX);
+    uint64_t n_fit =
+        hps_rocksdb_clamp(BATCH_BYTES / (table->row_bytes + HPS_DISK_ENTRY_BYTES), 1, UINT32_MAX);
     uint32_t n_chunk = (uint32_t)hps_rocksdb_clamp(store->batch_keys_max, 1, n_fit);
     hps_status status = HPS_OK;
     for (uint32_t i = 0; i < n && status == HPS_OK; i += n_chunk) {

@@ -54,6 +54,7 @@ hps_status hps_load_open_spaces(const struct hps_load_env *env, struct hps_versi
 struct hps_load_plan {
     uint64_t n_rows;               /* rows in the files, including duplicates */
     uint64_t row_bytes;            /* bytes of these rows as stored; keys are not included */
+    uint64_t store_bytes;          /* estimate of these rows in a durable store */
     uint64_t disk_bytes_needed;    /* estimate for the durable store and the largest sort */
     uint64_t disk_bytes_available; /* free for the durable store; 0: there is no durable store */
     uint64_t host_bytes_needed;    /* estimate for the host map; 0: the load does not fill it */
@@ -63,13 +64,6 @@ struct hps_load_plan {
     uint64_t device_bytes_needed;  /* of embedding caches; set by the caller in a dry run, else 0 */
     uint64_t start_hash;           /* hps_updater_start_hash, set by the caller; 0: no updater */
 };
-
-/* Estimated bytes of a load in the durable store: the rows, 3 % for index and filter, and 16 bytes
- * for each key. */
-static inline uint64_t hps_load_store_bytes(const struct hps_load_plan *plan)
-{
-    return plan->row_bytes + plan->row_bytes / 32 + plan->n_rows * 16;
-}
 
 /* How a load converted the rows of a table. */
 struct hps_load_conversion {

@@ -96,6 +96,7 @@ static hps_status plan_table(const struct hps_load_env *env, const struct hps_so
                                 .n_rows = desc.n_rows};
     plan->n_rows += desc.n_rows;
     plan->row_bytes += desc.n_rows * table->row_bytes;
+    plan->store_bytes += hps_disk_table_bytes(desc.n_rows, table->row_bytes);
     uint64_t spilled = desc.n_rows * (table->row_bytes + sizeof(hps_key));
     if (!desc.sorted_unique && spilled > env->memory_bytes && spilled > plan->disk_bytes_needed) {
         /* the largest sort, because sorts run one after the other */
@@ -159,7 +160,7 @@ hps_status hps_load_plan(const struct hps_load_env *env, const struct hps_source
         }
     }
     if (durable != NULL) {
-        plan.disk_bytes_needed += hps_load_store_bytes(&plan);
+        plan.disk_bytes_needed += plan.store_bytes;
         plan.disk_bytes_available = durable->ops->durable->bytes_free(durable);
     }
     if (shared != NULL && shared->ops->bulk != NULL) {
