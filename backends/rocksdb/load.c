@@ -54,6 +54,7 @@ struct hps_store_load {
     struct hps_error error;
 
     rocksdb_sstfilewriter_t *writer; /* NULL between files; of the thread, like the fields below */
+    bool aligned;                    /* the blocks of the current or next file */
     char **files;
     size_t n_files;
     uint64_t file_bytes;
@@ -169,9 +170,7 @@ static hps_status load_dir_make(struct hps_store_load *load, struct hps_error *e
     return status;
 }
 
-/* row_bytes: of the first row; most files have rows of one size. */
-static hps_status load_file_open(struct hps_store_load *load, uint32_t row_bytes,
-                                 struct hps_error *err)
+static hps_status load_file_open(struct hps_store_load *load, struct hps_error *err)
 {
     char name[32];
     (void)snprintf(name, sizeof(name), "%06zu.sst", load->n_files);
@@ -186,9 +185,9 @@ static hps_status load_file_open(struct hps_store_load *load, uint32_t row_bytes
     }
     load->n_files++;
     load->file_bytes = 0;
-    load->writer = rocksdb_sstfilewriter_create(
-        load->store->env_options,
-        hps_disk_aligned(row_bytes) ? load->store->sst_aligned : load->store->sst_options);
+    load->writer = rocksdb_sstfilewriter_create(load->store->env_options,
+                                                load->aligned ? load->store->sst_aligned
+                                                              : load->store->sst_options);
     char *text = NULL;
     rocksdb_sstfilewriter_open(load->writer, files[load->n_files - 1], &text);
     return text == NULL ? HPS_OK : hps_rocksdb_fail_text(text, err, "cannot write a load file");
@@ -232,7 +231,7 @@ static hps_status load_write_entry(struct hps_store_load *load, const char *entr
         status = load_check_space(load, bytes, err);
     }
     if (status == HPS_OK && load->writer == NULL) {
-        status = load_file_open(load, entry_bytes - HPS_ROCKSDB_KEY_BYTES, err);
+        status = load_file_open(load, err);
     }
     if (status != HPS_OK) {
         return status;
@@ -252,6 +251,11 @@ static hps_status load_write_block(struct hps_store_load *load, const struct loa
                                    struct hps_error *err)
 {
     hps_status status = HPS_OK;
+    bool aligned = hps_disk_aligned(block->entry_bytes - HPS_ROCKSDB_KEY_BYTES);
+    if (aligned != load->aligned) {
+        status = load_file_finish(load, err);
+        load->aligned = aligned;
+    }
     for (uint32_t i = 0; i < block->n && status == HPS_OK; i++) {
         status = load_write_entry(load, block->data + (size_t)i * block->entry_bytes,
                                   block->entry_bytes, err);

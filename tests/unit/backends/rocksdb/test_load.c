@@ -177,6 +177,22 @@ static void test_load_when_rows_have_any_size_then_the_files_are_not_larger_than
     }
 }
 
+static void test_load_when_only_some_tables_fill_pages_then_only_their_blocks_are_aligned(
+    void **state)
+{
+    (void)state;
+    for (unsigned first = 0; first < 2; first++) {
+        struct hps_table tables[2];
+        tables[first] = table_of(first, ROW_BYTES, N_ROWS);
+        tables[1 - first] = table_of(1 - first, WIDE_BYTES, 4000);
+        size_t size = 0;
+        uint8_t *bytes = load_tables(tables, 2, &size);
+        assert_one_page_each(bytes, size);
+        assert_as_estimated(size, tables, 2);
+        hps_free(bytes);
+    }
+}
+
 /* A load of this part of the free space, estimated without the alignment of blocks. sized: the
  * table has its number of rows. */
 static hps_status begin_percent(uint32_t row_bytes, unsigned percent, bool sized)
@@ -219,6 +235,9 @@ int main(int argc, char **argv)
             test_load_when_rows_nearly_fill_pages_then_no_row_is_in_two_pages, setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_load_when_rows_have_any_size_then_the_files_are_not_larger_than_estimated, setup,
+            teardown),
+        cmocka_unit_test_setup_teardown(
+            test_load_when_only_some_tables_fill_pages_then_only_their_blocks_are_aligned, setup,
             teardown),
         cmocka_unit_test_setup_teardown(
             test_begin_when_blocks_are_aligned_then_it_needs_an_eighth_more_space, setup, teardown),
