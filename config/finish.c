@@ -147,7 +147,8 @@ static void derive_sizes(struct hps_config *config)
             config->volatile_db.type == HPS_CONFIG_VOLATILE_REDIS_CLUSTER ? REDIS_SHARDS
                                                                           : clamp_u32(cpus, 1, 16);
     }
-    /* Rows that lookups use often are above it already, so it would only cost CPU time. */
+    /* The host map has the rows that lookups use often, so the block cache would only cost CPU
+     * time. */
     if (hps_config_host_bytes(config) != 0 &&
         !hps_option_is_set(&config->persistent_db.set,
                            HPS_OPTION_persistent_db_block_cache_bytes)) {
