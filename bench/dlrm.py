@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 import urllib.request
@@ -126,7 +127,7 @@ class Bench:
 
     def table(self, title, note, head, rows):
         """A table of the results; numbers of a row also go to the JSONL file."""
-        self.text += [f"#{'#' * bool(self.text)} {title}", "", note, "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+        self.text += [f"#{'#' * bool(self.text)} {title}", "", textwrap.fill(note, 100), "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
         for row in rows:
             shown = [one if isinstance(one, str) else f"{one:,.0f}" if one >= 100 else f"{one:.3g}" for one in row]
             self.text.append(f"| {' | '.join(shown)} |")
@@ -212,7 +213,7 @@ def measure_cache(bench):
                     mean = done["latency_us"]["mean"] / 1e3
                     by_size.append((f"{skew}, {batch:,}", mean, done["latency_us"]["p99"] / 1e3, batch / mean / 1e3, 100 * hit / (hit + miss)))
                     latency.setdefault(skew, []).append((batch, mean))
-    bench.table("Latency over batch size", f"One table of {rows:,} rows of {width} values, 10 % of them in the host map, the others in "
+    bench.table("Latency over batch size", f"One table of {rows:,} rows of {width} values, 10 % of them in the host map, 90 % in "
                 "RocksDB, which maps its files. Replies are exact. hps-bench on a Unix socket, one call in flight. A hit is a unique key of a call.",
                 ("keys, batch", "mean ms", "p99 ms", "M keys/s", "hit rate %"), by_size)
     bench.plot("latency", "Lookup latency, 10 % of the rows in memory", "keys of a call", "mean latency, ms", latency, log_x=True, log_y=True)
@@ -337,7 +338,7 @@ def measure_model(bench):
         file.close()
     bench.table("The whole model", f"DLRM with 26 tables of {sizes['rows']:,} rows of {sizes['width']} values, bottom MLP {sizes['bottom']}, top MLP "
                 f"{sizes['top']}, keys in two levels; PyTorch {torch.__version__} with {torch.get_num_threads()} threads. `hpsd`: over a Unix socket; "
-                "fp16 and int8 rows are sent as fp16. `rows on disk` stands for tables much larger than memory: only the popular rows are in memory, "
+                "fp16 and int8 rows are sent as fp16. `rows on disk` models tables much larger than memory: only the popular rows are in memory, "
                 "each other row is read from disk, by hpsd (`direct`) or from a mapped file.",
                 ("clicks: way", "ms", "lookup alone, ms", "clicks/s", "share of the dense part %", "÷ local", "lookup ÷ local"), rows)
     bench.plot("model", "Latency of the whole DLRM", "clicks of a call", "mean latency, ms", series, log_x=True, log_y=True)
