@@ -498,8 +498,8 @@ def main():
             PARTS[name](bench)
             spent = f"{time.monotonic() - begin:.0f} s"
             print(f"dlrm        {name}: {spent}", flush=True)
-            bench.text.append(f"Machine: {machine()}. Commit: {commit or 'unknown'}. Time: {spent}. Command:\n\n"
-                              f"    {' '.join(['bench/dlrm.py', *sys.argv[1:]])}\n")
+            bench.text.append(textwrap.fill(f"Machine: {machine()}. Commit: {commit or 'unknown'}. Time: {spent}. Command: "
+                                            f"`{' '.join(['bench/dlrm.py', *sys.argv[1:]])}`", 100) + "\n")
             with open(f"{options.out}/dlrm-{options.name or name}.md", "w", encoding="utf-8") as f:
                 f.write("\n".join(bench.text))
     finally:
