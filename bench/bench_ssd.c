@@ -220,7 +220,7 @@ static void place_close(struct place *place)
     place->store = NULL;
 }
 
-/* memory_bytes: for the files, as far as the store knows. */
+/* memory_bytes: the page cache that the store expects for its files. */
 static hps_status place_open(struct place *place, uint64_t memory_bytes, struct hps_error *err)
 {
     const struct hps_rocksdb_options options = {

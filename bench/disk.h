@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random reads of 4 KiB from a file, past the page cache: what a disk can give. Linux AIO, so that
+ * Random reads of 4 KiB from a file, without the page cache, to measure the disk. With Linux AIO,
  * one thread keeps many reads in flight. Main thread.
  */
 #ifndef HPS_BENCH_DISK_H

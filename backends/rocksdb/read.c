@@ -292,8 +292,8 @@ static uint32_t ceil_div(uint32_t a, uint32_t b)
 }
 
 /* Choose the chunks and pieces. Returns whether there is enough work for several threads. If each
- * row waits for the disk, a piece is one small chunk. Otherwise each thread has one piece, with the
- * same number of chunks as the others. */
+ * row waits for the disk, a piece is one small chunk. Otherwise each thread has one piece, and all
+ * pieces have about the same number of chunks. */
 static bool read_cut(struct read *read)
 {
     const struct hps_rocksdb *store = hps_rocksdb_of(read->space);

@@ -147,7 +147,7 @@ class Response:
         spans: List[Span] = field(4, [])
         _check((self.version, self.update_sequence, self.event_time_unix_ms), (self._model, self._label, self.matrix, *spans))
         self.version, self.event_time_unix_ms = _signed(self.version), _signed(self.event_time_unix_ms)
-        # Results beside a matrix have no rows, and are often equal in many replies.
+        # With a matrix, results have no rows, and the same results come in many replies.
         self.results = ([Result(data, span) for span in spans] if self.matrix is NOTHING else
                         [_result_of(data[begin:end]) if end - begin <= RESULT_BYTES_MAX else Result(data, (begin, end))
                          for begin, end in spans])

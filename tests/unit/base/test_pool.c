@@ -501,8 +501,8 @@ static void test_split_when_a_task_is_queued_then_the_helper_runs_it(void **stat
     hps_pool_free(away.pool);
 }
 
-/* A split on a thread of its own. Its first piece on the pool's thread ends when the other split
- * has begun, its further pieces when that has ended. */
+/* A split that another thread waits for. On the pool's thread, its first piece ends when a second
+ * split has begun, and its later pieces end when the second split has ended. */
 struct earlier {
     struct hps_pool *pool;
     pthread_t thread;

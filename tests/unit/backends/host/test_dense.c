@@ -492,7 +492,7 @@ static void copy_then_write(const struct hps_host_lookup *lookup, struct hps_bat
     }
 }
 
-/* A block whose keys are all in the range has no first step. */
+/* If all keys are in the range, they are copied in one pass, without the first step. */
 static void test_run_when_a_row_is_written_after_its_copy_then_it_is_read_again(void **state)
 {
     (void)state;

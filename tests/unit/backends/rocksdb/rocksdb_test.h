@@ -178,18 +178,28 @@ static inline const char *below(const char *name)
     return hps_tmpdir_join(&own, name);
 }
 
+/* Read the next table file of a listing of "hpsd". Returns false at the end. */
+static inline bool next_table_file(DIR *listing, char name[300], struct stat *info)
+{
+    for (struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing)) {
+        (void)snprintf(name, 300, "hpsd/%s", entry->d_name);
+        if (strstr(name, ".sst") != NULL && stat(below(name), info) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Flip bytes in the first third of every table file: row blocks, not the index behind them. */
 static inline unsigned damage_files(void)
 {
     unsigned n = 0;
+    char name[300];
+    struct stat info;
     DIR *listing = opendir(below("hpsd"));
     assert_non_null(listing);
-    for (struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing)) {
-        char name[300];
-        struct stat info;
-        (void)snprintf(name, sizeof(name), "hpsd/%s", entry->d_name);
-        if (strstr(name, ".sst") == NULL || stat(below(name), &info) != 0 ||
-            info.st_size < 100000) {
+    while (next_table_file(listing, name, &info)) {
+        if (info.st_size < 100000) {
             continue;
         }
         int fd = open(below(name), O_WRONLY | O_CLOEXEC);

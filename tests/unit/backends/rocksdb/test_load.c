@@ -64,16 +64,11 @@ static uint8_t *read_files(size_t *out_size)
 {
     uint8_t *bytes = NULL;
     size_t size = 0;
+    char name[300];
+    struct stat info;
     DIR *listing = opendir(below("hpsd"));
     assert_non_null(listing);
-    for (struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing)) {
-        char name[300];
-        struct stat info;
-        (void)snprintf(name, sizeof(name), "hpsd/%s", entry->d_name);
-        if (strstr(name, ".sst") == NULL) {
-            continue;
-        }
-        assert_int_equal(stat(below(name), &info), 0);
+    while (next_table_file(listing, name, &info)) {
         size_t padded = ((size_t)info.st_size + PAGE - 1) / PAGE * PAGE;
         bytes = hps_realloc(bytes, size + padded);
         memset(bytes + size, 0, padded);
