@@ -19,7 +19,7 @@ PAGE = "docs/examples/dlrm/README.md"
 BLOCKS = [block for block in documents.blocks() if block.file == PAGE]
 SIZES = "--rows 5000 --width 8 --bottom 16 --top 32 16"
 SMALL = {"train.py runs/1\n": f"train.py runs/1 {SIZES} --batches 150 --batch 256\n", "--version 1 >": "--version 1 --batches 150 --batch 256 >",
-         "--start runs/1 --day 1\n": "--start runs/1 --day 1 --batches 100 --batch 256\n", "--clicks 4096 --seconds 90": "--clicks 1024 --seconds 2",
+         "--start runs/1 --day 1\n": "--start runs/1 --day 1 --batches 100 --batch 256\n", "--clicks 4096 --while": "--clicks 1024 --while",
          "auc.py runs/1 ": "auc.py runs/1 --clicks 4096 ", "sleep 1;": "sleep 0.1;"}
 
 

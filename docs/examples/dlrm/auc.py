@@ -2,11 +2,12 @@
 """Sends fresh clicks to services of the model, and prints the AUC of their scores.
 
     auc.py runs/1 local=http://127.0.0.1:8001 hpsd=http://127.0.0.1:8002 triton=127.0.0.1:8003
-    auc.py runs/1 --day 1 --seconds 60 --plot auc.svg updated=http://... not_updated=http://...
+    auc.py runs/1 --day 1 --while $! --plot auc.svg updated=http://... not_updated=http://...
 """
 import argparse
 import contextlib
 import json
+import os
 import re
 import socket
 import sys
@@ -20,6 +21,7 @@ from clicks import N_CATEGORIES, Clicks, auc
 from plot import lines
 
 PATIENCE_S = 60  # for a reply
+PAUSE_S = 2  # between two AUCs, in which other processes get the CPUs
 
 
 def wait_for(address, seconds=180):
@@ -72,13 +74,21 @@ def measured(services, clicks, n, batch=1024):
     return {name: auc(np.concatenate(of), np.concatenate(truth)) for name, of in scores.items()}
 
 
+def runs(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="training run, for the sizes of the model")
     parser.add_argument("services", nargs="+", metavar="NAME=ADDRESS", help="http://HOST:PORT of serve.py, or HOST:PORT of Triton")
     parser.add_argument("--day", type=int, default=0, help="whose clicks")
     parser.add_argument("--clicks", type=int, default=20_480, help="for each AUC")
-    parser.add_argument("--seconds", type=float, help="repeat for this time")
+    parser.add_argument("--while", dest="process", type=int, metavar="PID", help="repeat until this process has ended")
     parser.add_argument("--plot", metavar="SVG", help="AUC over time")
     options = parser.parse_args()
     services = dict(one.split("=", 1) for one in options.services)
@@ -88,14 +98,15 @@ def main():
         wait_for(address)
     clicks = Clicks(sizes["rows"], sizes["zipf"], options.day, seed=3)
     begin, series = time.monotonic(), {name: [] for name in services}
-    while True:
+    again = True
+    while again:
+        again = options.process is not None and runs(options.process)  # the last AUC is of the time after its end
         found = measured(services, clicks, options.clicks)
         now = time.monotonic() - begin
         print("   ".join(f"{name} AUC {value:.6f}" for name, value in found.items()), flush=True)
         for name, value in found.items():
             series[name].append((now, value))
-        if now > (options.seconds or 0):
-            break
+        time.sleep(PAUSE_S if again else 0)
     if options.plot:
         lines(options.plot, f"AUC on fresh clicks of day {options.day}", "seconds", "AUC", {name.replace("_", " "): of for name, of in series.items()})
 
