@@ -47,7 +47,7 @@ def test_dlrm_when_the_tutorial_is_followed_then_the_outputs_are_as_shown(work):
     left_out = {"./dev build"}
     library = f"{ROOT}/build/triton/hps/libtriton_hps.so"
     if genuine.missing_python() or not os.path.exists(library):
-        left_out |= {"cp runs/1/dense.npz", "python auc.py runs/1 hpsd=http://127.0.0.1:8701 triton"}
+        left_out.add("cp runs/1/dense.npz")
     else:
         os.makedirs(f"{work}/triton")
         triton = genuine.Genuine(f"{work}/triton", "ensemble", backends={"hps": library})
