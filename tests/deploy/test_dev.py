@@ -187,6 +187,19 @@ def test_ci_when_something_is_left_out_then_it_says_so_and_a_wrong_step_is_refus
     assert re.search("^soak .* left out$", done.stdout, re.MULTILINE) and re.search("^lint .* ok$", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.parametrize("asan, tsan, lines", [
+    (0, 77, ["asan .* ok", "tsan .* left out", "lint .* ok"]), (0, 3, ["asan .* ok", r"tsan .* FAILED \(exit 3\)"]),
+    (4, 0, [r"asan .* FAILED \(exit 4\)"])])
+def test_ci_when_sanitizers_follow_each_other_then_they_run_at_once_and_both_count(tree, asan, tsan, lines):
+    os.mkfifo(f"{tree}/both")
+    program(f"{tree}/dev", f'''case $1 in help) echo; for verb in asan tsan lint; do echo "  $verb x"; done ;;
+    asan) cat both && exit {asan} ;; tsan) echo met >both && exit {tsan} ;; esac''')
+    done = dev(tree, "asan", "tsan", "lint", command=".ci/run")
+    assert done.returncode == (asan or tsan % 77) and "met" in done.stdout, done.stdout
+    summary = done.stdout.partition("summary\n")[2].partition("in all")[0]
+    assert re.fullmatch("".join(f"{line}\n" for line in lines), summary), summary
+
+
 def test_demo_when_a_model_cannot_be_loaded_then_it_ends_with_the_cause(tree):
     for name in ("hpsd", "hpsctl"):
         os.symlink(f"{BIN}/{name}", f"{tree}/build/bin/{name}")
