@@ -113,7 +113,7 @@ def built_on_the_spot():
         for name in SOURCES:
             shutil.copytree(f"{ROOT}/{name}", f"{tree}/{name}")
         tools(f"{tree}/tools", f"bash {COREUTILS} {COMPILER}")
-        write(f"{tree}/tools/cc", f'#!/usr/bin/env bash\nexec {shutil.which("gcc")} -Wpadded "$@"\n')
+        write(f"{tree}/tools/cc", f'#!/usr/bin/env bash\nexec {shutil.which("gcc")} -Wpadded "$@" -g0\n')
         alone = ("unshare", "--map-root-user", "--net")
         able = subprocess.run([*alone, "true"], capture_output=True, check=False).returncode == 0
         yield tree, run(tree, "--limit", "1000", "--out", f"{tree}/out", before=[shutil.which("unshare"), *alone[1:]] if able else [])
