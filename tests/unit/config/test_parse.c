@@ -9,6 +9,7 @@
 #include "base/heap.h"
 #include "config/options.h"
 #include "tests/lib/fault_heap.h"
+#include "tests/lib/work.h"
 
 #define SAMPLES HPS_SOURCE_DIR "/config/samples/"
 
@@ -291,7 +292,7 @@ static void test_unknown_key_when_in_server_then_error_with_suggestion(void **st
 static void test_unknown_keys_when_very_many_then_notes_are_bounded(void **state)
 {
     (void)state;
-    enum { N = 200000 };
+    enum { N = HPS_TEST_WORK(200000) };
     struct hps_buf text;
     hps_buf_init(&text, 16 << 20);
     assert_int_equal(hps_buf_printf(&text, "{\"models\":[]"), HPS_OK);
@@ -429,7 +430,7 @@ static void test_errors_when_very_many_then_they_are_bounded(void **state)
     struct hps_buf text;
     hps_buf_init(&text, 16 << 20);
     assert_int_equal(hps_buf_printf(&text, "{\"models\":[0"), HPS_OK);
-    for (int i = 0; i < 1000000; i++) {
+    for (int i = 0; i < HPS_TEST_WORK(1000000); i++) {
         assert_int_equal(hps_buf_append(&text, ",1", 2), HPS_OK);
     }
     assert_int_equal(hps_buf_append(&text, "]}", 3), HPS_OK);
