@@ -50,7 +50,7 @@ def install(python, directory):
     shutil.copytree(f"{documents.ROOT}/proto/hps", f"{directory}/proto/hps")
     run(python, "-m", "venv", f"{directory}/venv")
     inside = f"{directory}/venv/bin/python"
-    said = run(inside, "-m", "pip", "install", "-v", package)
+    said = run(inside, "-m", "pip", "install", "-v", "--no-compile", package)
     if "SetuptoolsDeprecationWarning" in said:
         raise Failed(said[said.index("SetuptoolsDeprecationWarning"):].split("\n")[0])
     return inside

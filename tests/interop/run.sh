@@ -13,6 +13,8 @@ protos=/usr/share/grpc-proto
 out=$build/interop
 python=${PYTHON:-/usr/bin/python3}
 
+jvm=(java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC) # short programs: less time for the compiler
+
 # client_compressed_*: we inflate what clients send; answers are never compressed, so server_compressed_*
 # does not apply.
 cases=(empty_unary large_unary client_streaming server_streaming ping_pong empty_stream
@@ -72,7 +74,7 @@ kserve_build() {
     javac -nowarn -cp "$out/java/*" -d "$out/kserve/classes" "$out"/kserve/source/inference/*.java "$here/KServe.java"
 }
 
-server_pid=
+server_pid='' install_pid=''
 server_stop() {
     if [[ -n $server_pid ]]; then
         kill "$server_pid" 2>/dev/null || true
@@ -80,7 +82,7 @@ server_stop() {
         server_pid=
     fi
 }
-trap 'if [[ -n $server_pid ]]; then kill "$server_pid" 2>/dev/null || true; fi' EXIT
+trap 'kill $server_pid $install_pid 2>/dev/null || true' EXIT
 
 passed=0
 failed=0
@@ -98,6 +100,10 @@ tally() {
     failed=$((failed + bad))
 }
 
+export HPS_BIN_DIR=$build/bin PYTHONPATH=$root/tests/e2e:$root/tests/lib
+mkdir -p "$out"
+timeout 1200 "$python" "$here/install.py" "$out/install" >"$out/install.log" 2>&1 &
+install_pid=$! # it waits for pip most of the time
 server_build
 clients_fetch
 kserve_build
@@ -107,9 +113,12 @@ server_pid=$!
 read -r -t 20 word address <&"$ready" || die "the server did not start (see $out/server.log)"
 [[ $word == ready ]] || die "the server said '$word'"
 
+# The first JVM writes the classes that it has loaded into an archive, with which the next ones start.
+archive=(-XX:ArchiveClassesAtExit="$out/classes.jsa")
 for name in "${cases[@]}"; do
     log=$out/java-$name.log
-    if timeout 120 java -cp "$out/java/*" io.grpc.testing.integration.TestServiceClient \
+    if timeout 120 "${jvm[@]}" "${archive[@]}" -cp "$out/java/*" \
+        io.grpc.testing.integration.TestServiceClient \
         --server_host="${address%:*}" --server_port="${address##*:}" --use_tls=false \
         --test_case="$name" >"$log" 2>&1; then
         printf 'PASS java_%s\n' "$name"
@@ -118,6 +127,7 @@ for name in "${cases[@]}"; do
         printf 'FAIL java_%s (see %s)\n' "$name" "$log"
         failed=$((failed + 1))
     fi
+    archive=(-XX:SharedArchiveFile="$out/classes.jsa")
 done
 
 timeout 120 "$python" "$here/smoke.py" "$address" "$out/test.desc" >"$out/python.log" 2>&1 || true
@@ -127,14 +137,14 @@ NODE_PATH=$out/node/node_modules timeout 120 node "$here/smoke.js" "$address" "$
 tally node "$out/node.log"
 
 server_stop
-export HPS_BIN_DIR=$build/bin PYTHONPATH=$root/tests/e2e:$root/tests/lib
-timeout 120 "$python" "$here/kserve.py" "$out/kserve/asked" java -cp "$out/kserve/classes:$out/java/*" KServe \
-    >"$out/kserve-java.log" 2>&1 || true
+timeout 120 "$python" "$here/kserve.py" "$out/kserve/asked" "${jvm[@]}" -cp "$out/kserve/classes:$out/java/*" \
+    KServe >"$out/kserve-java.log" 2>&1 || true
 tally kserve_java "$out/kserve-java.log"
 NODE_PATH=$out/node/node_modules timeout 120 "$python" "$here/kserve.py" "$out/kserve/asked" \
     node "$here/kserve.js" "$root/proto" >"$out/kserve-node.log" 2>&1 || true
 tally kserve_node "$out/kserve-node.log"
-timeout 1200 "$python" "$here/install.py" "$out/install" >"$out/install.log" 2>&1 || true
+wait "$install_pid" || true
+install_pid=
 tally install "$out/install.log"
 printf '%d passed, %d failed\n' "$passed" "$failed"
 ((failed == 0))
