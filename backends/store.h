@@ -160,6 +160,8 @@ struct hps_store_usage {
     /* For a shared store that has the only copy of the rows: shards that it has lost. Lookups of
      * their keys fail. */
     uint32_t n_shards_lost;
+    /* Damaged pages on disk that lookups and scans have found. Lookups of their keys fail. */
+    uint32_t n_pages_damaged;
 };
 
 /* Capabilities. A caller must decide by the capabilities of a store, never by its name. */

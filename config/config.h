@@ -107,6 +107,7 @@ struct hps_config_persistent_db {
     uint32_t num_threads;
     bool read_only;
     enum hps_config_read_mode read_mode;
+    enum hps_config_base_file base_file;
     uint32_t wal_sync_ms;
     uint64_t max_batch_size;
     uint64_t block_cache_bytes;

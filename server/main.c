@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "backends/basefile/basefile.h"
 #include "backends/host/map.h"
 #include "backends/kafka/kafka.h"
 #include "backends/redis/redis.h"
@@ -204,11 +205,36 @@ static hps_status open_host(const struct hps_config *config, uint64_t bytes_max,
     return hps_host_map_open_with(&options, out_host, err);
 }
 
-static hps_status open_rocksdb(const struct hps_config *config, struct hps_store **out_durable,
-                               struct hps_error *err)
+/* Memory that the host map leaves for the page cache. */
+static uint64_t page_cache_bytes(const struct hps_config *config)
 {
     uint64_t memory_bytes = hps_limits_memory_bytes();
     uint64_t host_bytes = hps_config_host_bytes(config);
+    return memory_bytes > host_bytes ? memory_bytes - host_bytes : 0;
+}
+
+/* Put the layer with base files above RocksDB. `rows` is closed if that fails. */
+static hps_status open_bases(const struct hps_config *config, struct hps_store *rows,
+                             struct hps_store **out_durable, struct hps_error *err)
+{
+    const struct hps_basefile_options options = {
+        .inner = rows,
+        .path = config->persistent_db.path,
+        .read_only = config->persistent_db.read_only,
+        .write = config->persistent_db.base_file == HPS_CONFIG_BASE_FILE_AUTO,
+        .read_mode = (enum hps_basefile_read_mode)config->persistent_db.read_mode,
+        .memory_bytes = page_cache_bytes(config),
+        .readers = hps_rocksdb_readers(rows)};
+    hps_status status = hps_basefile_open(&options, out_durable, err);
+    if (status != HPS_OK) {
+        rows->ops->close(rows);
+    }
+    return status;
+}
+
+static hps_status open_rocksdb(const struct hps_config *config, struct hps_store **out_durable,
+                               struct hps_error *err)
+{
     const struct hps_rocksdb_options options = {
         .path = config->persistent_db.path,
         .n_threads = config->persistent_db.num_threads,
@@ -224,8 +250,11 @@ static hps_status open_rocksdb(const struct hps_config *config, struct hps_store
                               !hps_rocksdb_dir_has_database(config->persistent_db.path)
                           ? hps_check_store_bytes(config)
                           : 0,
-        .memory_bytes = memory_bytes > host_bytes ? memory_bytes - host_bytes : 0};
-    return hps_rocksdb_open(&options, out_durable, err);
+        .memory_bytes = page_cache_bytes(config),
+        .base_files = config->persistent_db.base_file == HPS_CONFIG_BASE_FILE_AUTO};
+    struct hps_store *rows = NULL;
+    hps_status status = hps_rocksdb_open(&options, &rows, err);
+    return status == HPS_OK ? open_bases(config, rows, out_durable, err) : status;
 }
 
 static const char *text_or_null(const char *text)

@@ -180,6 +180,10 @@ static void version_gauges(void *ctx, const struct hps_version_view *view)
             set(daemon, HPS_M_SHARED_LOST_SHARDS, view->model, number, ops->name,
                 usage.n_shards_lost);
         }
+        if ((ops->caps & HPS_STORE_DURABLE) != 0) {
+            set(daemon, HPS_M_TIER_DAMAGED_PAGES, view->model, number, ops->name,
+                usage.n_pages_damaged);
+        }
         if (ops->tier == HPS_TIER_HOST) {
             set(daemon, HPS_M_TIER_DROPPED_ROWS, view->model, number, ops->name,
                 (double)usage.n_rows_dropped);

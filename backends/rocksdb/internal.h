@@ -131,6 +131,7 @@ struct hps_rocksdb {
     rocksdb_column_family_handle_t *default_family;
     rocksdb_column_family_handle_t *catalog;
     _Atomic uint64_t format; /* format number of the database */
+    bool base_files;         /* new versions may get base files */
     struct hps_lock lock;    /* protects the families and their flags */
     struct hps_rocksdb_family *families;
     /* Dropped families whose handles are still open (spaces.c). */

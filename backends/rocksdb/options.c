@@ -175,6 +175,7 @@ hps_status hps_rocksdb_mode_choose(struct hps_rocksdb *store,
     }
     uint64_t bytes = files.bytes > given->load_bytes ? files.bytes : given->load_bytes;
     store->mode = given->read_mode;
+    store->base_files = given->base_files;
     store->memory_bytes = given->memory_bytes;
     if (store->mode == HPS_ROCKSDB_READ_AUTO) {
         store->mode = bytes <= given->memory_bytes ? HPS_ROCKSDB_READ_MMAP

@@ -410,6 +410,11 @@ hps_status hps_rocksdb_readers_start(struct hps_rocksdb *store,
                             : hps_error_set(err, status, "rocksdb: cannot start %u readers", n);
 }
 
+struct hps_pool *hps_rocksdb_readers(const struct hps_store *store)
+{
+    return ((const struct hps_rocksdb *)store)->readers;
+}
+
 /* ---- scans ----------------------------------------------------------------------------------- */
 
 struct scan_buffer {

@@ -10,6 +10,8 @@
 
 #include "backends/store.h"
 
+struct hps_pool;
+
 /* How rows are read from disk. */
 enum hps_rocksdb_read_mode {
     /* The store chooses when it is opened. It chooses MMAP if neither the total size of the files
@@ -39,13 +41,18 @@ struct hps_rocksdb_options {
     uint64_t memory_bytes;
     uint64_t load_bytes;  /* size of the tables to be loaded, only used by AUTO; 0: not known */
     uint32_t wal_sync_ms; /* interval of WAL syncs; 0: each write is synced before it returns */
+    bool base_files;      /* new versions may get base files (backends/basefile/basefile.h) */
 };
 
 /* The newest and the first database format that this build reads and writes. A database with a
  * newer format is refused with NEWER_FORMAT. A database has the oldest format that can hold its
  * content, so that older builds can open it: format 1, or 2 once a version with INT8 rows was
- * created. */
-enum { HPS_ROCKSDB_FORMAT = 2, HPS_ROCKSDB_FORMAT_FIRST = 1 };
+ * created, or 3 once a version was created that may have base files. */
+enum {
+    HPS_ROCKSDB_FORMAT = 3,
+    HPS_ROCKSDB_FORMAT_INT8 = 2,
+    HPS_ROCKSDB_FORMAT_FIRST = 1,
+};
 
 /* Open the store.
  *
@@ -56,5 +63,7 @@ enum { HPS_ROCKSDB_FORMAT = 2, HPS_ROCKSDB_FORMAT_FIRST = 1 };
  *         EXHAUSTED, NO_MEMORY, IO */
 hps_status hps_rocksdb_open(const struct hps_rocksdb_options *options, struct hps_store **out_store,
                             struct hps_error *err) HPS_MUST_CHECK;
+/* The threads that share large gets, for a layer above the store. NULL: no threads. */
+struct hps_pool *hps_rocksdb_readers(const struct hps_store *store);
 
 #endif

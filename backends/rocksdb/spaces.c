@@ -236,17 +236,12 @@ static bool is_new(struct hps_rocksdb *store, const char *name)
     return new;
 }
 
-/* Raise the format before rows of a new type are stored. Builds that know only format 1 then refuse
- * the database by its record, instead of reporting damage. */
-static hps_status format_raise(struct hps_rocksdb *store, const struct hps_space_id *id,
-                               struct hps_error *err)
+/* Raise the format before content is stored that builds of an earlier format do not know. They then
+ * refuse the database by its record, instead of reporting damage. */
+static hps_status format_raise(struct hps_rocksdb *store, unsigned format, struct hps_error *err)
 {
-    static const char format[] = {'0' + HPS_ROCKSDB_FORMAT};
-    bool any = false;
-    for (uint32_t i = 0; i < id->n_tables; i++) {
-        any = any || hps_dtype_is_int8(id->tables[i].dtype);
-    }
-    if (!any || atomic_load(&store->format) >= HPS_ROCKSDB_FORMAT || store->dir.read_only) {
+    const char value[] = {(char)('0' + format)};
+    if (atomic_load(&store->format) >= format || store->dir.read_only) {
         return HPS_OK;
     }
     hps_status status = hps_rocksdb_dir_guard_small(&store->dir, 0, err);
@@ -259,16 +254,28 @@ static hps_status format_raise(struct hps_rocksdb *store, const struct hps_space
     char *text = NULL;
     uint64_t begun = hps_rocksdb_write_begin(store);
     rocksdb_put(store->db, store->write_synced, HPS_ROCKSDB_FORMAT_KEY,
-                strlen(HPS_ROCKSDB_FORMAT_KEY), format, sizeof(format), &text);
+                strlen(HPS_ROCKSDB_FORMAT_KEY), value, sizeof(value), &text);
     hps_rocksdb_write_end(store, begun, text);
     if (text != NULL) {
         return hps_rocksdb_fail_text(text, err, "cannot write the format record");
     }
-    atomic_store(&store->format, HPS_ROCKSDB_FORMAT);
-    HPS_LOG(INFO, "rocksdb",
-            "format raised: the store has INT8 rows now; builds without INT8 rows cannot open it",
-            HPS_STR("path", store->dir.path), HPS_U64("format", HPS_ROCKSDB_FORMAT));
+    atomic_store(&store->format, format);
+    HPS_LOG(INFO, "rocksdb", "format raised: builds without these rows cannot open the store",
+            HPS_STR("rows", format == HPS_ROCKSDB_FORMAT_INT8 ? "INT8" : "base files"),
+            HPS_STR("path", store->dir.path), HPS_U64("format", format));
     return HPS_OK;
+}
+
+static hps_status format_raise_for(struct hps_rocksdb *store, const struct hps_space_id *id,
+                                   struct hps_error *err)
+{
+    unsigned format = store->base_files ? HPS_ROCKSDB_FORMAT : HPS_ROCKSDB_FORMAT_FIRST;
+    for (uint32_t i = 0; i < id->n_tables; i++) {
+        if (hps_dtype_is_int8(id->tables[i].dtype) && format < HPS_ROCKSDB_FORMAT_INT8) {
+            format = HPS_ROCKSDB_FORMAT_INT8;
+        }
+    }
+    return format_raise(store, format, err);
 }
 
 /* ---- spaces ---------------------------------------------------------------------------------- */
@@ -280,7 +287,7 @@ hps_status hps_rocksdb_space_open(struct hps_store *base, const struct hps_space
     char name[HPS_ROCKSDB_NAME_MAX_BYTES];
     hps_status status = family_name(id, name, err);
     if (status == HPS_OK && is_new(store, name)) {
-        status = format_raise(store, id, err);
+        status = format_raise_for(store, id, err);
     }
     if (status != HPS_OK) {
         return status;

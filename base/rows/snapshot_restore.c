@@ -218,14 +218,14 @@ static hps_status read_snapshot(struct restore *restore, struct hps_error *err)
 
 /* ---- files of the snapshot ------------------------------------------------------------------- */
 
-/* Only .sst files may be linked: RocksDB never writes to them again. A link keeps the owner of the
- * file, so a file of another user must be copied. */
+/* Only .sst files and base files may be linked: nothing writes to them again. A link keeps the
+ * owner of the file, so a file of another user must be copied. */
 static bool may_link(int fd, const char *name)
 {
     struct stat info;
     const char *dot = strrchr(name, '.');
-    return dot != NULL && strcmp(dot, ".sst") == 0 && fstat(fd, &info) == 0 &&
-           info.st_uid == geteuid();
+    bool is_final = dot != NULL ? strcmp(dot, ".sst") == 0 : strncmp(name, "base-", 5) == 0;
+    return is_final && fstat(fd, &info) == 0 && info.st_uid == geteuid();
 }
 
 /* Link the opened file, and no other that has replaced it under its name. */

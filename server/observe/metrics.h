@@ -90,6 +90,8 @@
       "Errors, timeouts, broken connections, and commands not sent to an unreachable server.")  \
     X(TIER_DROPPED_ROWS, GAUGE, "tier_dropped_rows", "model,version,tier",                      \
       "Rows that overflow_margin evicted and no other store has.")                              \
+    X(TIER_DAMAGED_PAGES, GAUGE, "tier_damaged_pages", "model,version,tier",                    \
+      "Damaged pages of base files that were found since the start.")                           \
     X(SHARED_ROWS, COUNTER, "shared_rows_total", "tier,result",                                 \
       "Rows read from or inserted into a tier that daemons share, by result.")                  \
     X(SHARED_LOST_SHARDS, GAUGE, "shared_lost_shards", "model,version,tier",                    \

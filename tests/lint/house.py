@@ -25,6 +25,7 @@ INCLUDES = {
     "backends": ("base",),
     "backends/host": ("backends", "base"),
     "backends/rocksdb": ("backends", *BASE),
+    "backends/basefile": ("backends", *BASE),
     "backends/redis/client": ("backends", "net", "base"),
     "backends/redis": ("backends/redis/client", "backends", "base"),
     "backends/kafka": ("backends", *BASE),
@@ -69,7 +70,7 @@ PUBLIC_HEADER = "client/hpsd.h"  # installed without any other header
 
 # Files that may include headers that open a store or a log. Other files use only the contracts, backends/*.h.
 OPENERS = {
-    "server/main.c": ("backends/host/map.h", "backends/kafka/kafka.h", "backends/redis/redis.h",
+    "server/main.c": ("backends/basefile/basefile.h", "backends/host/map.h", "backends/kafka/kafka.h", "backends/redis/redis.h",
                       "backends/rocksdb/rocksdb.h", "backends/rocksdb/dir.h"),
 }
 
@@ -180,7 +181,7 @@ SLEEPS_IN = {
 }
 
 # Folders that may read rows from a store: the tier walk, and updates, which read the rows that they are about to write.
-READERS = ("backends", "cache/lookup", "cache/update")  # backends: a store that calls itself, table by table
+READERS = ("backends", "backends/basefile", "cache/lookup", "cache/update")  # backends: a store that calls itself, table by table
 STORE_READ = re.compile(r"(?:->|\.)(get|get_many)\b(?!\s*=[^=])")  # a call, or a reference to the function
 # Folders that must not distinguish tiers by kind or by the store's name. They use capabilities (cache/version/tier.h);
 # the embedding cache is one of hps_version_tiers, like other tiers.
@@ -197,6 +198,14 @@ LINE_COLUMNS_MAX = 100
 TESTED = ("base", "net", "config", "backends", "cache", "server")
 UNTESTED = {  # source files without a test at the same path in tests/unit/, and the tests that cover them
     "base/rows/rowtensor.c": "test_rowfile.c",
+    "backends/basefile/base.c": "test_store.c and test_file.c",
+    "backends/basefile/load.c": "test_store.c, and test_fault_basefile.c: kills and full disks",
+    "backends/basefile/read.c": "test_store.c and test_file.c, in every way of reading",
+    "backends/basefile/ring.c": "test_store.c and test_file.c",
+    "backends/basefile/rows.c": "test_store.c and test_merge.c, against a model of the rows",
+    "backends/basefile/space.c": "test_store.c and test_file.c",
+    "backends/basefile/walk.c": "test_store.c: scans and views against a model",
+    "backends/basefile/writer.c": "test_store.c and test_file.c",
     "backends/host/load.c": "test_map.c and test_store_host_map.c",
     "backends/host/share.c": "test_memory.c and test_versions.c: who gives way when memory is short",
     "backends/host/space.c": "test_map.c and test_store_host_map.c",

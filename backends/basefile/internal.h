@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Shared by the files of the persistent store with base files. basefile.h has the design.
+ *
+ *     base.c    a base: opening it, the checksums of its pages, its bits
+ *     writer.c  writing a base
+ *     ring.c    reads by io_uring
+ *     read.c    rows of bases by key
+ *     rows.c    lookups and writes
+ *     walk.c    rows in key order: scans and views
+ *     load.c    loads
+ *     merge.c   merges
+ *     space.c   spaces, and their records
+ *     store.c   the store: opening, closing, leftover files, checkpoints
+ */
+#ifndef HPS_BACKENDS_BASEFILE_INTERNAL_H
+#define HPS_BACKENDS_BASEFILE_INTERNAL_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "backends/basefile/basefile.h"
+#include "backends/store_bulk.h"
+#include "backends/store_durable.h"
+#include "base/lock.h"
+#include "base/rows/dir.h"
+#include "base/worker.h"
+
+enum {
+    HPS_BASEFILE_PAGE_BYTES = 4096,
+    HPS_BASEFILE_FORMAT = 1,
+    HPS_BASEFILE_HOLES = 64,      /* holes permitted in any base */
+    HPS_BASEFILE_HOLE_SHARE = 50, /* one more hole for this many rows */
+    HPS_BASEFILE_NAME_BYTES = 40,
+};
+
+/* This bit is set in the id of the hidden table that has the marks of a table. */
+#define HPS_BASEFILE_MARKS      (UINT32_C(1) << 30)
+#define HPS_BASEFILE_NUMBER_MAX (UINT64_C(1) << 40) /* numbers in the range of a base */
+#define HPS_BASEFILE_PREFIX     "base-"             /* of the names of files */
+#define HPS_BASEFILE_PART       ".part"             /* ends the name while a file is written */
+
+/* Which base a table has, on disk. All integers of records and files are little-endian. */
+struct hps_basefile_record {
+    uint32_t format;
+    uint32_t crc;    /* of the bits and the checksums at the end of the file */
+    uint64_t number; /* of the file; 0: the table has no base */
+    uint64_t first;  /* smallest key */
+    uint64_t n;      /* keys in the range */
+    uint64_t n_rows; /* rows that exist */
+};
+
+/* What reads through the page cache have found out about a page. */
+enum { HPS_BASEFILE_UNKNOWN, HPS_BASEFILE_GOOD, HPS_BASEFILE_DAMAGED };
+
+/* An open base, and the changes of its table since it was written. Row i has the key first + i. */
+struct hps_basefile {
+    struct hps_basefile_store *store;
+    struct hps_basefile_record record;
+    char name[HPS_BASEFILE_NAME_BYTES];
+    uint32_t row_bytes;
+    uint64_t n_pages;
+    int fd;
+    int fd_direct;           /* -1: the file system does not support O_DIRECT */
+    const uint8_t *map;      /* [n_pages] pages; NULL: not mapped */
+    uint64_t *exists;        /* a bit per row, as the base was written */
+    const uint32_t *sums;    /* [n_pages], in the memory of `exists` */
+    _Atomic(uint8_t) *pages; /* [n_pages] */
+    atomic_uint n_damaged;
+    _Atomic(uint64_t) *changed; /* a bit per row: the inner store has the row, or it is deleted */
+    _Atomic(uint64_t) n_changed;
+    uint64_t merge_after_us;   /* no merge before; under the store's lock */
+    _Atomic(uint64_t) *recent; /* rows that changed since a merge began; NULL: no merge. Under the
+                                  space's lock `writes` */
+};
+
+struct hps_basefile_space {
+    struct hps_space base;
+    struct hps_space *inner;
+    char name[128]; /* for messages */
+    const struct hps_table *tables;
+    uint32_t n_tables;
+    struct hps_basefile_record *records;   /* [n_tables] as on disk. Under the lock `names` */
+    bool recorded;                         /* a record may be on disk. Under the lock `names` */
+    struct hps_table *marks;               /* [n_tables] the hidden tables */
+    _Atomic(struct hps_basefile *) *bases; /* [n_tables] NULL: no base. See hps_basefile_enter */
+    atomic_bool any;                       /* a table has a base */
+    atomic_bool cancel;                    /* base-merge must leave the space */
+    struct hps_lock writes;                /* one writer at a time; bits follow the inner store */
+    /* The other fields are under the store's lock. */
+    unsigned epoch;      /* number of merges that have replaced a base */
+    unsigned n_calls[2]; /* calls that began in an even and in an odd epoch */
+    struct hps_basefile_space *next;
+};
+
+struct hps_basefile_store {
+    struct hps_store base;
+    struct hps_store *inner;
+    struct hps_store_ops ops;
+    struct hps_basefile_options options; /* without `path` */
+    struct hps_dir dir;                  /* of the database, which also has the bases */
+    atomic_uint_fast64_t number;         /* of the newest base */
+    _Atomic(uint64_t) bytes;             /* of all open bases */
+    bool uring;
+    /* Held while bases get or lose their names, and during a checkpoint. */
+    struct hps_lock names;
+    struct hps_lock lock;            /* protects the next fields */
+    struct hps_cond wake;            /* signals changes of them */
+    struct hps_basefile_ring *rings; /* not in use */
+    unsigned n_rings;
+    struct hps_basefile_space *spaces;
+    struct hps_basefile_space *merging; /* of base-merge */
+    bool closing;
+    struct hps_worker merger;
+};
+
+static const struct hps_call hps_basefile_no_limit = {0};
+
+static inline struct hps_basefile_store *hps_basefile_of(const struct hps_space *space)
+{
+    return (struct hps_basefile_store *)space->store;
+}
+
+static inline uint64_t hps_basefile_words(uint64_t n_bits)
+{
+    return (n_bits + 63) / 64;
+}
+
+static inline bool hps_basefile_bit(const _Atomic(uint64_t) *bits, uint64_t i)
+{
+    return (atomic_load_explicit(&bits[i / 64], memory_order_acquire) >> (i % 64) & 1) != 0;
+}
+
+static inline bool hps_basefile_exists(const struct hps_basefile *base, uint64_t i)
+{
+    return (base->exists[i / 64] >> (i % 64) & 1) != 0;
+}
+
+static inline bool hps_basefile_covers(const struct hps_basefile *base, hps_key key)
+{
+    return key - base->record.first < base->record.n;
+}
+
+static inline uint64_t hps_basefile_pages(uint64_t n, uint32_t row_bytes)
+{
+    return (n * row_bytes + HPS_BASEFILE_PAGE_BYTES - 1) / HPS_BASEFILE_PAGE_BYTES;
+}
+
+static inline uint64_t hps_basefile_bytes(const struct hps_basefile *base)
+{
+    return base->n_pages * (HPS_BASEFILE_PAGE_BYTES + sizeof(uint32_t)) +
+           hps_basefile_words(base->record.n) * sizeof(uint64_t);
+}
+
+/* ---- base.c ---------------------------------------------------------------------------------- */
+
+/* Open the base that a record names. No row has changed.
+ *
+ * error   DATA_LOSS: the file is missing, or does not fit the record; NO_MEMORY, IO, PERMISSION */
+hps_status hps_basefile_base_open(struct hps_basefile_store *store,
+                                  const struct hps_basefile_record *record, uint32_t row_bytes,
+                                  struct hps_basefile **out_base, struct hps_error *err)
+    HPS_MUST_CHECK;
+void hps_basefile_base_close(struct hps_basefile *base); /* no effect if NULL */
+/* Remove the file of a base, finished or not. A missing file is no error. */
+void hps_basefile_base_remove(struct hps_basefile_store *store, uint64_t number);
+/* Whether page number `page`, read to `data`, has the right checksum. If not, it is logged and
+ * counted, once. */
+bool hps_basefile_page_check(struct hps_basefile *base, uint64_t page, const uint8_t *data);
+/* Note that the inner store has a write of a key of the range. One writer at a time. */
+void hps_basefile_change(struct hps_basefile *base, hps_key key);
+
+/* ---- writer.c -------------------------------------------------------------------------------- */
+
+struct hps_basefile_writer;
+
+/* Begin to write a base. `cancel` ends it; NULL: nothing does. */
+hps_status hps_basefile_writer_new(struct hps_basefile_store *store, uint32_t row_bytes,
+                                   hps_key first, const atomic_bool *cancel,
+                                   struct hps_basefile_writer **out_writer, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* Whether the base may have `key` as its next row: the holes do not become too many. Keys must
+ * ascend. */
+bool hps_basefile_writer_takes(const struct hps_basefile_writer *writer, hps_key key);
+/* Add the next row. EXHAUSTED: the disk has no more than the minimum free space; CANCELLED;
+ * NO_MEMORY, IO */
+hps_status hps_basefile_writer_add(struct hps_basefile_writer *writer, hps_key key,
+                                   const uint8_t *row, struct hps_error *err) HPS_MUST_CHECK;
+/* Write all to disk, sync it, give the file its name and open it. n: keys in the range, if more
+ * than the last row needs. Errors as hps_basefile_writer_add and hps_basefile_base_open. */
+hps_status hps_basefile_writer_finish(struct hps_basefile_writer *writer, uint64_t n,
+                                      struct hps_basefile **out_base, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* Free it. Unless hps_basefile_writer_finish succeeded, remove the file. No effect if NULL. */
+void hps_basefile_writer_free(struct hps_basefile_writer *writer);
+
+/* ---- ring.c ---------------------------------------------------------------------------------- */
+
+enum { HPS_BASEFILE_DEPTH = 128, HPS_BASEFILE_RING_BYTES = 2 << 20 };
+
+/* An io_uring with a buffer, for one thread at a time. */
+struct hps_basefile_ring {
+    int fd;
+    uint8_t *buffer; /* [HPS_BASEFILE_RING_BYTES] */
+    struct hps_basefile_ring *next;
+    struct hps_basefile_rings *shared; /* with the kernel */
+};
+
+/* NULL: the kernel does not permit io_uring, or there is no memory. */
+struct hps_basefile_ring *hps_basefile_ring_new(void);
+void hps_basefile_ring_free(struct hps_basefile_ring *ring);
+/* Queue a read of `fd`. At most HPS_BASEFILE_DEPTH reads may be in flight. `tag` is returned with
+ * the result. */
+void hps_basefile_ring_add(struct hps_basefile_ring *ring, int fd, uint64_t offset, uint32_t size,
+                           uint8_t *to, uint32_t tag);
+/* Start all queued reads, and wait until one has ended. False: the kernel failed, and the ring must
+ * not be used again. */
+bool hps_basefile_ring_wait(struct hps_basefile_ring *ring);
+/* Take the result of a read that has ended: its bytes, or a negative errno. False: none is left. */
+bool hps_basefile_ring_take(struct hps_basefile_ring *ring, uint32_t *out_tag, int *out_result);
+
+/* ---- read.c ---------------------------------------------------------------------------------- */
+
+/* Keys of one base to be read. All exist in it. */
+struct hps_basefile_want {
+    struct hps_basefile *base;
+    struct hps_batch batch;
+};
+
+/* Read the rows of all wants. DATA_LOSS: a page is damaged, its keys are not found; DEADLINE;
+ * NO_MEMORY, IO */
+hps_status hps_basefile_read(struct hps_basefile_store *store, const struct hps_call *call,
+                             struct hps_basefile_want *wants, uint32_t n_wants) HPS_MUST_CHECK;
+
+/* ---- spaces ---------------------------------------------------------------------------------- */
+
+/* A call that uses bases begins with `enter` and ends with `leave`, which gets the result of
+ * `enter`. Bases that the call sees are closed, and their changed rows leave the inner store, only
+ * after its end. */
+unsigned hps_basefile_enter(struct hps_basefile_space *space);
+void hps_basefile_leave(struct hps_basefile_space *space, unsigned epoch);
+
+/* The base of a table; NULL: it has none. The caller has entered the space, or holds `writes`. */
+static inline struct hps_basefile *hps_basefile_base_of(const struct hps_basefile_space *space,
+                                                        const struct hps_table *table)
+{
+    return table->id < space->n_tables ? atomic_load(&space->bases[table->id]) : NULL;
+}
+
+/* All records of a space, one per table, or of several spaces. */
+struct hps_basefile_records {
+    struct hps_basefile_record *at; /* [n] the caller frees it */
+    size_t n;
+    struct hps_error *err;
+};
+
+/* Add the records of a space of the inner store. DATA_LOSS, NEWER_FORMAT, NO_MEMORY */
+hps_status hps_basefile_records_read(struct hps_space *inner, struct hps_basefile_records *records)
+    HPS_MUST_CHECK;
+/* Write the records of the space to disk. Caller must hold `names`. */
+hps_status hps_basefile_records_write(struct hps_basefile_space *space, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* Whether a record of a space belongs to this layer. */
+bool hps_basefile_record_is_own(const void *key, size_t key_size);
+
+/* ---- calls of the store ---------------------------------------------------------------------- */
+
+extern const struct hps_store_bulk_ops hps_basefile_bulk_ops; /* load.c */
+
+hps_status hps_basefile_space_open(struct hps_store *base, const struct hps_space_id *id,
+                                   struct hps_space **out_space, struct hps_error *err);
+void hps_basefile_space_close(struct hps_space *base);
+hps_status hps_basefile_space_drop(struct hps_space *base, struct hps_error *err);
+void hps_basefile_space_usage(struct hps_space *base, struct hps_store_usage *out_usage);
+
+hps_status hps_basefile_get_one(struct hps_space *space, const struct hps_call *call,
+                                const struct hps_table *table, struct hps_batch *batch);
+hps_status hps_basefile_get_many(struct hps_space *space, const struct hps_call *call,
+                                 struct hps_part_batch *parts, uint32_t n_parts);
+hps_status hps_basefile_put(struct hps_space *space, const struct hps_call *call,
+                            const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
+                            uint32_t n);
+hps_status hps_basefile_erase(struct hps_space *space, const struct hps_call *call,
+                              const struct hps_table *table, const hps_key *keys, uint32_t n);
+hps_status hps_basefile_apply(struct hps_space *space, const struct hps_call *call,
+                              const struct hps_write *writes, uint32_t n_writes,
+                              const struct hps_record *records, uint32_t n_records,
+                              struct hps_error *err);
+
+hps_status hps_basefile_scan(struct hps_space *space, const struct hps_table *table, hps_rows_fn fn,
+                             void *ctx, struct hps_error *err);
+hps_status hps_basefile_view(struct hps_space *space, const struct hps_view *view,
+                             struct hps_error *err);
+hps_status hps_basefile_record_scan(struct hps_space *space, hps_record_fn fn, void *ctx,
+                                    struct hps_error *err);
+
+/* ---- merge.c --------------------------------------------------------------------------------- */
+
+/* Merge the changed rows of a table into a new base. base-merge, or a test. */
+hps_status hps_basefile_merge(struct hps_basefile_space *space, uint32_t table,
+                              struct hps_error *err) HPS_MUST_CHECK;
+/* Whether enough rows have changed for a merge. */
+bool hps_basefile_merge_due(const struct hps_basefile *base);
+void *hps_basefile_merger_run(void *store);
+void hps_basefile_merger_wake(struct hps_basefile_store *store);
+
+#endif

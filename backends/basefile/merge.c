@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Merges: the rows that have changed and the rows of a base become a new base. basefile.h has the
+ * steps, and what a crash after each of them leaves. Thread base-merge, one table at a time.
+ */
+#include <string.h>
+
+#include "backends/basefile/internal.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/log.h"
+
+enum {
+    PPM = 1000000,
+    MERGE_PPM = 100000,
+    RETRY_US = 60000000,
+    REST_SHARE = 9,    /* after a merge, a table rests for nine times its duration */
+    CLEAR_KEYS = 1024, /* deleted from the inner store at once */
+};
+
+struct merge {
+    struct hps_basefile_space *space;
+    const struct hps_table *table;
+    struct hps_basefile *old;
+    struct hps_basefile *new;
+    struct hps_basefile_writer *writer;
+    bool complete;             /* all rows of the range are in the new base */
+    _Atomic(uint64_t) *recent; /* [words] */
+    struct hps_error *err;
+};
+
+bool hps_basefile_merge_due(const struct hps_basefile *base)
+{
+    const struct hps_basefile_options *options = &base->store->options;
+    uint64_t ppm = options->merge_ppm != 0 ? options->merge_ppm : MERGE_PPM;
+    uint64_t n = atomic_load_explicit(&base->n_changed, memory_order_relaxed);
+    bool whole = atomic_load(&base->n_damaged) == 0; /* else a merge would fail */
+    return n > 0 && whole && !options->read_only && n * PPM >= base->record.n * ppm;
+}
+
+/* ---- the new base ---------------------------------------------------------------------------- */
+
+/* Rows of the table in ascending order of keys. The rows after the range are not read. */
+static hps_status take_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
+{
+    struct merge *merge = ctx;
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
+        if (hps_basefile_covers(merge->old, keys[i])) {
+            status = hps_basefile_writer_add(
+                merge->writer, keys[i], rows + (size_t)i * merge->table->row_bytes, merge->err);
+        } else if (keys[i] > merge->old->record.first) {
+            merge->complete = true;
+            status = HPS_CANCELLED;
+        }
+    }
+    return status;
+}
+
+static hps_status base_write(struct merge *merge)
+{
+    struct hps_basefile_store *store = merge->old->store;
+    const struct hps_basefile_record *record = &merge->old->record;
+    if (store->inner->ops->durable->bytes_free(store->inner) < hps_basefile_bytes(merge->old)) {
+        return hps_error_set(merge->err, HPS_EXHAUSTED, "base file %s: no space for a new one",
+                             merge->old->name);
+    }
+    hps_status status = hps_basefile_writer_new(store, merge->table->row_bytes, record->first,
+                                                &merge->space->cancel, &merge->writer, merge->err);
+    if (status == HPS_OK) {
+        status = hps_basefile_scan(&merge->space->base, merge->table, take_rows, merge, merge->err);
+    }
+    status = merge->complete ? HPS_OK : status;
+    if (status == HPS_OK) {
+        status = hps_basefile_writer_finish(merge->writer, record->n, &merge->new, merge->err);
+    }
+    hps_basefile_writer_free(merge->writer);
+    return status;
+}
+
+/* ---- the switch ------------------------------------------------------------------------------ */
+
+/* Write a record that is synced: all earlier writes, which are in the same log, are on disk. */
+static bool log_sync(struct hps_store *inner)
+{
+    static const char synced[] = "basefile/synced";
+    struct hps_error error;
+    return inner->ops->durable->record_put(inner, synced, sizeof(synced) - 1, "", 0, &error) ==
+           HPS_OK;
+}
+
+/* Write the record that names the new base. *out_synced: a power cut cannot undo it. */
+static hps_status base_name(struct merge *merge, bool *out_synced)
+{
+    struct hps_basefile_space *space = merge->space;
+    struct hps_basefile_store *store = merge->old->store;
+    struct hps_error error;
+    hps_lock_acquire(&store->names);
+    space->records[merge->table->id] = merge->new->record;
+    hps_status status = hps_basefile_records_write(space, merge->err);
+    if (status == HPS_OK) {
+        *out_synced = log_sync(store->inner);
+    } else {
+        /* The record may be on disk. Unless it can be undone, the file stays. */
+        space->records[merge->table->id] = merge->old->record;
+        if (hps_basefile_records_write(space, &error) == HPS_OK && log_sync(store->inner)) {
+            hps_basefile_base_remove(store, merge->new->record.number);
+        }
+    }
+    hps_lock_release(&store->names);
+    return status;
+}
+
+/* Replace the base, and wait until no call uses the old one. */
+static void base_replace(struct merge *merge)
+{
+    struct hps_basefile_space *space = merge->space;
+    struct hps_basefile_store *store = merge->old->store;
+    struct hps_basefile *new = merge->new;
+    hps_lock_acquire(&space->writes);
+    _Atomic(uint64_t) *none = new->changed;
+    new->changed = merge->recent;
+    merge->recent = none;
+    merge->old->recent = NULL;
+    for (uint64_t i = 0; i < hps_basefile_words(new->record.n); i++) {
+        new->n_changed += (uint64_t)__builtin_popcountll(new->changed[i]);
+    }
+    HPS_ASSERT(hps_basefile_base_of(space, merge->table) == merge->old);
+    atomic_store(&space->bases[merge->table->id], new);
+    hps_lock_release(&space->writes);
+    hps_lock_acquire(&store->lock);
+    unsigned epoch = space->epoch++ % 2;
+    while (space->n_calls[epoch] > 0) {
+        hps_cond_wait(&store->wake, &store->lock);
+    }
+    hps_lock_release(&store->lock);
+}
+
+/* Delete rows and marks of up to CLEAR_KEYS merged keys from the inner store. */
+static hps_status clear_some(const struct merge *merge, const hps_key *keys, uint32_t n)
+{
+    struct hps_basefile_space *space = merge->space;
+    hps_key merged[CLEAR_KEYS];
+    uint32_t n_merged = 0;
+    struct hps_error error;
+    hps_status status = HPS_OK;
+    hps_lock_acquire(&space->writes);
+    for (uint32_t i = 0; i < n; i++) {
+        if (!hps_basefile_bit(merge->new->changed, keys[i] - merge->new->record.first)) {
+            merged[n_merged++] = keys[i];
+        }
+    }
+    const struct hps_write writes[2] = {
+        {.table = merge->table, .keys = merged, .n = n_merged},
+        {.table = &space->marks[merge->table->id], .keys = merged, .n = n_merged}};
+    if (n_merged > 0) {
+        status = space->inner->store->ops->durable->apply(space->inner, &hps_basefile_no_limit,
+                                                          writes, 2, NULL, 0, &error);
+    }
+    hps_lock_release(&space->writes);
+    if (status != HPS_OK) {
+        HPS_LOG(WARN, "rocksdb", "merged rows stay in RocksDB until the next start",
+                HPS_STR("file", merge->new->name), HPS_STR("error", error.text));
+    }
+    return status;
+}
+
+static void clear_merged(const struct merge *merge)
+{
+    const struct hps_basefile *old = merge->old;
+    uint64_t words = hps_basefile_words(old->record.n);
+    hps_key keys[CLEAR_KEYS];
+    uint32_t n = 0;
+    hps_status status = HPS_OK;
+    for (uint64_t word = 0; word < words && status == HPS_OK; word++) {
+        for (uint64_t bits = old->changed[word]; bits != 0; bits &= bits - 1) {
+            keys[n++] = old->record.first + word * 64 + (uint64_t)__builtin_ctzll(bits);
+        }
+        if (n > CLEAR_KEYS - 64 || (n > 0 && word == words - 1)) {
+            status =
+                atomic_load(&merge->space->cancel) ? HPS_CANCELLED : clear_some(merge, keys, n);
+            n = 0;
+        }
+    }
+}
+
+/* ---- one merge ------------------------------------------------------------------------------- */
+
+/* Note which keys change from now on; NULL: no longer. */
+static void recent_set(const struct merge *merge, _Atomic(uint64_t) *recent)
+{
+    hps_lock_acquire(&merge->space->writes);
+    merge->old->recent = recent;
+    hps_lock_release(&merge->space->writes);
+}
+
+/* Write the new base, and name it on disk. */
+static hps_status base_make(struct merge *merge, bool *out_synced)
+{
+    hps_status status = base_write(merge);
+    if (status != HPS_OK) {
+        return status;
+    }
+    status = base_name(merge, out_synced);
+    if (status != HPS_OK) {
+        hps_basefile_base_close(merge->new);
+    }
+    return status;
+}
+
+hps_status hps_basefile_merge(struct hps_basefile_space *space, uint32_t table,
+                              struct hps_error *err)
+{
+    struct merge merge = {.space = space, .table = &space->tables[table], .err = err};
+    bool synced = false;
+    merge.old = hps_basefile_base_of(space, merge.table);
+    HPS_ASSERT(merge.old != NULL);
+    uint64_t begun_us = hps_clock_us();
+    merge.recent = hps_calloc(hps_basefile_words(merge.old->record.n), sizeof(*merge.recent));
+    if (merge.recent == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "rocksdb: no memory for a merge");
+    }
+    recent_set(&merge, merge.recent);
+    hps_status status = base_make(&merge, &synced);
+    if (status != HPS_OK) {
+        recent_set(&merge, NULL);
+        hps_free((void *)merge.recent);
+        return status;
+    }
+    base_replace(&merge);
+    clear_merged(&merge);
+    if (synced) {
+        hps_basefile_base_remove(merge.old->store, merge.old->record.number);
+    }
+    HPS_LOG(INFO, "rocksdb", "base file merged", HPS_STR("file", merge.new->name),
+            HPS_U64("rows", atomic_load(&merge.old->n_changed)),
+            HPS_U64("us", hps_clock_us() - begun_us));
+    hps_basefile_base_close(merge.old);
+    hps_free((void *)merge.recent);
+    return HPS_OK;
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+/* Of the tables that are due, find the one that may be merged earliest. Returns the time;
+ * UINT64_MAX: no table is due. Caller must hold the store's lock. */
+static uint64_t find_due(const struct hps_basefile_store *store,
+                         struct hps_basefile_space **out_space, uint32_t *out_table)
+{
+    uint64_t earliest_us = UINT64_MAX;
+    for (struct hps_basefile_space *space = store->spaces; space != NULL; space = space->next) {
+        for (uint32_t i = 0; i < space->n_tables && !atomic_load(&space->cancel); i++) {
+            const struct hps_basefile *base = atomic_load(&space->bases[i]);
+            if (base != NULL && hps_basefile_merge_due(base) &&
+                base->merge_after_us < earliest_us) {
+                earliest_us = base->merge_after_us;
+                *out_space = space;
+                *out_table = i;
+            }
+        }
+    }
+    return earliest_us;
+}
+
+/* Merge a table, then let it rest. If updates always change the same tenth of the rows, merges
+ * still take a small part of the time. */
+static void merge_one(struct hps_basefile_space *space, uint32_t table)
+{
+    struct hps_basefile_store *store = hps_basefile_of(&space->base);
+    struct hps_error error;
+    uint64_t begun_us = hps_clock_us();
+    hps_status status = hps_basefile_merge(space, table, &error);
+    uint64_t ended_us = hps_clock_us();
+    if (status != HPS_OK && status != HPS_CANCELLED) {
+        HPS_LOG(WARN, "rocksdb", "merge failed: changed rows stay in RocksDB; retried",
+                HPS_STR("version", space->name), HPS_STR("table", space->tables[table].name),
+                HPS_STR("error", error.text));
+    }
+    hps_lock_acquire(&store->lock);
+    struct hps_basefile *base = atomic_load(&space->bases[table]);
+    base->merge_after_us =
+        ended_us + (status == HPS_OK ? REST_SHARE * (ended_us - begun_us) : RETRY_US);
+    hps_lock_release(&store->lock);
+}
+
+void *hps_basefile_merger_run(void *arg)
+{
+    struct hps_basefile_store *store = arg;
+    hps_thread_background();
+    hps_lock_acquire(&store->lock);
+    while (!store->closing) {
+        struct hps_basefile_space *space = NULL;
+        uint32_t table = 0;
+        uint64_t due_us = find_due(store, &space, &table);
+        if (due_us == UINT64_MAX) {
+            hps_cond_wait(&store->wake, &store->lock);
+        } else if (due_us > hps_clock_us()) {
+            (void)hps_cond_wait_until(&store->wake, &store->lock, due_us);
+        } else {
+            store->merging = space;
+            hps_lock_release(&store->lock);
+            merge_one(space, table);
+            hps_lock_acquire(&store->lock);
+            store->merging = NULL;
+            hps_cond_broadcast(&store->wake); /* then the space may be freed */
+        }
+    }
+    hps_lock_release(&store->lock);
+    return NULL;
+}
+
+void hps_basefile_merger_wake(struct hps_basefile_store *store)
+{
+    hps_lock_acquire(&store->lock);
+    hps_cond_broadcast(&store->wake);
+    hps_lock_release(&store->lock);
+}

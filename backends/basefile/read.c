@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows of bases by key. The keys of a call are sorted. Keys on the same or adjacent pages share one
+ * read, a *run*. Rows of mapped pages that were checked before are copied at once. All other runs
+ * are read by io_uring on the calling thread, or by pread on several threads. Thread-safe.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "backends/basefile/internal.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/heap.h"
+#include "base/key_sort.h"
+#include "base/log.h"
+#include "base/pool.h"
+#include "base/rows/fileio.h"
+
+enum {
+    RUN_PAGES = 4,      /* most pages of a run, unless a row needs more */
+    RUN_PAGES_MAX = 66, /* a row has at most 256 KiB */
+    PIECE_KEYS = 32,    /* of one thread of the pool at a time */
+    AHEAD_KEYS = 8,     /* rows that are fetched into the CPU's cache ahead */
+    RINGS_MAX = 64,
+};
+
+/* One call. Threads of the pool share it; each has its own keys. */
+struct read {
+    struct hps_basefile_store *store;
+    struct hps_basefile_want *wants;
+    uint32_t n_keys;
+    uint32_t run_pages;
+    bool mapped;
+    bool direct;
+    uint8_t *found; /* [n_keys] 1: found */
+    uint64_t deadline_us;
+    atomic_int status; /* the first failure */
+};
+
+/* Some keys of a read, which have no run yet. They may belong to several wants. */
+struct cursor {
+    const struct hps_basefile_want *want;
+    uint32_t at; /* index of the next key in the want */
+    uint32_t n;
+    uint8_t *found; /* of the next key */
+};
+
+/* Keys of one want on adjacent pages. */
+struct run {
+    const struct hps_basefile_want *want;
+    uint32_t first; /* index of the first key in the want */
+    uint32_t n;
+    uint8_t *found; /* of the first key */
+    uint64_t page;
+    uint32_t n_pages;
+};
+
+/* Returns whether it is the first failure. */
+static bool read_fail(struct read *read, hps_status status)
+{
+    int none = HPS_OK;
+    return atomic_compare_exchange_strong(&read->status, &none, (int)status);
+}
+
+static bool read_late(struct read *read)
+{
+    bool late = read->deadline_us != 0 && hps_clock_us() >= read->deadline_us;
+    if (late) {
+        (void)read_fail(read, HPS_DEADLINE);
+    }
+    return late;
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+static uint64_t row_offset(const struct hps_basefile_want *want, uint32_t i)
+{
+    return (want->batch.keys[i] - want->base->record.first) * want->base->row_bytes;
+}
+
+static uint64_t first_page(const struct hps_basefile_want *want, uint32_t i)
+{
+    return row_offset(want, i) / HPS_BASEFILE_PAGE_BYTES;
+}
+
+static uint64_t last_page(const struct hps_basefile_want *want, uint32_t i)
+{
+    return (row_offset(want, i) + want->base->row_bytes - 1) / HPS_BASEFILE_PAGE_BYTES;
+}
+
+static void row_copy(const struct hps_basefile_want *want, uint32_t i, const uint8_t *from)
+{
+    uint32_t row_bytes = want->base->row_bytes;
+    memcpy(want->batch.rows + (size_t)want->batch.slots[i] * row_bytes, from, row_bytes);
+}
+
+/* Copy the row of key i from the mapping, if its pages were checked. */
+static bool row_mapped(const struct read *read, const struct hps_basefile_want *want, uint32_t i)
+{
+    const struct hps_basefile *base = want->base;
+    if (!read->mapped || base->map == NULL) {
+        return false;
+    }
+    if (i + AHEAD_KEYS < want->batch.n) {
+        __builtin_prefetch(base->map + row_offset(want, i + AHEAD_KEYS));
+    }
+    for (uint64_t page = first_page(want, i); page <= last_page(want, i); page++) {
+        if (atomic_load_explicit(&base->pages[page], memory_order_acquire) != HPS_BASEFILE_GOOD) {
+            return false;
+        }
+    }
+    row_copy(want, i, base->map + row_offset(want, i));
+    return true;
+}
+
+static void cursor_step(struct cursor *cursor)
+{
+    cursor->at++;
+    cursor->found++;
+    cursor->n--;
+}
+
+/* Find the next run; copy the mapped rows before it. False: no keys are left. */
+static bool run_next(const struct read *read, struct cursor *cursor, struct run *run)
+{
+    while (cursor->n > 0) {
+        const struct hps_basefile_want *want = cursor->want;
+        if (cursor->at == want->batch.n) {
+            cursor->want++;
+            cursor->at = 0;
+            continue;
+        }
+        if (row_mapped(read, want, cursor->at)) {
+            *cursor->found = 1;
+            cursor_step(cursor);
+            continue;
+        }
+        uint64_t page = first_page(want, cursor->at);
+        uint64_t end = page;
+        *run = (struct run){want, cursor->at, 0, cursor->found, page, 0};
+        while (cursor->n > 0 && cursor->at < want->batch.n && first_page(want, cursor->at) <= end) {
+            uint64_t after = last_page(want, cursor->at) + 1;
+            if (run->n > 0 && after - page > read->run_pages) {
+                break;
+            }
+            end = after;
+            run->n++;
+            cursor_step(cursor);
+        }
+        run->n_pages = (uint32_t)(end - page);
+        HPS_ASSERT(run->n > 0 && run->n_pages <= RUN_PAGES_MAX);
+        return true;
+    }
+    return false;
+}
+
+/* Check the pages of a run and copy its rows. */
+static void run_take(struct read *read, const struct run *run, const uint8_t *data)
+{
+    struct hps_basefile *base = run->want->base;
+    bool good[RUN_PAGES_MAX];
+    for (uint32_t i = 0; i < run->n_pages; i++) {
+        good[i] = hps_basefile_page_check(base, run->page + i,
+                                          data + (size_t)i * HPS_BASEFILE_PAGE_BYTES);
+        if (!good[i]) {
+            (void)read_fail(read, HPS_DATA_LOSS);
+        } else if (read->mapped) {
+            atomic_store_explicit(&base->pages[run->page + i], HPS_BASEFILE_GOOD,
+                                  memory_order_release);
+        }
+    }
+    for (uint32_t i = 0; i < run->n; i++) {
+        uint32_t at = run->first + i;
+        bool all = true;
+        for (uint64_t page = first_page(run->want, at); page <= last_page(run->want, at); page++) {
+            all = all && good[page - run->page];
+        }
+        if (all) {
+            row_copy(run->want, at,
+                     data + (row_offset(run->want, at) - run->page * HPS_BASEFILE_PAGE_BYTES));
+            run->found[i] = 1;
+        }
+    }
+}
+
+static int run_fd(const struct read *read, const struct run *run)
+{
+    const struct hps_basefile *base = run->want->base;
+    return read->direct && base->fd_direct >= 0 ? base->fd_direct : base->fd;
+}
+
+static void run_pread(struct read *read, const struct run *run, uint8_t *data)
+{
+    const struct hps_basefile *base = run->want->base;
+    size_t bytes = (size_t)run->n_pages * HPS_BASEFILE_PAGE_BYTES;
+    uint64_t offset = run->page * HPS_BASEFILE_PAGE_BYTES;
+    struct hps_error err;
+    hps_status status = hps_file_pread(run_fd(read, run), base->name, data, bytes, offset, &err);
+    if (status != HPS_OK && read->direct) { /* some file systems refuse direct reads only now */
+        status = hps_file_pread(base->fd, base->name, data, bytes, offset, &err);
+    }
+    if (status == HPS_OK) {
+        run_take(read, run, data);
+    } else if (read_fail(read, status)) {
+        HPS_LOG(ERROR, "rocksdb", "base file: read failed", HPS_STR("error", err.text));
+    }
+}
+
+/* ---- by io_uring ----------------------------------------------------------------------------- */
+
+/* NULL: no io_uring, or all rings are in use. */
+static struct hps_basefile_ring *ring_get(struct hps_basefile_store *store)
+{
+    if (!store->uring) {
+        return NULL;
+    }
+    hps_lock_acquire(&store->lock);
+    struct hps_basefile_ring *ring = store->rings;
+    bool make = ring == NULL && store->n_rings < RINGS_MAX;
+    if (ring != NULL) {
+        store->rings = ring->next;
+    }
+    store->n_rings += make ? 1 : 0;
+    hps_lock_release(&store->lock);
+    if (!make) {
+        return ring;
+    }
+    ring = hps_basefile_ring_new();
+    if (ring == NULL) {
+        hps_lock_acquire(&store->lock);
+        store->n_rings--;
+        hps_lock_release(&store->lock);
+    }
+    return ring;
+}
+
+static void ring_put(struct hps_basefile_store *store, struct hps_basefile_ring *ring)
+{
+    hps_lock_acquire(&store->lock);
+    ring->next = store->rings;
+    store->rings = ring;
+    hps_lock_release(&store->lock);
+}
+
+/* The part of a ring's buffer for the run with this tag. */
+static uint8_t *run_data(const struct read *read, const struct hps_basefile_ring *ring,
+                         uint32_t tag)
+{
+    return ring->buffer + (size_t)tag * read->run_pages * HPS_BASEFILE_PAGE_BYTES;
+}
+
+static void run_start(const struct read *read, struct hps_basefile_ring *ring,
+                      const struct run *run, uint32_t tag)
+{
+    hps_basefile_ring_add(ring, run_fd(read, run), run->page * HPS_BASEFILE_PAGE_BYTES,
+                          run->n_pages * HPS_BASEFILE_PAGE_BYTES, run_data(read, ring, tag), tag);
+}
+
+/* Read `first` and the runs of the cursor. False: the ring failed. The kernel may still write to
+ * its buffer, so it is never freed. */
+static bool ring_read(struct read *read, struct hps_basefile_ring *ring, struct cursor *cursor,
+                      const struct run *first)
+{
+    struct run runs[HPS_BASEFILE_DEPTH]; /* in flight; the index is the tag */
+    uint32_t n_max = HPS_BASEFILE_RING_BYTES / (read->run_pages * HPS_BASEFILE_PAGE_BYTES);
+    uint32_t n = 1; /* in flight */
+    uint32_t tag = 0;
+    int result = 0;
+    n_max = n_max < HPS_BASEFILE_DEPTH ? n_max : HPS_BASEFILE_DEPTH;
+    runs[0] = *first;
+    run_start(read, ring, first, 0);
+    for (; n < n_max && run_next(read, cursor, &runs[n]); n++) {
+        run_start(read, ring, &runs[n], n);
+    }
+    while (n > 0) {
+        if (!hps_basefile_ring_wait(ring)) {
+            HPS_LOG(ERROR, "rocksdb", "base file: io_uring failed",
+                    HPS_STR("error", strerror(errno)));
+            (void)read_fail(read, HPS_IO);
+            return false;
+        }
+        while (hps_basefile_ring_take(ring, &tag, &result)) {
+            struct run *run = &runs[tag];
+            if (result == (int)(run->n_pages * HPS_BASEFILE_PAGE_BYTES)) {
+                run_take(read, run, run_data(read, ring, tag));
+            } else {
+                run_pread(read, run, run_data(read, ring, tag)); /* again, for the cause */
+            }
+            if (!read_late(read) && run_next(read, cursor, run)) {
+                run_start(read, ring, run, tag);
+            } else {
+                n--;
+            }
+        }
+    }
+    return true;
+}
+
+/* ---- by pread -------------------------------------------------------------------------------- */
+
+/* Read `first`, unless it is NULL, and the runs of the cursor. */
+static void pread_all(struct read *read, struct cursor *cursor, const struct run *first)
+{
+    struct run run;
+    bool more = true;
+    if (first != NULL) {
+        run = *first;
+    } else {
+        more = run_next(read, cursor, &run);
+    }
+    uint8_t *data = more ? hps_alloc_aligned(HPS_BASEFILE_PAGE_BYTES,
+                                             (size_t)read->run_pages * HPS_BASEFILE_PAGE_BYTES)
+                         : NULL;
+    if (more && data == NULL) {
+        (void)read_fail(read, HPS_NO_MEMORY);
+        return;
+    }
+    while (more && !read_late(read)) {
+        run_pread(read, &run, data);
+        more = run_next(read, cursor, &run);
+    }
+    hps_free_aligned(data);
+}
+
+static void read_piece(void *ctx, uint32_t piece)
+{
+    struct read *read = ctx;
+    uint32_t from = piece * PIECE_KEYS;
+    uint32_t n = read->n_keys - from < PIECE_KEYS ? read->n_keys - from : PIECE_KEYS;
+    struct cursor cursor = {read->wants, from, n, read->found + from};
+    while (cursor.at >= cursor.want->batch.n) {
+        cursor.at -= cursor.want->batch.n;
+        cursor.want++;
+    }
+    pread_all(read, &cursor, NULL);
+}
+
+/* ---- one call -------------------------------------------------------------------------------- */
+
+static void read_run(struct read *read)
+{
+    struct hps_basefile_store *store = read->store;
+    struct cursor cursor = {read->wants, 0, read->n_keys, read->found};
+    struct run run;
+    if (!run_next(read, &cursor, &run)) {
+        return; /* all rows were mapped */
+    }
+    struct hps_basefile_ring *ring = ring_get(store);
+    if (ring != NULL) {
+        if (ring_read(read, ring, &cursor, &run)) {
+            ring_put(store, ring);
+        }
+    } else if (store->options.readers != NULL && read->n_keys > PIECE_KEYS) {
+        hps_pool_split(store->options.readers, (read->n_keys + PIECE_KEYS - 1) / PIECE_KEYS,
+                       read_piece, read); /* copies mapped rows again */
+    } else {
+        pread_all(read, &cursor, &run);
+    }
+}
+
+static void read_mode(struct read *read)
+{
+    const struct hps_basefile_options *options = &read->store->options;
+    enum hps_basefile_read_mode mode = options->read_mode;
+    if (mode == HPS_BASEFILE_READ_AUTO) {
+        mode = atomic_load(&read->store->bytes) <= options->memory_bytes ? HPS_BASEFILE_READ_MMAP
+                                                                         : HPS_BASEFILE_READ_DIRECT;
+    }
+    read->mapped = mode == HPS_BASEFILE_READ_MMAP;
+    read->direct = mode == HPS_BASEFILE_READ_DIRECT;
+}
+
+hps_status hps_basefile_read(struct hps_basefile_store *store, const struct hps_call *call,
+                             struct hps_basefile_want *wants, uint32_t n_wants)
+{
+    struct read read = {
+        .store = store, .wants = wants, .run_pages = RUN_PAGES, .deadline_us = call->deadline_us};
+    for (uint32_t i = 0; i < n_wants; i++) {
+        struct hps_batch *batch = &wants[i].batch;
+        if (batch->n > 0) {
+            uint32_t pages = wants[i].base->row_bytes / HPS_BASEFILE_PAGE_BYTES + 2;
+            read.run_pages = pages > read.run_pages ? pages : read.run_pages;
+            read.n_keys += batch->n;
+            hps_key_sort(batch->keys, batch->slots, batch->n);
+        }
+    }
+    if (read.n_keys == 0) {
+        return HPS_OK;
+    }
+    read_mode(&read);
+    read.found = hps_calloc(read.n_keys, 1);
+    if (read.found == NULL) {
+        return HPS_NO_MEMORY;
+    }
+    if (!read_late(&read)) {
+        read_run(&read);
+    }
+    const uint8_t *found = read.found;
+    for (uint32_t w = 0; w < n_wants; w++) {
+        uint32_t n = wants[w].batch.n;
+        for (uint32_t i = n; i-- > 0;) {
+            if (found[i] != 0) {
+                hps_batch_found(&wants[w].batch, i);
+            }
+        }
+        found += n;
+    }
+    hps_free(read.found);
+    return (hps_status)atomic_load(&read.status);
+}

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The persistent store with base files: opening and closing it, removing leftover files, records of
+ * the store, and checkpoints. basefile.h describes the threads.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "backends/basefile/internal.h"
+#include "base/assert.h"
+#include "base/heap.h"
+#include "base/log.h"
+#include "base/rows/fileio.h"
+
+/* ---- leftover files -------------------------------------------------------------------------- */
+
+/* "base-<number>", and ".part" while the file is written. 0: no base. */
+static uint64_t name_number(const char *name, bool *out_part)
+{
+    const char *digits = name + strlen(HPS_BASEFILE_PREFIX);
+    char *end = NULL;
+    if (strncmp(name, HPS_BASEFILE_PREFIX, strlen(HPS_BASEFILE_PREFIX)) != 0 || digits[0] < '0' ||
+        digits[0] > '9') {
+        return 0;
+    }
+    uint64_t number = strtoull(digits, &end, 10);
+    *out_part = strcmp(end, HPS_BASEFILE_PART) == 0;
+    bool known = (*out_part || end[0] == '\0') && number < HPS_BASEFILE_NUMBER_MAX;
+    return known ? number : 0;
+}
+
+struct cleaning {
+    struct hps_basefile_store *store;
+    struct hps_basefile_records named; /* the bases of all spaces */
+    bool remove;                       /* `named` is complete: remove all other files */
+    bool any;                          /* there are base files */
+};
+
+static hps_status space_records(void *ctx, const char *model, int64_t version)
+{
+    struct cleaning *cleaning = ctx;
+    struct hps_store *inner = cleaning->store->inner;
+    const struct hps_space_id id = {.model = model, .version = version};
+    struct hps_space *space = NULL;
+    hps_status status = inner->ops->space_open(inner, &id, &space, cleaning->named.err);
+    if (status == HPS_OK) {
+        status = hps_basefile_records_read(space, &cleaning->named);
+        inner->ops->space_close(space);
+    }
+    return status;
+}
+
+/* No base gets this number again. */
+static void number_seen(struct hps_basefile_store *store, uint64_t number)
+{
+    if (number > atomic_load(&store->number)) {
+        atomic_store(&store->number, number);
+    }
+}
+
+static hps_status file_visit(void *ctx, const struct hps_dir *dir, const char *name,
+                             struct hps_error *err)
+{
+    struct cleaning *cleaning = ctx;
+    struct hps_basefile_store *store = cleaning->store;
+    bool part = false;
+    uint64_t number = name_number(name, &part);
+    bool keep = number == 0 || !cleaning->remove;
+    (void)dir, (void)err;
+    cleaning->any = cleaning->any || number != 0;
+    number_seen(store, number);
+    for (size_t i = 0; i < cleaning->named.n && !part && !keep; i++) {
+        keep = cleaning->named.at[i].number == number;
+    }
+    if (!keep) {
+        hps_basefile_base_remove(store, number);
+    }
+    return HPS_OK;
+}
+
+/* Remove files that no record names, and find the newest number of files and records: a file may be
+ * lost. *out_any: there were base files. */
+static hps_status files_clean(struct hps_basefile_store *store, bool *out_any,
+                              struct hps_error *err)
+{
+    struct cleaning cleaning = {.store = store, .named = {.err = err}};
+    hps_status status = hps_dir_each(&store->dir, file_visit, &cleaning, err);
+    *out_any = cleaning.any;
+    if (status != HPS_OK || store->options.read_only || !(cleaning.any || store->options.write)) {
+        return status;
+    }
+    status = store->inner->ops->durable->space_list(store->inner, space_records, &cleaning, err);
+    for (size_t i = 0; i < cleaning.named.n; i++) {
+        number_seen(store, cleaning.named.at[i].number);
+    }
+    if (status == HPS_OK) {
+        cleaning.remove = true;
+        status = hps_dir_each(&store->dir, file_visit, &cleaning, err);
+    }
+    hps_free(cleaning.named.at);
+    return status;
+}
+
+/* Open the directory of the database, which may be a link. *out_any: it has base files. */
+static hps_status dir_open(struct hps_basefile_store *store, const char *path, bool *out_any,
+                           struct hps_error *err)
+{
+    char *database = hps_file_path("%s/hpsd", path);
+    if (database == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "rocksdb: no memory");
+    }
+    hps_status status = hps_dir_open(database, &store->dir, err);
+    hps_free(database);
+    return status == HPS_OK ? files_clean(store, out_any, err) : status;
+}
+
+/* ---- checkpoints ----------------------------------------------------------------------------- */
+
+static hps_status copy_bytes(const struct hps_dir *from, const char *name, int to_dir,
+                             struct hps_error *err)
+{
+    int in = -1;
+    hps_status status = hps_dir_open_file(from, name, O_RDONLY, &in, err);
+    if (status != HPS_OK) {
+        return status;
+    }
+    int out = openat(to_dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    ssize_t n = out >= 0 ? 1 : -1;
+    while (n > 0) {
+        n = sendfile(out, in, NULL, 1 << 24);
+    }
+    if (n < 0 || fsync(out) != 0) {
+        status = hps_file_error(err, errno, "cannot copy", name);
+    }
+    if (out >= 0) {
+        close(out);
+    }
+    close(in);
+    return status;
+}
+
+static hps_status copy_file(void *ctx, const struct hps_dir *dir, const char *name,
+                            struct hps_error *err)
+{
+    const int *to = ctx;
+    bool part = false;
+    if (name_number(name, &part) == 0 || part || linkat(dir->fd, name, *to, name, 0) == 0 ||
+        errno == ENOENT) {
+        return HPS_OK; /* no finished base, or one that was removed */
+    }
+    return errno == EXDEV ? copy_bytes(dir, name, *to, err)
+                          : hps_file_error(err, errno, "cannot link", name);
+}
+
+/* Link the files of all bases to `<dir>/hpsd`, where the inner store has made its checkpoint. */
+static hps_status files_copy(struct hps_basefile_store *store, const char *dir,
+                             struct hps_error *err)
+{
+    struct hps_dir parent = {.fd = -1};
+    struct hps_dir to = {.fd = -1};
+    hps_status status = hps_dir_open(dir, &parent, err);
+    if (status == HPS_OK) {
+        status = hps_dir_open_in(&parent, "hpsd", false, &to, err);
+    }
+    if (status == HPS_OK) {
+        status = hps_dir_each(&store->dir, copy_file, &to.fd, err);
+    }
+    if (status == HPS_OK) {
+        status = hps_dir_sync(&to, err);
+    }
+    if (status != HPS_OK && to.fd >= 0) { /* without its bases it is no store */
+        struct hps_error ignored;
+        hps_ignore(hps_dir_remove(&parent, "hpsd", &ignored));
+    }
+    hps_dir_close(&to);
+    hps_dir_close(&parent);
+    return status;
+}
+
+static hps_status store_checkpoint(struct hps_store *base, const char *dir, struct hps_error *err)
+{
+    struct hps_basefile_store *store = (struct hps_basefile_store *)base;
+    hps_lock_acquire(&store->names);
+    hps_status status = store->inner->ops->durable->checkpoint(store->inner, dir, err);
+    if (status == HPS_OK) {
+        status = files_copy(store, dir, err);
+    }
+    hps_lock_release(&store->names);
+    return status;
+}
+
+/* ---- calls of the inner store ---------------------------------------------------------------- */
+
+static struct hps_store *inner_of(struct hps_store *base)
+{
+    return ((struct hps_basefile_store *)base)->inner;
+}
+
+static hps_status store_record_put(struct hps_store *base, const void *key, size_t key_size,
+                                   const void *value, size_t value_size, struct hps_error *err)
+{
+    struct hps_store *inner = inner_of(base);
+    return inner->ops->durable->record_put(inner, key, key_size, value, value_size, err);
+}
+
+static hps_status store_record_delete(struct hps_store *base, const void *key, size_t key_size,
+                                      struct hps_error *err)
+{
+    struct hps_store *inner = inner_of(base);
+    return inner->ops->durable->record_delete(inner, key, key_size, err);
+}
+
+static hps_status store_record_scan(struct hps_store *base, const char *prefix, hps_record_fn fn,
+                                    void *ctx, struct hps_error *err)
+{
+    struct hps_store *inner = inner_of(base);
+    return inner->ops->durable->record_scan(inner, prefix, fn, ctx, err);
+}
+
+static hps_status store_space_list(struct hps_store *base, hps_space_fn fn, void *ctx,
+                                   struct hps_error *err)
+{
+    struct hps_store *inner = inner_of(base);
+    return inner->ops->durable->space_list(inner, fn, ctx, err);
+}
+
+static uint64_t store_bytes_free(struct hps_store *base)
+{
+    struct hps_store *inner = inner_of(base);
+    return inner->ops->durable->bytes_free(inner);
+}
+
+static const char *store_writes_refused(struct hps_store *base)
+{
+    struct hps_store *inner = inner_of(base);
+    return inner->ops->durable->writes_refused(inner);
+}
+
+/* ---- opening and closing --------------------------------------------------------------------- */
+
+/* Free all but the inner store. */
+static void store_free(struct hps_basefile_store *store)
+{
+    while (store->rings != NULL) {
+        struct hps_basefile_ring *ring = store->rings;
+        store->rings = ring->next;
+        hps_basefile_ring_free(ring);
+    }
+    hps_dir_close(&store->dir);
+    hps_cond_fini(&store->wake);
+    hps_lock_fini(&store->lock);
+    hps_lock_fini(&store->names);
+    hps_free(store);
+}
+
+static void store_close(struct hps_store *base)
+{
+    struct hps_basefile_store *store = (struct hps_basefile_store *)base;
+    struct hps_store *inner = store->inner;
+    HPS_ASSERT(store->spaces == NULL);
+    hps_worker_stop(&store->merger, &store->lock, &store->wake, &store->closing);
+    store_free(store);
+    inner->ops->close(inner);
+}
+
+static const struct hps_store_durable_ops durable_ops = {
+    .apply = hps_basefile_apply,
+    .space_record_scan = hps_basefile_record_scan,
+    .view = hps_basefile_view,
+    .record_put = store_record_put,
+    .record_delete = store_record_delete,
+    .record_scan = store_record_scan,
+    .space_list = store_space_list,
+    .bytes_free = store_bytes_free,
+    .writes_refused = store_writes_refused,
+    .checkpoint = store_checkpoint,
+};
+
+static const struct hps_store_ops store_ops = {
+    .bulk = &hps_basefile_bulk_ops,
+    .durable = &durable_ops,
+    .close = store_close,
+    .space_open = hps_basefile_space_open,
+    .space_close = hps_basefile_space_close,
+    .space_drop = hps_basefile_space_drop,
+    .space_usage = hps_basefile_space_usage,
+    .get = hps_basefile_get_one,
+    .get_many = hps_basefile_get_many,
+    .insert = hps_store_insert_none, /* it is the lowest store */
+    .put = hps_basefile_put,
+    .erase = hps_basefile_erase,
+    .scan = hps_basefile_scan,
+};
+
+/* Probe io_uring, open the directory and start the thread. */
+static hps_status store_start(struct hps_basefile_store *store, const char *path,
+                              struct hps_error *err)
+{
+    bool any = false;
+    if (!store->options.no_uring) {
+        store->rings = hps_basefile_ring_new();
+        store->n_rings = store->rings != NULL ? 1 : 0;
+        store->uring = store->rings != NULL;
+    }
+    hps_status status = dir_open(store, path, &any, err);
+    if (status != HPS_OK || store->options.read_only || (!any && !store->options.write)) {
+        return status;
+    }
+    HPS_LOG(INFO, "rocksdb", "base files: reads",
+            HPS_STR("by", store->uring ? "io_uring" : "pread"));
+    status = hps_worker_start(&store->merger, "base-merge", 0, hps_basefile_merger_run, store);
+    return status == HPS_OK ? HPS_OK
+                            : hps_error_set(err, status, "rocksdb: no thread to merge base files");
+}
+
+hps_status hps_basefile_open(const struct hps_basefile_options *options,
+                             struct hps_store **out_store, struct hps_error *err)
+{
+    const struct hps_store_ops *inner = options->inner->ops;
+    struct hps_basefile_store *store = hps_calloc(1, sizeof(*store));
+    HPS_ASSERT(inner->durable != NULL && inner->durable->view != NULL && inner->bulk != NULL);
+    if (store == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "rocksdb: no memory");
+    }
+    store->base.ops = &store->ops;
+    store->ops = store_ops;
+    store->ops.name = inner->name;
+    store->ops.tier = inner->tier;
+    store->ops.caps = inner->caps;
+    store->inner = options->inner;
+    store->options = *options;
+    store->dir.fd = -1;
+    hps_lock_init(&store->names, HPS_LOCK_BASEFILE_NAMES);
+    hps_lock_init(&store->lock, HPS_LOCK_BASEFILE);
+    hps_cond_init(&store->wake);
+    hps_status status = store_start(store, options->path, err);
+    if (status != HPS_OK) {
+        store_free(store);
+        return status;
+    }
+    *out_store = &store->base;
+    return HPS_OK;
+}
