@@ -140,7 +140,7 @@ def test_start_when_the_store_has_a_newer_format_then_exit_4_with_path_and_both_
     write_behind_its_back(one, "default", b"hpsd.format", b"7")
     before = contents(one.state)
     err = refused_start(one)
-    assert f"{one.state}/hpsd has format 7, this build reads up to 2: start the build that wrote it, or a later one" in err
+    assert f"{one.state}/hpsd has format 7, this build reads up to 3: start the build that wrote it, or a later one" in err
     assert contents(one.state) == before  # so that the newer hpsd can still use it
     write_behind_its_back(one, "default", b"hpsd.format", b"1")
     one.restart()

@@ -396,7 +396,8 @@ def daemon(work, options):
     memory = {"type": "parallel_hash_map"}
     if options.memory:
         memory["memory_bytes"] = options.memory
-    config = {"supportlonglong": True, "volatile_db": memory, "persistent_db": {"type": "rocks_db"}, "models": [],
+    config = {"supportlonglong": True, "volatile_db": memory, "models": [],
+              "persistent_db": {"type": "rocks_db", "base_file": options.base_file},
               "server": {"listen": ["127.0.0.1:0"], "http_listen": "127.0.0.1:0",
                          "state_dir": f"{work}/state", "model_roots": [work], "drain_delay_ms": 1}}
     with open(f"{work}/hpsd.json", "w", encoding="utf-8") as f:
@@ -513,6 +514,8 @@ def arguments():
                         help="keys as hps-gen --keys makes them (default dense)")
     parser.add_argument("--memory", help="hpsd's volatile_db.memory_bytes, such as 512MiB (default its own): "
                         "less than two versions need sends look-ups to RocksDB")
+    parser.add_argument("--base-file", choices=("off", "auto"), default="off",
+                        help="hpsd's persistent_db.base_file (default off); with --memory, look-ups read base files")
     parser.add_argument("--clients", type=positive, default=max(4, os.cpu_count() or 1),
                         help="processes that call (default 4, or one for each processor)")
     parser.add_argument("--batch", type=positive, default=512, help="keys of a table in a call, on average")

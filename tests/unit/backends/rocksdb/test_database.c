@@ -65,7 +65,7 @@ static void test_open_when_format_is_newer_then_refused_and_untouched(void **sta
     (void)state;
     struct hps_store *store = open_store();
     store->ops->close(store);
-    raw_put(below("hpsd"), "hpsd.format", "3");
+    raw_put(below("hpsd"), "hpsd.format", "4");
     uint64_t before = directory_sum();
     assert_int_equal(try_open(false, &store), HPS_NEWER_FORMAT);
     assert_int_equal(try_open(true, &store), HPS_NEWER_FORMAT);
