@@ -313,7 +313,6 @@ int main(int argc, char **argv)
         return code;
     }
     code = run(&plan);
-    hps_free(plan.tables);
-    hps_free(plan.offsets);
+    bench_tables_free(&plan);
     return code;
 }

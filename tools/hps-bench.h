@@ -27,6 +27,10 @@ struct bench_table {
     uint64_t n_rows;
     enum hps_dtype dtype; /* type of the stored rows */
     struct hps_zipf zipf;
+    uint64_t n_keys;    /* per request */
+    uint64_t first_key; /* sum of n_keys of the tables before */
+    uint64_t n_bags;    /* per request; 0: no pooling, then `offsets` is NULL */
+    uint32_t *offsets;  /* [n_bags + 1], hps_free. Bag b has keys [offsets[b], offsets[b + 1]). */
 };
 
 /* The options, in the form that workers need. Constant while workers run. Strings are in argv. */
@@ -42,21 +46,20 @@ struct bench_plan {
     uint64_t n_connections;
     uint64_t n_threads;
     uint64_t concurrency; /* calls in flight per connection */
-    uint64_t n_keys;      /* per table and request */
+    uint64_t n_keys;      /* per table and request; with `hotness` samples per request */
+    uint64_t n_keys_all;  /* of a request */
+    const char *hotness;  /* numbers of each table: keys of a sample; NULL: not given */
     uint64_t timeout_us;
     enum hpsd_miss_policy miss_policy;
     uint32_t max_wait_us;
     enum hpsd_dtype output_type;
     bool concat;               /* replies have one matrix with the rows of all tables */
-    enum hpsd_pooling pooling; /* of every table; NONE: the next three fields are 0 */
-    uint64_t n_bag_keys;       /* keys of a bag; the last bag of a table has the rest */
-    /* [n_rows + 1], hps_free. Bag b of each table has keys [offsets[b], offsets[b + 1]). */
-    uint32_t *offsets;
-    bool weighted;              /* every key has a weight */
-    uint64_t n_rows;            /* rows of each table in a reply: one per key or bag */
-    uint64_t seed;              /* of the random keys */
-    uint64_t data_seed;         /* --seed of hps-gen, for `verify` */
-    struct bench_table *tables; /* [n_tables], hps_free */
+    enum hpsd_pooling pooling; /* of every table; NONE: the next two fields are 0 */
+    uint64_t n_bag_keys; /* keys of a bag; the last bag of a table has the rest; 0: all keys */
+    bool weighted;       /* every key has a weight */
+    uint64_t seed;       /* of the random keys */
+    uint64_t data_seed;  /* --seed of hps-gen, for `verify` */
+    struct bench_table *tables; /* [n_tables], bench_tables_free */
     uint64_t n_tables;
     bool json;
     bool quiet;
@@ -148,5 +151,9 @@ hps_status bench_tables_ask(struct bench_plan *plan, const struct hps_client_opt
  * call to the server. */
 hps_status bench_tables_given(struct bench_plan *plan, const char *names, uint64_t n_rows,
                               struct hps_error *err) HPS_MUST_CHECK;
+/* Sets the keys and bags of the tables, and plan->n_keys_all. */
+hps_status bench_tables_share_keys(struct bench_plan *plan, uint64_t n_keys_max,
+                                   struct hps_error *err) HPS_MUST_CHECK;
+void bench_tables_free(struct bench_plan *plan);
 
 #endif

@@ -76,6 +76,9 @@ static const struct hps_arg args[] = {
     {"threads", 't', HPS_ARG_U64, "N", &plan.n_threads,
      "client threads, each with its share of the connections (default 1)"},
     {"keys", 'k', HPS_ARG_U64, "N", &plan.n_keys, "keys per table and request (default 64)"},
+    {"hotness", 0, HPS_ARG_TEXT, "N,N,...", &plan.hotness,
+     "multi-hot: --keys are samples, and each has this many keys in each table; with --pooling "
+     "these are a bag"},
     {"zipf", 'z', HPS_ARG_TEXT, "ALPHA[,Q[,S]]", &flags.zipf,
      "skew of the keys, 0 to 10 (default 0: uniform); a share Q of the draws, 0 to 1, goes to the "
      "hottest key, or evenly to the share S of the keys, 0 to 1"},
@@ -160,30 +163,14 @@ static hps_status check_pooling(struct hps_error *err)
         return hps_error_set(err, HPS_INVALID, "--%s needs --pooling",
                              plan.weighted ? "weighted" : "bag-keys");
     }
+    if (plan.n_bag_keys > 0 && plan.hotness != NULL) {
+        return hps_error_set(err, HPS_INVALID, "--hotness excludes --bag-keys");
+    }
     if (plan.output_type == HPSD_RAW && (pooled || plan.concat)) {
         return hps_error_set(err, HPS_INVALID, "--output-type raw excludes --%s",
                              pooled ? "pooling" : "row-layout concat");
     }
     return plan.n_bag_keys == 0 ? HPS_OK : hps_args_ranges(ranges, 1, err);
-}
-
-/* Every table has the same bags. */
-static hps_status make_bags(struct hps_error *err)
-{
-    plan.n_rows = plan.n_keys;
-    if (plan.pooling == HPSD_POOLING_NONE) {
-        return HPS_OK;
-    }
-    uint64_t n_bag_keys = plan.n_bag_keys == 0 ? plan.n_keys : plan.n_bag_keys;
-    plan.n_rows = (plan.n_keys + n_bag_keys - 1) / n_bag_keys;
-    plan.offsets = hps_calloc(plan.n_rows + 1, sizeof(*plan.offsets));
-    if (plan.offsets == NULL) {
-        return hps_error_set(err, HPS_NO_MEMORY, "no memory for bags");
-    }
-    for (uint64_t i = 1; i <= plan.n_rows; i++) {
-        plan.offsets[i] = (uint32_t)(i < plan.n_rows ? i * n_bag_keys : plan.n_keys);
-    }
-    return HPS_OK;
 }
 
 static hps_status check_flags(struct hps_error *err)
@@ -287,11 +274,11 @@ bool bench_options(int argc, char **argv, struct bench_plan *out_plan, int *out_
     plan.max_wait_us = (uint32_t)flags.max_wait_us;
     hps_status status = find_tables(&err);
     if (status == HPS_OK) {
-        status = make_bags(&err);
+        status = bench_tables_share_keys(&plan, KEYS_MAX, &err);
     }
     if (status != HPS_OK) {
         (void)fprintf(stderr, "hps-bench: %s\n", err.text);
-        hps_free(plan.tables);
+        bench_tables_free(&plan);
         *out_code = status == HPS_INVALID ? TOOL_USAGE : tool_exit_of(status);
         return false;
     }

@@ -28,9 +28,9 @@ enum {
 struct bench_slot {
     struct bench_worker *worker;
     struct bench_slot *next; /* list of idle slots */
-    hps_key *keys;           /* [n_tables][n_keys] */
-    float *weights;          /* [n_tables][n_keys]; NULL: all 1 */
-    uint8_t *key_status;     /* [n_tables][n_keys]; NULL: without --verify */
+    hps_key *keys;           /* [n_keys_all] */
+    float *weights;          /* [n_keys_all]; NULL: all 1 */
+    uint8_t *key_status;     /* [n_keys_all]; NULL: without --verify */
     struct hpsd_query *queries;
     struct hpsd_result *results;
     uint64_t start_us; /* start of the call, or its due time */
@@ -59,7 +59,7 @@ static void take_result(struct bench_slot *slot, uint64_t table)
     const struct hpsd_result *result = &slot->results[table];
     struct bench_counts *counts = &worker->counts;
 
-    counts->n_keys += plan->n_keys;
+    counts->n_keys += plan->tables[table].n_keys;
     counts->n_unique += result->n_unique;
     counts->n_defaulted += result->n_defaulted;
     counts->n_unknown += result->n_unknown;
@@ -104,8 +104,7 @@ static void count_end(struct bench_slot *slot, enum hpsd_status status, const ch
     if (status == HPSD_OK) {
         counts->n_ok++;
         hps_hist_add(&worker->latency_us, hps_clock_us() - slot->start_us);
-        atomic_fetch_add_explicit(&worker->live->keys_done,
-                                  worker->plan->n_tables * worker->plan->n_keys,
+        atomic_fetch_add_explicit(&worker->live->keys_done, worker->plan->n_keys_all,
                                   memory_order_relaxed);
     } else {
         atomic_fetch_add_explicit(&worker->live->errors, 1, memory_order_relaxed);
@@ -144,30 +143,31 @@ static float draw_weight(struct hps_random *random)
     return (float)(hps_random_next(random) >> 40) * 0x1p-23F;
 }
 
-static void draw_keys(struct bench_slot *slot, uint64_t table)
+static void draw_keys(struct bench_slot *slot, uint64_t number)
 {
     struct bench_worker *worker = slot->worker;
     const struct bench_plan *plan = worker->plan;
-    const struct hps_zipf *zipf = &plan->tables[table].zipf;
-    hps_key *keys = slot->keys + table * plan->n_keys;
-    float *weights = slot->weights == NULL ? NULL : slot->weights + table * plan->n_keys;
+    const struct bench_table *table = &plan->tables[number];
+    const struct hps_zipf *zipf = &table->zipf;
+    hps_key *keys = slot->keys + table->first_key;
+    float *weights = slot->weights == NULL ? NULL : slot->weights + table->first_key;
 
-    for (uint64_t i = 0; i < plan->n_keys; i++) {
+    for (uint64_t i = 0; i < table->n_keys; i++) {
         uint64_t row = hps_zipf_row(zipf, hps_zipf_rank(zipf, &worker->random));
         keys[i] = hps_rowgen_key(row, plan->hashed);
     }
-    for (uint64_t i = 0; weights != NULL && i < plan->n_keys; i++) {
+    for (uint64_t i = 0; weights != NULL && i < table->n_keys; i++) {
         weights[i] = draw_weight(&worker->random);
     }
-    slot->queries[table] = (struct hpsd_query){
-        .table = plan->tables[table].name,
+    slot->queries[number] = (struct hpsd_query){
+        .table = table->name,
         .keys = keys,
-        .n_keys = plan->n_keys,
+        .n_keys = table->n_keys,
         .pooling = plan->pooling,
-        .n_bags = plan->offsets == NULL ? 0 : plan->n_rows,
-        .offsets = plan->offsets,
+        .n_bags = table->n_bags,
+        .offsets = table->offsets,
         .weights = weights,
-        .key_status = slot->key_status == NULL ? NULL : slot->key_status + table * plan->n_keys,
+        .key_status = slot->key_status == NULL ? NULL : slot->key_status + table->first_key,
     };
 }
 
@@ -291,9 +291,9 @@ static void run_load(struct bench_worker *worker)
 
 static hps_status slot_init(struct bench_worker *worker, struct bench_slot *slot)
 {
-    HPS_ASSERT(worker->plan->n_tables > 0 && worker->plan->n_keys > 0);
+    HPS_ASSERT(worker->plan->n_tables > 0 && worker->plan->n_keys_all > 0);
     const struct bench_plan *plan = worker->plan;
-    size_t n = plan->n_tables * plan->n_keys;
+    size_t n = plan->n_keys_all;
 
     slot->worker = worker;
     slot->keys = hps_calloc(n, sizeof(*slot->keys));

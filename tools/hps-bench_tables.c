@@ -159,3 +159,75 @@ hps_status bench_tables_given(struct bench_plan *plan, const char *names, uint64
     }
     return status;
 }
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+void bench_tables_free(struct bench_plan *plan)
+{
+    for (uint64_t i = 0; i < plan->n_tables; i++) {
+        hps_free(plan->tables[i].offsets);
+    }
+    hps_free(plan->tables);
+    plan->tables = NULL;
+    plan->n_tables = 0;
+}
+
+/* Bags of n_bag_keys keys; the last one has the rest. */
+static hps_status make_bags(struct bench_table *table, uint64_t n_bag_keys, struct hps_error *err)
+{
+    HPS_ASSERT(n_bag_keys > 0 && table->offsets == NULL);
+    table->n_bags = (table->n_keys + n_bag_keys - 1) / n_bag_keys;
+    table->offsets = hps_calloc(table->n_bags + 1, sizeof(*table->offsets));
+    if (table->offsets == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "no memory for bags");
+    }
+    for (uint64_t i = 1; i <= table->n_bags; i++) {
+        table->offsets[i] = (uint32_t)(i < table->n_bags ? i * n_bag_keys : table->n_keys);
+    }
+    return HPS_OK;
+}
+
+/* Takes the next number of the list, which continues at *list. NULL: none is left. */
+static bool take_number(const char **list, uint64_t *out_number)
+{
+    char word[24];
+    size_t size = *list == NULL ? 0 : strcspn(*list, ",");
+
+    if (size == 0 || size >= sizeof(word)) {
+        return false;
+    }
+    memcpy(word, *list, size);
+    word[size] = '\0';
+    *list = (*list)[size] == ',' ? *list + size + 1 : NULL;
+    return hps_args_u64(word, out_number) && *out_number > 0;
+}
+
+hps_status bench_tables_share_keys(struct bench_plan *plan, uint64_t n_keys_max,
+                                   struct hps_error *err)
+{
+    HPS_ASSERT(plan->n_tables > 0 && plan->n_keys > 0);
+    const char *list = plan->hotness;
+    hps_status status = HPS_OK;
+    bool listed = true;
+
+    plan->n_keys_all = 0;
+    for (uint64_t i = 0; i < plan->n_tables && status == HPS_OK && listed; i++) {
+        struct bench_table *table = &plan->tables[i];
+        uint64_t hot = 1;
+        listed = plan->hotness == NULL || take_number(&list, &hot);
+        listed = listed && hot <= n_keys_max / plan->n_keys;
+        table->n_keys = plan->n_keys * hot;
+        table->first_key = plan->n_keys_all;
+        plan->n_keys_all += table->n_keys;
+        if (listed && plan->pooling != HPSD_POOLING_NONE) {
+            uint64_t all = plan->hotness != NULL ? hot : plan->n_keys;
+            status = make_bags(table, plan->n_bag_keys > 0 ? plan->n_bag_keys : all, err);
+        }
+    }
+    return listed && list == NULL
+               ? status
+               : hps_error_set(err, HPS_INVALID,
+                               "--hotness \"%s\": expected %" PRIu64
+                               " numbers, one for each table, each times --keys at most %" PRIu64,
+                               plan->hotness, plan->n_tables, n_keys_max);
+}

@@ -81,6 +81,9 @@ def test_bench_when_bags_and_matrices_are_right_then_0_and_when_one_is_not_then_
         result = json.loads(run("hps-bench", *args, "--pooling", pooling, "--bag-keys", 7, "--weighted",
                                 "-o", "json").stdout.splitlines()[-1])
         assert (result["keys"], result["rows_checked"]) == (50 * 3 * 100, 50 * 3 * 15)
+    for words, n_rows in ((["--pooling", "sum"], 3 * 100), ([], 7 * 100)):
+        result = json.loads(run("hps-bench", *args, "--hotness", "4,1,2", *words, "-o", "json").stdout.splitlines()[-1])
+        assert (result["keys"], result["rows_checked"]) == (50 * 7 * 100, 50 * n_rows)
     run("hps-bench", *args, "--pooling", "sum", "--row-layout", "concat", "--output-type", "fp16", "--stream")
     run("hps-bench", *args, "--row-layout", "concat", "--stream")
     run("hps-bench", *args, "--output-type", "raw")
@@ -91,7 +94,9 @@ def test_bench_when_bags_and_matrices_are_right_then_0_and_when_one_is_not_then_
     told = run("hps-bench", *args, "--pooling", "mean", "--bag-keys", 9, "--data-seed", 2, code=5).stdout
     assert "of 9 keys: does not match the rows of hps-gen" in told, told
     for words in (["--bag-keys", 3], ["--weighted"], ["--output-type", "raw", "--pooling", "sum"],
-                  ["--output-type", "raw", "--row-layout", "concat"], ["--pooling", "sum", "--bag-keys", 101]):
+                  ["--output-type", "raw", "--row-layout", "concat"], ["--pooling", "sum", "--bag-keys", 101],
+                  ["--hotness", "1,2"], ["--hotness", "1,2,3,4"], ["--hotness", "1,0,2"], ["--hotness", "1,2,30000"],
+                  ["--hotness", "1,2,3", "--pooling", "sum", "--bag-keys", 2]):
         run("hps-bench", *args, *words, code=2)
 
 
