@@ -52,16 +52,20 @@ class Daemon:
             self.process = subprocess.Popen([program, "--config", f"{work}/hpsd.json", "--listen", "127.0.0.1:0", "--listen", self.socket,
                                              "--http-listen", "127.0.0.1:0", "--state-dir", f"{work}/state"],
                                             stdout=subprocess.PIPE, stderr=log, text=True)
-        said = self.line("listening")
-        self.tcp, self.http = re.search(r"grpc=([^, ]+)", said)[1], re.search(r"http=([^, ]+)", said)[1]
         self.admin = f"unix:{work}/state/admin.sock"
-        self.line("ready")
+        try:
+            said = self.line("listening")
+            self.tcp, self.http = re.search(r"grpc=([^, ]+)", said)[1], re.search(r"http=([^, ]+)", said)[1]
+            self.line("ready")
+        except BaseException:
+            self.kill()
+            raise
 
     def line(self, word):
         line = self.process.stdout.readline()
         if not line.startswith(word):
             with open(self.log, encoding="utf-8") as log:
-                raise SystemExit(f"dlrm: hpsd was not {word}: {line}{log.read()[-2000:]}")
+                raise SystemExit(f"hpsd was not {word}: {line}{log.read()[-2000:]}")
         return line
 
     def metric(self, name, **labels):
@@ -95,7 +99,7 @@ class Bench:
     def run(self, program, *args, codes=(0,)):
         done = subprocess.run([f"{self.options.bin}/{program}", *map(str, args)], capture_output=True, text=True, check=False)
         if done.returncode not in codes:
-            raise SystemExit(f"dlrm: {program} {args}: {done.stdout}{done.stderr}")
+            raise SystemExit(f"{program} {args}: {done.stdout}{done.stderr}")
         return done.stdout
 
     def load(self, address, keys, skew, rows, *flags, **more):
@@ -135,6 +139,17 @@ class Bench:
                 if not isinstance(value, str):
                     self.report(f"{title}, {row[0]}"[:60], name, value, "")
         self.text.append("")
+
+    def page(self, path, part, begin):
+        """Write a page with the tables since the last one. `begin`: when their part began, by time.monotonic."""
+        commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True, check=False).stdout.strip()
+        spent = f"{time.monotonic() - begin:.0f} s"
+        print(f"{self.report.bench:11} {part}: {spent}", flush=True)
+        self.text.append(textwrap.fill(f"Machine: {machine()}. Commit: {commit or 'unknown'}. Time: {spent}. Command: "
+                                       f"`{' '.join([f'bench/{os.path.basename(sys.argv[0])}', *sys.argv[1:]])}`", 100) + "\n")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write("\n".join(self.text))
+        self.text = []
 
     def plot(self, name, *args, **how):
         lines(f"{self.options.out}/dlrm-{name}.svg", *args, **how)
@@ -489,19 +504,13 @@ def main():
     os.makedirs(os.path.dirname(options.jsonl), exist_ok=True)
     os.makedirs(options.out, exist_ok=True)
     report = Report(options.jsonl, "dlrm")
-    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True, check=False).stdout.strip()
     work = tempfile.mkdtemp(prefix="hps-dlrm-", dir=os.environ.get("TMPDIR", "/var/tmp"))
     bench = Bench(options, report, work)
     try:
         for name in options.parts.split(","):
-            begin, bench.text = time.monotonic(), []
+            begin = time.monotonic()
             PARTS[name](bench)
-            spent = f"{time.monotonic() - begin:.0f} s"
-            print(f"dlrm        {name}: {spent}", flush=True)
-            bench.text.append(textwrap.fill(f"Machine: {machine()}. Commit: {commit or 'unknown'}. Time: {spent}. Command: "
-                                            f"`{' '.join(['bench/dlrm.py', *sys.argv[1:]])}`", 100) + "\n")
-            with open(f"{options.out}/dlrm-{options.name or name}.md", "w", encoding="utf-8") as f:
-                f.write("\n".join(bench.text))
+            bench.page(f"{options.out}/dlrm-{options.name or name}.md", name, begin)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return report.exit_code
