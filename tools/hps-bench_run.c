@@ -279,8 +279,9 @@ static void run_load(struct bench_worker *worker)
         (void)hps_cond_wait_until(&worker->wake, &worker->lock, hps_clock_us() + wait_us);
         now_us = hps_clock_us();
     }
-    for (uint64_t n = worker->n_due_taken;
-         plan->rate > 0 && worker->end_us != 0 && due_us(worker, n) < worker->end_us; n++) {
+    /* An interrupt ends the load earlier. */
+    uint64_t end_us = worker->end_us < now_us ? worker->end_us : now_us;
+    for (uint64_t n = worker->n_due_taken; plan->rate > 0 && due_us(worker, n) < end_us; n++) {
         worker->counts.n_unsent++;
     }
     uint64_t drain_end_us = now_us + DRAIN_US;
