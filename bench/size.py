@@ -21,6 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 
@@ -124,6 +125,7 @@ class Run:
 
     def add(self, table, what, *values):
         self.rows_out[table].append((", ".join((self.title, *what)), *values))
+        print(f"size        {table}: {self.rows_out[table][-1]}", flush=True)
 
     def room(self, part, needed):
         """Whether the disk has room; else the part is reported as left out."""
@@ -197,7 +199,9 @@ def load(run):
     after = Watch(run)
     after.sample()
     run.add("load", (), sum(run.rows) / 1e6, run.bytes / GIB, spent, sum(run.rows) / spent / 1e6, watch.memory / GIB, after.memory / GIB,
-            after.disk / run.bytes, watch.disk / run.bytes)
+            after.disk / run.bytes, max(watch.disk, after.disk) / run.bytes)
+    run.stop()  # read_mode auto is chosen at a start
+    run.start()
 
 
 def measure_lookups(run):
@@ -365,11 +369,20 @@ class Bench(dlrm.Bench):
                         run.start()
                     part(run)
             finally:
+                for table, rows in run.rows_out.items():
+                    tables[table] += rows
                 run.stop()
                 shutil.rmtree(run.work, ignore_errors=True)
-            for table, rows in run.rows_out.items():
-                tables[table] += rows
         shutil.rmtree(files or "", ignore_errors=True)
+
+
+    def write(self, tables, begin):
+        about = f"The 26 tables of DLRM-DCNv2, rows of {DIM} values, and a host map of {self.options.memory / GIB:.3g} GiB. {' '.join(self.notes)}"
+        self.text = ["# More rows than memory", "", textwrap.fill(about, 100), ""]
+        for name, (title, note, head) in TABLES.items():
+            if tables[name]:
+                self.table(title, note, head, tables[name])
+        self.page(f"{self.options.out}/{self.options.name}.md", "all runs", begin)
 
 
 def arguments():
@@ -408,15 +421,11 @@ def main():
         for name in options.runs.split(","):
             bench.measure(name, tables)
     except KeyboardInterrupt:
-        return 130
+        bench.report.exit_code = 130
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    for name, (title, note, head) in TABLES.items():
-        if tables[name]:
-            about = f"DLRM-DCNv2, width {DIM}, host map of {options.memory / GIB:.3g} GiB. {' '.join(bench.notes)} " if name == "load" else ""
-            bench.table(title, about + note, head, tables[name])
-    if tables["load"]:
-        bench.page(f"{options.out}/{options.name}.md", "all runs", begin)
+        if tables["load"]:
+            bench.write(tables, begin)
     return bench.report.exit_code
 
 

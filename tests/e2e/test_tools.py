@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 from concurrent import futures
@@ -333,6 +334,18 @@ def test_bench_when_one_of_two_servers_is_missing_then_calls_are_repeated_at_the
         missing = "127.0.0.1:%d" % closed.getsockname()[1]
     said = json.loads(run("hps-bench", "--addr", f"{missing},{one.grpc[0]}", "--retry", *args).stdout)
     assert said["requests"] == 50 and said["errors"] == {} and said["rows_checked"] == 50 * 64
+
+
+def test_bench_when_interrupted_then_calls_that_were_due_later_are_not_unsent(daemon, work):
+    generate(f"{work}/g", "--tables", 1, "--rows", 1000, "--dim", 8)
+    one = daemon(default_config(server={"model_roots": [work]}))
+    one.load("m", f"{work}/g")
+    with subprocess.Popen([os.path.join(BIN, "hps-bench"), "--addr", one.grpc[0], "--admin", one.admin, "--model", "m", "--rate", "20",
+                           "--duration", "100000", "-o", "json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as bench:
+        assert "requests/s" in bench.stderr.readline()  # the load runs
+        bench.send_signal(signal.SIGINT)
+        said = json.loads(bench.communicate(timeout=PATIENCE_S)[0])
+    assert said["requests"] > 0 and said["unsent"] < 1000, said  # 2,000,000 were due later
 
 
 def test_completion_when_printed_then_bash_takes_it():
