@@ -35,7 +35,6 @@ HOTNESS = [3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27,
 LARGEST = [i for i, rows in enumerate(ROWS) if rows == max(ROWS)]
 DIM, MODEL, GIB = 128, "dlrm", 1 << 30
 RUNS = {"int8": ("int8_rowwise_f16", 132, 1), "fp32": ("fp32", 512, 26 * GIB / (512 * sum(ROWS)))}  # type, bytes of a row, share of the rows
-STORE = {"auto": 1.03, "off": 1.15}  # bytes of the store for a byte of rows, at most
 SPARE_DISK, SPARE_MEMORY = 3 * GIB, 3 * GIB  # disk: disk_free_min_bytes, logs; memory: all but the host map
 CHANGED = 0.12  # least share of a table that is updated, so that it is merged
 TABLES = {
@@ -73,6 +72,11 @@ def rows_of(options, name):
     return [math.ceil(rows * RUNS[name][2] * options.scale) for rows in ROWS]
 
 
+def estimate(rows, row_bytes):
+    """Bytes of a store, as hpsd estimates them before a load (hps_disk_table_bytes), also for base files."""
+    return sum(rows) * (row_bytes + 24) * 9 / 8
+
+
 class Watch(threading.Thread):
     """The largest disk use and memory of a daemon, and the largest value of `of`, while the block runs."""
 
@@ -105,7 +109,7 @@ class Run:
         self.bench, self.options, self.files, self.shared, self.base_file = bench, bench.options, files, shared, base_file
         self.title, (self.dtype, row_bytes, _) = f"{name}, {'base files' if base_file == 'auto' else 'RocksDB'}", RUNS[name]
         self.rows = rows_of(bench.options, name)
-        self.bytes, self.largest = sum(self.rows) * row_bytes, max(self.rows) * row_bytes
+        self.bytes, self.largest, self.estimate = sum(self.rows) * row_bytes, max(self.rows) * row_bytes, estimate(self.rows, row_bytes)
         self.work, self.one, self.usual, self.seed = bench.directory("run"), None, None, 0
         self.store, self.rows_out = f"{self.work}/state", {name: [] for name in TABLES}
 
@@ -238,7 +242,7 @@ def measure_restart(run):
 
 
 def measure_second(run):
-    if not run.room("a second version", STORE[run.base_file] * run.bytes):
+    if not run.room("a second version", run.estimate):
         return
     run.alone()
 
@@ -259,9 +263,9 @@ def measure_second(run):
 
     beside("load of version 2", 0, "load", MODEL, "--from", run.files)
     beside("switch, with warm-up", run.options.seconds, "activate", MODEL, 2)
-    begin, run.usual = time.monotonic(), None
+    begin, both, run.usual = time.monotonic(), used(run.store), None
     run.ctl("unload", MODEL, 1)
-    while used(run.store) > 1.2 * STORE[run.base_file] * run.bytes and time.monotonic() < begin + 60:
+    while used(run.store) > 0.7 * both and time.monotonic() < begin + 60:
         time.sleep(0.5)
 
 
@@ -330,10 +334,10 @@ class Bench(dlrm.Bench):
         self.report.left_out(what, why)
         self.notes.append(f"Left out: {what}: {why}.")
 
-    def plan(self, name, base_files):
+    def plan(self, name):
         """(whether the run can be made, whether the largest tables must share a file)."""
-        options, total = self.options, sum(rows_of(self.options, name)) * RUNS[name][1]
-        largest, store = rows_of(options, name)[0] * RUNS[name][1], total * max(STORE[of] for of in base_files)
+        options, rows, row_bytes = self.options, rows_of(self.options, name), RUNS[name][1]
+        total, largest, store = sum(rows) * row_bytes, max(rows) * row_bytes, estimate(rows, row_bytes)
         free, memory = shutil.disk_usage(self.work).free, kib("/proc/meminfo", "MemAvailable")
         whole, shared = total + store + SPARE_DISK, max(total, total - (len(LARGEST) - 1) * largest + store) + SPARE_DISK
         needs = f"needs {whole / GIB:.1f} GiB of disk ({shared / GIB:.1f} with one file for the largest tables; {store / GIB:.1f} more for a " \
@@ -342,7 +346,7 @@ class Bench(dlrm.Bench):
         if free < shared or memory < options.memory + SPARE_MEMORY:
             self.left_out(name, needs)
             return False, False
-        return True, free < whole
+        return True, free < whole + store * ("second" in options.parts)
 
     def generate(self, name, shared):
         files, begin = f"{self.work}/files", time.monotonic()
@@ -359,7 +363,7 @@ class Bench(dlrm.Bench):
 
     def measure(self, name, tables):
         base_files = self.options.base_file.split(",")
-        possible, shared = self.plan(name, base_files)
+        possible, shared = self.plan(name)
         files = self.generate(name, shared) if possible else None
         for base_file in base_files if possible else []:
             run = Run(self, name, files, shared, base_file)
