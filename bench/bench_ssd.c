@@ -234,17 +234,16 @@ static hps_status place_open(struct place *place, uint64_t memory_bytes, struct 
         .block_cache_bytes = 0, /* as the daemon with a host map */
         .wal_sync_ms = 1000,
         .memory_bytes = memory_bytes,
+        .base_files = place->base,
     };
     const struct hps_space_id id = {"m", 1, &table, 1, 0};
-    struct hps_basefile_options base = {.path = place->dir,
-                                        .write = true,
-                                        .memory_bytes = memory_bytes,
-                                        .n_threads = READERS,
-                                        .no_uring = getenv("BENCH_NO_URING") != NULL};
+    struct hps_basefile_options base = {
+        .path = place->dir, .write = true, .memory_bytes = memory_bytes};
     hps_status status = hps_rocksdb_open(&options, &place->store, err);
 
     if (status == HPS_OK && place->base) {
         base.inner = place->store;
+        base.readers = hps_rocksdb_readers(place->store);
         status = hps_basefile_open(&base, &place->store, err);
     }
     return status == HPS_OK ? place->store->ops->space_open(place->store, &id, &place->space, err)
