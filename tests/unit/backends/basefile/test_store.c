@@ -61,6 +61,13 @@ static void test_store_when_off_then_no_base_is_written_and_bases_are_served(voi
     close_all(space);
 }
 
+/* Each sort of write, merge and restart occurs in the first 15 rounds. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { ROUNDS = 15 };
+#else
+enum { ROUNDS = 40 };
+#endif
+
 static void run_way(const struct open_options *way)
 {
     how = *way;
@@ -68,7 +75,7 @@ static void run_way(const struct open_options *way)
     load(space);
     check_all(space);
     uint64_t random = 1;
-    for (uint32_t round = 2; round < 40; round++) {
+    for (uint32_t round = 2; round < ROUNDS; round++) {
         for (unsigned i = 0; i < 6; i++) {
             random = hps_mix64(random + round);
             uint32_t t = (uint32_t)(random % N_TABLES);
