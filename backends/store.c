@@ -126,6 +126,15 @@ hps_status hps_store_get_each(struct hps_space *space, const struct hps_call *ca
     return status;
 }
 
+hps_status hps_store_get_one(struct hps_space *space, const struct hps_call *call,
+                             const struct hps_table *table, struct hps_batch *batch)
+{
+    struct hps_part_batch part = {.table = table, .batch = *batch};
+    hps_status status = space->store->ops->get_many(space, call, &part, 1);
+    batch->n = part.batch.n; /* the arrays are the caller's */
+    return status;
+}
+
 hps_status hps_store_insert_none(struct hps_space *space, const struct hps_call *call,
                                  const struct hps_table *table, const hps_key *keys,
                                  const uint32_t *slots, const uint8_t *rows, uint32_t n,

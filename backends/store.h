@@ -91,16 +91,20 @@ struct hps_batch {
     struct hps_shape shape;
 };
 
+static inline void hps_batch_swap(struct hps_batch *batch, uint32_t i, uint32_t j)
+{
+    hps_key key = batch->keys[i];
+    uint32_t slot = batch->slots[i];
+    batch->keys[i] = batch->keys[j];
+    batch->slots[i] = batch->slots[j];
+    batch->keys[j] = key;
+    batch->slots[j] = slot;
+}
+
 /* Mark keys[i] as found: swap it with the last missing key. Afterwards keys[i] is another key. */
 static inline void hps_batch_found(struct hps_batch *batch, uint32_t i)
 {
-    uint32_t last = --batch->n;
-    hps_key key = batch->keys[i];
-    uint32_t slot = batch->slots[i];
-    batch->keys[i] = batch->keys[last];
-    batch->slots[i] = batch->slots[last];
-    batch->keys[last] = key;
-    batch->slots[last] = slot;
+    hps_batch_swap(batch, i, --batch->n);
 }
 
 /* Decides which rows of an insertion may be inserted. The store calls `fresh` for each key. False:
@@ -281,6 +285,9 @@ void hps_store_check(const struct hps_store_ops *ops);
 /* Default implementations for stores. Implements get_many with one get for each table. */
 hps_status hps_store_get_each(struct hps_space *space, const struct hps_call *call,
                               struct hps_part_batch *parts, uint32_t n_parts);
+/* Implements get with get_many. */
+hps_status hps_store_get_one(struct hps_space *space, const struct hps_call *call,
+                             const struct hps_table *table, struct hps_batch *batch);
 /* insert: inserts no row and counts all of them in n_no_capacity. */
 hps_status hps_store_insert_none(struct hps_space *space, const struct hps_call *call,
                                  const struct hps_table *table, const hps_key *keys,

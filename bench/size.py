@@ -161,7 +161,7 @@ class Run:
         self.add("checked", what, float(done["rows_checked"]), float(done["rows_wrong"] + done["unknown_keys"]))
 
     def calm(self):
-        """Skewed lookups until the hit rate stays. The usual rate is half of what one call in flight reaches."""
+        """Skewed lookups until the hit rate stays. The usual rate is half of the rate with one call in flight."""
         end, rates = time.monotonic() + self.options.settle_s, []
         while self.usual is None:
             done = self.lookups(self.options.zipf, 1, True, duration=self.options.seconds / 2)

@@ -28,11 +28,11 @@
  * store is opened.
  *
  * CHANGES. In memory, each base has a second bit per row, `changed`: the inner store decides. On
- * disk, a *mark* says the same: an entry of a hidden table of the inner store. A write, in this
- * order: the inner store gets the rows, or their deletes, and the marks of keys that have none, in
- * one WriteBatch; then the bits are set. One write of a space at a time (lock `writes`). So a row
- * whose bit is 0 is the newest that was acknowledged. The marks become bits when the space is
- * opened.
+ * disk, a *mark* says the same: an entry of a hidden table of the inner store. A write first
+ * stores the rows or deletes in the inner store, with a mark for each key without a mark, in one
+ * WriteBatch. Then it sets the bits. The lock `writes` allows one write of a space at a time. While
+ * a bit is 0, the row in the base is the newest acknowledged one. Opening a space sets the bits
+ * from the marks.
  *
  * LOAD. Rows of a dense prefix of a table go to the base in one sequential pass, all other rows
  * to the load of the inner store. Commit, in this order:
@@ -59,9 +59,9 @@
  * tried again later. After a merge a table rests for nine times its duration. Step 5 also waits for
  * scans, so a long export delays the merges of all tables.
  *
- * SCANS first copy the bits `changed`. Then the scan of the inner store replaces rows of the base,
- * and the base lacks the rows whose bit is set. Views are of one moment, so they read the marks in
- * the view of the inner store instead.
+ * SCANS first copy the bits `changed`, and skip the rows of the base with a set bit. Rows from the
+ * scan of the inner store replace rows of the base. A view shows one moment, so it reads the marks
+ * in the view of the inner store instead of the bits.
  *
  * READS. Keys are sorted, so that keys of the same or adjacent pages share one read.
  *   memory   if all bases fit the page cache, they are mapped. A page is read and checked once;

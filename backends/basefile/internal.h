@@ -240,7 +240,7 @@ hps_status hps_basefile_read(struct hps_basefile_store *store, const struct hps_
 unsigned hps_basefile_enter(struct hps_basefile_space *space);
 void hps_basefile_leave(struct hps_basefile_space *space, unsigned epoch);
 
-/* The base of a table; NULL: it has none. The caller has entered the space, or holds `writes`. */
+/* Returns the base of a table, or NULL. The caller must have entered the space or hold `writes`. */
 static inline struct hps_basefile *hps_basefile_base_of(const struct hps_basefile_space *space,
                                                         const struct hps_table *table)
 {
@@ -273,8 +273,6 @@ void hps_basefile_space_close(struct hps_space *base);
 hps_status hps_basefile_space_drop(struct hps_space *base, struct hps_error *err);
 void hps_basefile_space_usage(struct hps_space *base, struct hps_store_usage *out_usage);
 
-hps_status hps_basefile_get_one(struct hps_space *space, const struct hps_call *call,
-                                const struct hps_table *table, struct hps_batch *batch);
 hps_status hps_basefile_get_many(struct hps_space *space, const struct hps_call *call,
                                  struct hps_part_batch *parts, uint32_t n_parts);
 hps_status hps_basefile_put(struct hps_space *space, const struct hps_call *call,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads. The rows of a table go to a base while its keys are dense, the others to the load of the
- * inner store. One thread per load.
+ * Loads. A table's rows go to a base while its keys are dense; the remaining rows go to the load
+ * of the inner store. One thread per load.
  */
 #include <inttypes.h>
 #include <string.h>

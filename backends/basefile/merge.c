@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Merges: the rows that have changed and the rows of a base become a new base. basefile.h has the
- * steps, and what a crash after each of them leaves. Thread base-merge, one table at a time.
+ * Merges: the rows that have changed and the rows of a base become a new base. basefile.h lists the
+ * steps and the state after a crash at each step. Thread base-merge, one table at a time.
  */
 #include <string.h>
 

@@ -14,16 +14,6 @@ enum { CHUNK_KEYS = 4096 }; /* of put and erase */
 
 /* ---- lookups --------------------------------------------------------------------------------- */
 
-static void swap(struct hps_batch *batch, uint32_t i, uint32_t j)
-{
-    hps_key key = batch->keys[i];
-    uint32_t slot = batch->slots[i];
-    batch->keys[i] = batch->keys[j];
-    batch->slots[i] = batch->slots[j];
-    batch->keys[j] = key;
-    batch->slots[j] = slot;
-}
-
 /* Whether the row of a key is in the base. */
 static bool in_base(const struct hps_basefile *base, hps_key key)
 {
@@ -32,7 +22,8 @@ static bool in_base(const struct hps_basefile *base, hps_key key)
            !hps_basefile_bit(base->changed, i);
 }
 
-/* Divide a batch: first the keys of the inner store, then those of the base, if there is one. */
+/* Divide a batch: first the keys of the inner store, then the keys of the base, which may be NULL.
+ */
 static void divide(const struct hps_part_batch *part, struct hps_basefile *base,
                    struct hps_part_batch *inner, struct hps_basefile_want *want)
 {
@@ -40,7 +31,7 @@ static void divide(const struct hps_part_batch *part, struct hps_basefile *base,
     uint32_t n = batch.n;
     for (uint32_t i = 0; base != NULL && i < n;) {
         if (in_base(base, batch.keys[i])) {
-            swap(&batch, i, --n);
+            hps_batch_swap(&batch, i, --n);
         } else {
             i++;
         }
@@ -60,7 +51,7 @@ static void collect(struct hps_part_batch *part, const struct hps_part_batch *in
     uint32_t n = inner->batch.n;
     uint32_t first = (uint32_t)(want->batch.keys - part->batch.keys);
     for (uint32_t i = 0; i < want->batch.n; i++) {
-        swap(&part->batch, n++, first + i);
+        hps_batch_swap(&part->batch, n++, first + i);
     }
     part->batch.n = n;
 }
@@ -99,15 +90,6 @@ hps_status hps_basefile_get_many(struct hps_space *base, const struct hps_call *
     }
     hps_free(heap);
     return status == HPS_OK ? read : status;
-}
-
-hps_status hps_basefile_get_one(struct hps_space *space, const struct hps_call *call,
-                                const struct hps_table *table, struct hps_batch *batch)
-{
-    struct hps_part_batch part = {.table = table, .batch = *batch};
-    hps_status status = hps_basefile_get_many(space, call, &part, 1);
-    batch->n = part.batch.n; /* the arrays are the caller's */
-    return status;
 }
 
 /* ---- writes ---------------------------------------------------------------------------------- */

@@ -344,8 +344,6 @@ hps_status hps_rocksdb_readers_start(struct hps_rocksdb *store,
 /* ---- calls of struct hps_store_ops; contracts in backends/store*.h --------------------------- */
 
 /* read.c */
-hps_status hps_rocksdb_get(struct hps_space *space, const struct hps_call *call,
-                           const struct hps_table *table, struct hps_batch *batch);
 hps_status hps_rocksdb_get_many(struct hps_space *space, const struct hps_call *call,
                                 struct hps_part_batch *parts, uint32_t n_parts);
 hps_status hps_rocksdb_scan(struct hps_space *space, const struct hps_table *table,

@@ -380,15 +380,6 @@ hps_status hps_rocksdb_get_many(struct hps_space *space, const struct hps_call *
     return status;
 }
 
-hps_status hps_rocksdb_get(struct hps_space *space, const struct hps_call *call,
-                           const struct hps_table *table, struct hps_batch *batch)
-{
-    struct hps_part_batch part = {.table = table, .batch = *batch};
-    hps_status status = hps_rocksdb_get_many(space, call, &part, 1);
-    batch->n = part.batch.n; /* the arrays are the caller's */
-    return status;
-}
-
 /* The readers help with large reads. All calls share them, piece by piece, so the disk has as many
  * reads at once as there are readers. If reads only copy, a read is divided among at most as many
  * threads as there are CPUs. The caller is one of them. */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""persistent_db.base_file: tables with consecutive keys in base files, and what an operator sees of them."""
+"""persistent_db.base_file: tables with consecutive keys in base files: rows, damage, and what operators see."""
 import glob
 import os
 

@@ -15,7 +15,7 @@ static uint64_t pages_damaged(struct hps_space *space)
     return usage.n_pages_damaged;
 }
 
-/* Look up all keys of table 2, of which page 5 of the base is damaged. */
+/* Look up all keys of table 2. Page 5 of its base is damaged. */
 static void check_damaged(struct hps_space *space)
 {
     const struct hps_basefile *base = base_of(space, 2);
