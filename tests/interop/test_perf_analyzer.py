@@ -17,10 +17,16 @@ NAMES, DIMS, KEYS, N = ("items", "users"), (4, 8), 5, 20  # keys of each table o
 
 
 def perf_analyzer(*args, code=0):
-    """What it prints."""
-    done = subprocess.run([PROGRAM, *map(str, args)], capture_output=True, text=True, timeout=PATIENCE_S * 2, check=False)
+    """(the output, the number of runs). If all requests of --request-count are answered before the first
+    measurement begins, perf_analyzer does not count them and waits forever. It runs again."""
+    for n_runs in (1, 2, 3):
+        try:
+            done = subprocess.run([PROGRAM, *map(str, args)], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+            break
+        except subprocess.TimeoutExpired:
+            assert n_runs < 3
     assert (done.returncode != 0) == (code != 0), done.stdout + done.stderr
-    return done.stdout + done.stderr
+    return done.stdout + done.stderr, n_runs
 
 
 class Served:
@@ -63,15 +69,16 @@ def a_daemon_with_a_model():
                                  ["http", "--input-tensor-format", "json", "--output-tensor-format", "json"]], ids=" ".join)
 def test_load_when_requests_come_from_a_file_then_all_are_answered_and_counted(served, way, samples):
     before = served.counted()
-    assert f"Request count: {N}\n" in perf_analyzer(*served.args(*way, "-b", samples))
-    expected = before[0] + N, before[1] + N * samples * KEYS * len(NAMES)
+    said, n_runs = perf_analyzer(*served.args(*way, "-b", samples))
+    assert f"Request count: {N}\n" in said
+    expected = before[0] + n_runs * N, before[1] + n_runs * N * samples * KEYS * len(NAMES)
     until(lambda: served.counted() == expected, f"{expected} inferences and keys")
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 def test_load_when_by_shared_memory_then_refused_by_name_and_nothing_is_looked_up(served, protocol):
     before = served.counted()
-    assert "SystemSharedMemoryRegister is not built: " in perf_analyzer(*served.args(protocol, "--shared-memory", "system"), code=99)
+    assert "SystemSharedMemoryRegister is not built: " in perf_analyzer(*served.args(protocol, "--shared-memory", "system"), code=99)[0]
     assert served.counted() == before
 
 
@@ -85,7 +92,7 @@ def test_load_when_by_tls_then_the_authority_decides():
             ways = {"grpc": ["--ssl-grpc-use-ssl", "true", "--ssl-grpc-root-certifications-file"],
                     "http": ["-u", f"https://{daemon.kserve[0]}", "--ssl-https-ca-certificates-file"]}
             for protocol, words in ways.items():
-                assert f"Request count: {N}\n" in perf_analyzer(*served.args(protocol, *words, authority.path))
+                assert f"Request count: {N}\n" in perf_analyzer(*served.args(protocol, *words, authority.path))[0]
                 perf_analyzer(*served.args(protocol, *words, other.path), code=99)
 
 
@@ -94,5 +101,6 @@ def test_document_when_it_shows_a_load_then_it_runs():
     with scratch() as work, followed(work, documents.block(KSERVE, "hps-gen --tables 2").code) as here:
         with open(f"{work}/requests.json", "w", encoding="utf-8") as f:
             f.write(data)
-        code = with_values(here(command), {"--concurrency-range 8": f"--concurrency-range 8 --request-count {N}"})
-        assert shell(code, work).count(f"Request count: {N}\n") == 2
+        short = f"--measurement-mode count_windows --measurement-request-count {N} --stability-percentage 999"
+        code = with_values(here(command), {"--concurrency-range 8": f"--concurrency-range 8 {short}"})
+        assert shell(code, work).count("Request count: ") == 2
