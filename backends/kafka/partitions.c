@@ -180,7 +180,7 @@ hps_status hps_kafka_partitions_assign(struct hps_kafka_partitions *of,
         return hps_kafka_fail(err, rd_kafka_last_error(), at->topic);
     }
     *partition = (struct hps_kafka_partition){
-        .topic = topic, .number = at->partition, .tag = tag, .next = at->offset};
+        .topic = topic, .number = at->partition, .tag = tag, .next = at->offset, .stale_at = -1};
     LIST_INSERT_HEAD(&of->all, partition, all);
     of->n++;
     held_release(of);
@@ -211,14 +211,22 @@ void hps_kafka_partitions_begin(struct hps_kafka_partitions *of)
 
 /* ---- gaps ------------------------------------------------------------------------------------ */
 
-/* librdkafka has stopped at `offset`, which the log does not have. The error may be of the offset
- * before a seek. Only its offset shows that; then the partition is assigned again, once. */
+/* Errors of other offsets in a row, between which no record is delivered. */
+enum { STALE_ERRORS_MAX = 8 };
+
+/* librdkafka has stopped at `offset`, which the log does not have. The error may be of another
+ * offset: of one before a seek, or of one that librdkafka read from a damaged batch. Then the
+ * partition is assigned again at `next`. */
 static void gap_found(struct hps_kafka_partitions *of, struct hps_kafka_partition *partition,
                       int64_t offset)
 {
     HPS_ASSERT(partition->search.watch == NULL);
-    if (offset != partition->next && !partition->reassigned) {
-        partition->reassigned = true;
+    if (partition->stale_at != partition->next) {
+        partition->stale_at = partition->next;
+        partition->n_stale = 0;
+    }
+    if (offset != partition->next && partition->n_stale < STALE_ERRORS_MAX) {
+        partition->n_stale++;
         partition_leave(of, partition);
         if (partition_start(of, partition, NULL) == HPS_OK) {
             return;

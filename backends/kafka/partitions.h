@@ -30,8 +30,9 @@ struct hps_kafka_partition {
     rd_kafka_topic_t *topic; /* a reference */
     int32_t number;
     uint32_t tag;
-    int64_t next;    /* offset to deliver; lower ones are never delivered */
-    bool reassigned; /* after an error that may be of an earlier offset */
+    int64_t next;     /* offset to deliver; lower ones are never delivered */
+    int64_t stale_at; /* `next` at the last error of another offset */
+    uint32_t n_stale; /* such errors since `next` became `stale_at` */
     /* While it runs, librdkafka does not read the partition, and no record is delivered. */
     struct hps_kafka_search search;
 };

@@ -222,6 +222,35 @@ static void test_assign_when_reading_has_failed_then_no_held_record_is_delivered
     read_all(rig);
 }
 
+static void test_poll_when_errors_are_of_other_offsets_then_a_gap_only_after_many_in_a_row(
+    void **state)
+{
+    struct rig *rig = *state;
+    struct hps_kafka_consumer *consumer = (struct hps_kafka_consumer *)rig->client.consumer;
+    struct hps_kafka_partitions *partitions = consumer->partitions;
+    const rd_kafka_message_t stale = {.err = RD_KAFKA_RESP_ERR_OFFSET_OUT_OF_RANGE,
+                                      .offset = 1 << 30};
+    uint64_t end_us = answer_end_us();
+    append(rig, 20);
+    assign(rig, 0);
+    for (int64_t i = 0; i < 10; i++) {
+        hps_kafka_partition_failed(partitions, LIST_FIRST(&partitions->all), &stale);
+        assert_int_equal(partitions->n, 1);
+        while (rig->next == i) {
+            rig->next += poll_once(rig->client.consumer, 100, 1, 1 << 20).n_records;
+            assert_before(end_us, "a record after an error of another offset");
+        }
+    }
+    read_all(rig);
+    for (int i = 0; i < 8; i++) {
+        hps_kafka_partition_failed(partitions, LIST_FIRST(&partitions->all), &stale);
+        assert_int_equal(partitions->n, 1);
+    }
+    hps_kafka_partition_failed(partitions, LIST_FIRST(&partitions->all), &stale);
+    assert_int_equal(partitions->n, 0);
+    assert_int_equal(partitions->events[partitions->n_events - 1].kind, HPS_CONSUMER_GAP);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -229,6 +258,7 @@ int main(void)
         TEST(test_poll_when_a_batch_cannot_be_read_then_it_is_left_out_and_nothing_else),
         TEST(test_poll_when_a_bad_batch_has_many_records_then_its_end_is_found),
         TEST(test_poll_when_bad_batches_follow_each_other_up_to_the_end_then_reading_goes_on),
+        TEST(test_poll_when_errors_are_of_other_offsets_then_a_gap_only_after_many_in_a_row),
         TEST(test_assign_when_reading_has_failed_then_no_held_record_is_delivered),
         TEST(test_assign_when_the_end_of_a_bad_batch_is_being_looked_for_then_it_is_given_up),
     };
