@@ -9,12 +9,21 @@
 
 #include "base/assert.h"
 
-static _Atomic uint64_t fake_us;     /* 0: use the kernel's clocks */
-static _Atomic int64_t fake_wall_us; /* the fake wall clock less fake_us */
+static _Atomic uint64_t fake_us;      /* 0: use the kernel's clocks */
+static _Atomic int64_t fake_wall_us;  /* the fake wall clock less fake_us */
+static _Atomic uint64_t preempted_us; /* fake_us less the fake CPU time */
 
 /* The forward clock less hps_clock_us: the highest value of the wall clock less hps_clock_us that
  * was read. It only grows. */
 static _Atomic int64_t forward_us = INT64_MIN;
+
+static uint64_t read_us(clockid_t clock)
+{
+    struct timespec now;
+    int rc = clock_gettime(clock, &now);
+    HPS_ASSERT(rc == 0);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
 
 uint64_t hps_clock_us(void)
 {
@@ -22,11 +31,15 @@ uint64_t hps_clock_us(void)
     if (fake != 0) {
         return fake;
     }
-    struct timespec now;
-    int rc = clock_gettime(CLOCK_MONOTONIC, &now);
-    HPS_ASSERT(rc == 0);
-    uint64_t us = (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+    uint64_t us = read_us(CLOCK_MONOTONIC);
     return us != 0 ? us : 1;
+}
+
+uint64_t hps_clock_cpu_us(void)
+{
+    uint64_t fake = atomic_load_explicit(&fake_us, memory_order_acquire);
+    return fake != 0 ? fake - atomic_load_explicit(&preempted_us, memory_order_relaxed)
+                     : read_us(CLOCK_THREAD_CPUTIME_ID);
 }
 
 static int64_t wall_us(void)
@@ -35,10 +48,7 @@ static int64_t wall_us(void)
     if (fake != 0) {
         return (int64_t)fake + atomic_load_explicit(&fake_wall_us, memory_order_relaxed);
     }
-    struct timespec now;
-    int rc = clock_gettime(CLOCK_REALTIME, &now);
-    HPS_ASSERT(rc == 0);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+    return (int64_t)read_us(CLOCK_REALTIME);
 }
 
 uint64_t hps_clock_wall_ms(void)
@@ -78,6 +88,7 @@ int64_t hps_clock_wall_of(int64_t forward_ms)
 static void fake_set(uint64_t now_us)
 {
     atomic_store_explicit(&fake_wall_us, 0, memory_order_relaxed);
+    atomic_store_explicit(&preempted_us, 0, memory_order_relaxed);
     atomic_store_explicit(&fake_us, now_us, memory_order_release);
     atomic_store_explicit(&forward_us, INT64_MIN, memory_order_relaxed);
 }
@@ -92,6 +103,12 @@ void hps_clock_advance(uint64_t delta_us)
 {
     uint64_t before = atomic_fetch_add_explicit(&fake_us, delta_us, memory_order_acq_rel);
     HPS_ASSERT(before != 0);
+}
+
+void hps_clock_preempt(uint64_t delta_us)
+{
+    hps_clock_advance(delta_us);
+    atomic_fetch_add_explicit(&preempted_us, delta_us, memory_order_relaxed);
 }
 
 void hps_clock_wall_shift(int64_t delta_ms)

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 uint64_t hps_clock_us(void);      /* monotonic microseconds, never 0 */
+uint64_t hps_clock_cpu_us(void);  /* CPU time of the thread; this is the one that is slow to read */
 uint64_t hps_clock_wall_ms(void); /* Unix milliseconds; an operator or NTP may set it back */
 
 /* The forward clock: Unix milliseconds that never go back within the process, for every claim of
@@ -28,6 +29,7 @@ int64_t hps_clock_wall_of(int64_t forward_ms);
  * this, freeze at hps_clock_us(). */
 void hps_clock_fake(uint64_t now_us);
 void hps_clock_advance(uint64_t delta_us);   /* move the fake clocks forwards */
+void hps_clock_preempt(uint64_t delta_us);   /* the same, except the CPU time of threads */
 void hps_clock_wall_shift(int64_t delta_ms); /* set the fake wall clock forwards, or back if < 0 */
 void hps_clock_real(void);                   /* use the kernel's clocks again */
 

@@ -96,8 +96,27 @@ void hps_run_post(struct hps_run *run, struct hps_task *task)
     hps_run_add(&client->item, 1);
 }
 
+struct turn {
+    uint64_t end_us;
+    uint64_t cpu_us; /* CPU time when the turn began; 0: only one flow had work */
+};
+
+/* The time that a client has used in a slice that began at from_us. While the kernel runs other
+ * threads, the client uses nothing. The CPU time, which is slow to read, is read only if
+ * the slice was long. Since the turn began, it is an upper bound. */
+static uint64_t used_us(const struct hps_run *run, const struct turn *turn, uint64_t from_us)
+{
+    uint64_t us = run->seen_us - from_us;
+
+    if (us > HPS_RUN_TURN_US && turn->cpu_us != 0) {
+        uint64_t cpu_us = hps_clock_cpu_us() - turn->cpu_us;
+        us = cpu_us < us ? cpu_us : us;
+    }
+    return us;
+}
+
 /* One slice of the next item, which begins at seen_us. */
-static void run_slice(struct hps_run *run, struct hps_run_item *item, uint64_t turn_end_us)
+static void run_slice(struct hps_run *run, struct hps_run_item *item, const struct turn *turn)
 {
     struct hps_fair_flow *flow = item->flow;
     uint64_t from_us = run->seen_us;
@@ -112,12 +131,12 @@ static void run_slice(struct hps_run *run, struct hps_run_item *item, uint64_t t
         run->changed_us = from_us;
     }
     run->last = flow;
-    run->limit_us = run->shared || turn_end_us < slice_end_us ? slice_end_us : turn_end_us;
+    run->limit_us = run->shared || turn->end_us < slice_end_us ? slice_end_us : turn->end_us;
     item->work(item, events);
     run->shared = false;
     run->limit_us = UINT64_MAX;
     run->seen_us = hps_clock_us();
-    hps_fair_spend(&run->fair, flow, (run->seen_us - from_us) * NS_PER_US + SLICE_NS_MIN);
+    hps_fair_spend(&run->fair, flow, used_us(run, turn, from_us) * NS_PER_US + SLICE_NS_MIN);
     if (run->current != NULL && item->events != 0) {
         hps_fair_add(&run->fair, flow, &item->item);
     }
@@ -133,11 +152,13 @@ void hps_run_turn(struct hps_run *run)
         return;
     }
     run->seen_us = hps_clock_us();
-    uint64_t end_us = run->seen_us + HPS_RUN_TURN_US;
+    const struct turn turn = {
+        .end_us = run->seen_us + HPS_RUN_TURN_US,
+        .cpu_us = run->fair.n_items > first->flow->n_items ? hps_clock_cpu_us() : 0};
     do {
-        run_slice(run, HPS_CONTAINER_OF(first, struct hps_run_item, item), end_us);
+        run_slice(run, HPS_CONTAINER_OF(first, struct hps_run_item, item), &turn);
         first = hps_fair_first(&run->fair, false);
-    } while (first != NULL && run->seen_us < end_us);
+    } while (first != NULL && run->seen_us < turn.end_us);
 }
 
 bool hps_run_is_idle(const struct hps_run *run)

@@ -3,8 +3,8 @@
  * The work of an event loop, which its clients share fairly. A connection that has work is queued
  * as an item, in the flow of its client (base/fair.h). In each turn the loop does such work for at
  * most HPS_RUN_TURN_US, then it looks at its descriptors again. The work is done in slices. The
- * time of a slice is charged to the flow. So a client with a thousand connections gets no more
- * time than a client with one.
+ * time of a slice is charged to the flow, except time for which the thread was preempted. So a
+ * client with a thousand connections gets no more time than a client with one.
  *
  * Everything runs on the thread of the loop. net/loop.h has one run for each loop.
  */

@@ -32,7 +32,8 @@ struct job {
     struct hps_run_item item;
     unsigned left; /* steps */
     char name;
-    struct job *removes; /* removed in the first slice */
+    struct job *removes;   /* removed in the first slice */
+    uint64_t preempted_us; /* in the first slice */
 };
 
 static struct {
@@ -49,6 +50,10 @@ static void do_steps(struct hps_run_item *item, unsigned events)
     if (job->removes != NULL) {
         hps_run_remove(&job->removes->item);
         job->removes = NULL;
+    }
+    if (job->preempted_us != 0) {
+        hps_clock_preempt(job->preempted_us);
+        job->preempted_us = 0;
     }
     while (job->left > 0 && !hps_run_is_spent(item->run)) {
         size_t n = strlen(slices.log);
@@ -117,6 +122,19 @@ static void test_slices_when_a_client_is_alone_then_one_lasts_the_turn(void **st
     hps_run_turn(&slices.run);
     assert_string_equal(slices.log + HPS_RUN_TURN_US / STEP_US + 1, "aaaabbbaaaaa");
     assert_true(hps_run_is_idle(&slices.run));
+}
+
+static void test_slices_when_the_thread_is_preempted_then_the_client_does_not_pay(void **state)
+{
+    (void)state;
+    add_job(0, 1, 'a', 9)->preempted_us = 10000;
+    add_job(1, 2, 'b', 8);
+    hps_run_turn(&slices.run);
+    assert_string_equal(slices.log, "a");
+    while (!hps_run_is_idle(&slices.run)) {
+        hps_run_turn(&slices.run);
+    }
+    assert_string_equal(slices.log, "abbbbaaaabbbbaaaa");
 }
 
 static void test_slices_when_items_are_removed_then_no_further_ones(void **state)
@@ -626,6 +644,7 @@ int main(void)
 #define SLICES(name) cmocka_unit_test_setup_teardown(name, slices_setup, slices_teardown)
         SLICES(test_slices_when_a_client_has_many_connections_then_another_waits_for_one_slice),
         SLICES(test_slices_when_a_client_is_alone_then_one_lasts_the_turn),
+        SLICES(test_slices_when_the_thread_is_preempted_then_the_client_does_not_pay),
         SLICES(test_slices_when_items_are_removed_then_no_further_ones),
         SLICES(test_results_when_a_client_has_many_then_another_waits_for_one_slice),
         cmocka_unit_test(test_calls_when_they_take_long_then_some_in_each_turn),
