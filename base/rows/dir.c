@@ -254,7 +254,7 @@ hps_status hps_dir_open_file(const struct hps_dir *dir, const char *name, int fl
         return fail_in(dir, "cannot open", name, err);
     }
     hps_status status = HPS_OK;
-    if (fstat(fd, &info) != 0) {
+    if (fstat(fd, &info) != 0 || fcntl(fd, F_SETFL, flags) != 0) { /* without O_NONBLOCK */
         status = fail_in(dir, "cannot stat", name, err);
     } else if (!S_ISREG(info.st_mode)) {
         status = hps_error_set(err, HPS_INVALID, "%s/%s: not a regular file", dir->path, name);
