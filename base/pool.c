@@ -466,7 +466,7 @@ static unsigned n_helping(struct hps_pool *pool)
 void hps_pool_split(struct hps_pool *pool, uint32_t n_pieces, void (*fn)(void *ctx, uint32_t i),
                     void *ctx)
 {
-    unsigned n_helpers = n_helping(pool);
+    unsigned n_helpers = pool != NULL ? n_helping(pool) : 0;
 
     HPS_ASSERT(fn != NULL);
     hps_lock_assert_may_wait();

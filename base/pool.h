@@ -60,7 +60,8 @@ hps_status hps_pool_post_low(struct hps_pool *pool, struct hps_task *task) HPS_M
 bool hps_pool_withdraw(struct hps_pool *pool, struct hps_task *task) HPS_MUST_CHECK;
 /* Run all queued tasks, join all threads and free the pool. No effect if NULL. */
 void hps_pool_free(struct hps_pool *pool);
-/* Run fn(ctx, i) for every i below n_pieces, on the calling thread and on free threads of the pool.
+/* Run fn(ctx, i) for every i below n_pieces, on the calling thread and on free threads of the pool,
+ * which may be NULL.
  * Returns when all calls have returned. The calling thread may belong to the pool, because it makes
  * all calls that no free thread makes. Other threads stop helping when a task is queued. See also
  * helps_late. */

@@ -4,7 +4,6 @@
  *
  *     base.c    a base: opening it, the checksums of its pages, its bits
  *     writer.c  writing a base
- *     ring.c    reads by io_uring
  *     read.c    rows of bases by key
  *     rows.c    lookups and writes
  *     walk.c    rows in key order: scans and views
@@ -101,13 +100,12 @@ struct hps_basefile_store {
     struct hps_dir dir;                  /* of the database, which also has the bases */
     atomic_uint_fast64_t number;         /* of the newest base */
     _Atomic(uint64_t) bytes;             /* of all open bases */
-    bool uring;
     /* Held while bases get or lose their names, and during a checkpoint. */
     struct hps_lock names;
     struct hps_lock lock;            /* protects the next fields */
     struct hps_cond wake;            /* signals changes of them */
     struct hps_basefile_ring *rings; /* not in use */
-    unsigned n_rings;
+    unsigned n_rings_left;           /* which may still be made; 0: no io_uring */
     struct hps_basefile_space *spaces;
     struct hps_basefile_space *merging; /* of base-merge */
     bool closing;
@@ -194,31 +192,6 @@ hps_status hps_basefile_writer_finish(struct hps_basefile_writer *writer, uint64
 /* Free it. Unless hps_basefile_writer_finish succeeded, remove the file. No effect if NULL. */
 void hps_basefile_writer_free(struct hps_basefile_writer *writer);
 
-/* ---- ring.c ---------------------------------------------------------------------------------- */
-
-enum { HPS_BASEFILE_DEPTH = 128, HPS_BASEFILE_RING_BYTES = 2 << 20 };
-
-/* An io_uring with a buffer, for one thread at a time. */
-struct hps_basefile_ring {
-    int fd;
-    uint8_t *buffer; /* [HPS_BASEFILE_RING_BYTES] */
-    struct hps_basefile_ring *next;
-    struct hps_basefile_rings *shared; /* with the kernel */
-};
-
-/* NULL: the kernel does not permit io_uring, or there is no memory. */
-struct hps_basefile_ring *hps_basefile_ring_new(void);
-void hps_basefile_ring_free(struct hps_basefile_ring *ring);
-/* Queue a read of `fd`. At most HPS_BASEFILE_DEPTH reads may be in flight. `tag` is returned with
- * the result. */
-void hps_basefile_ring_add(struct hps_basefile_ring *ring, int fd, uint64_t offset, uint32_t size,
-                           uint8_t *to, uint32_t tag);
-/* Start all queued reads, and wait until one has ended. False: the kernel failed, and the ring must
- * not be used again. */
-bool hps_basefile_ring_wait(struct hps_basefile_ring *ring);
-/* Take the result of a read that has ended: its bytes, or a negative errno. False: none is left. */
-bool hps_basefile_ring_take(struct hps_basefile_ring *ring, uint32_t *out_tag, int *out_result);
-
 /* ---- read.c ---------------------------------------------------------------------------------- */
 
 /* Keys of one base to be read. All exist in it. */
@@ -227,6 +200,9 @@ struct hps_basefile_want {
     struct hps_batch batch;
 };
 
+/* Probe io_uring. False: the kernel does not permit it. */
+bool hps_basefile_rings_open(struct hps_basefile_store *store);
+void hps_basefile_rings_close(struct hps_basefile_store *store);
 /* Read the rows of all wants. DATA_LOSS: a page is damaged, its keys are not found; DEADLINE;
  * NO_MEMORY, IO */
 hps_status hps_basefile_read(struct hps_basefile_store *store, const struct hps_call *call,

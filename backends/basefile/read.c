@@ -2,9 +2,11 @@
  *
  * Rows of bases by key. The keys of a call are sorted. Keys on the same or adjacent pages share one
  * read, a *run*. Rows of mapped pages that were checked before are copied at once. All other runs
- * are read by io_uring on the calling thread, or by pread on several threads. Thread-safe.
+ * are read by io_uring on the calling thread, one ring per call; or, without a ring, by pread on
+ * several threads. Thread-safe.
  */
 #include <errno.h>
+#include <liburing.h>
 #include <string.h>
 
 #include "backends/basefile/internal.h"
@@ -22,6 +24,8 @@ enum {
     PIECE_KEYS = 32,    /* of one thread of the pool at a time */
     AHEAD_KEYS = 8,     /* rows that are fetched into the CPU's cache ahead */
     RINGS_MAX = 64,
+    DEPTH = 128, /* reads in flight of a ring */
+    RING_BYTES = 2 << 20,
 };
 
 /* One call. Threads of the pool share it; each has its own keys. */
@@ -208,28 +212,29 @@ static void run_pread(struct read *read, const struct run *run, uint8_t *data)
 
 /* ---- by io_uring ----------------------------------------------------------------------------- */
 
-/* NULL: no io_uring, or all rings are in use. */
-static struct hps_basefile_ring *ring_get(struct hps_basefile_store *store)
+struct hps_basefile_ring {
+    uint8_t buffer[RING_BYTES];
+    struct io_uring uring;
+    struct hps_basefile_ring *next;
+};
+
+static void ring_free(struct hps_basefile_ring *ring)
 {
-    if (!store->uring) {
+    io_uring_queue_exit(&ring->uring);
+    hps_free_aligned(ring);
+}
+
+/* NULL: the kernel does not permit io_uring, or is too old, or there is no memory. */
+static struct hps_basefile_ring *ring_new(void)
+{
+    struct hps_basefile_ring *ring = hps_alloc_aligned(HPS_BASEFILE_PAGE_BYTES, sizeof(*ring));
+    if (ring == NULL || io_uring_queue_init(DEPTH, &ring->uring, 0) != 0) {
+        hps_free_aligned(ring);
         return NULL;
     }
-    hps_lock_acquire(&store->lock);
-    struct hps_basefile_ring *ring = store->rings;
-    bool make = ring == NULL && store->n_rings < RINGS_MAX;
-    if (ring != NULL) {
-        store->rings = ring->next;
-    }
-    store->n_rings += make ? 1 : 0;
-    hps_lock_release(&store->lock);
-    if (!make) {
-        return ring;
-    }
-    ring = hps_basefile_ring_new();
-    if (ring == NULL) {
-        hps_lock_acquire(&store->lock);
-        store->n_rings--;
-        hps_lock_release(&store->lock);
+    if ((ring->uring.features & IORING_FEAT_RW_CUR_POS) == 0) { /* came with IORING_OP_READ */
+        ring_free(ring);
+        return NULL;
     }
     return ring;
 }
@@ -242,85 +247,113 @@ static void ring_put(struct hps_basefile_store *store, struct hps_basefile_ring 
     hps_lock_release(&store->lock);
 }
 
-/* The part of a ring's buffer for the run with this tag. */
-static uint8_t *run_data(const struct read *read, const struct hps_basefile_ring *ring,
-                         uint32_t tag)
+/* NULL: no io_uring, or all rings are in use. */
+static struct hps_basefile_ring *ring_get(struct hps_basefile_store *store)
 {
-    return ring->buffer + (size_t)tag * read->run_pages * HPS_BASEFILE_PAGE_BYTES;
+    hps_lock_acquire(&store->lock);
+    struct hps_basefile_ring *ring = store->rings;
+    if (ring != NULL) {
+        store->rings = ring->next;
+    } else if (store->n_rings_left > 0) {
+        ring = ring_new();
+        store->n_rings_left = ring != NULL ? store->n_rings_left - 1 : 0; /* never tried again */
+    }
+    hps_lock_release(&store->lock);
+    return ring;
+}
+
+bool hps_basefile_rings_open(struct hps_basefile_store *store)
+{
+    store->n_rings_left = RINGS_MAX;
+    struct hps_basefile_ring *ring = ring_get(store);
+    if (ring != NULL) {
+        ring_put(store, ring);
+    }
+    return ring != NULL;
+}
+
+void hps_basefile_rings_close(struct hps_basefile_store *store)
+{
+    while (store->rings != NULL) {
+        struct hps_basefile_ring *ring = store->rings;
+        store->rings = ring->next;
+        ring_free(ring);
+    }
+}
+
+/* The part of a ring's buffer for the run with this tag. */
+static uint8_t *run_data(const struct read *read, struct hps_basefile_ring *ring, uint64_t tag)
+{
+    return ring->buffer + tag * read->run_pages * HPS_BASEFILE_PAGE_BYTES;
 }
 
 static void run_start(const struct read *read, struct hps_basefile_ring *ring,
-                      const struct run *run, uint32_t tag)
+                      const struct run *run, uint64_t tag)
 {
-    hps_basefile_ring_add(ring, run_fd(read, run), run->page * HPS_BASEFILE_PAGE_BYTES,
-                          run->n_pages * HPS_BASEFILE_PAGE_BYTES, run_data(read, ring, tag), tag);
+    struct io_uring_sqe *entry = io_uring_get_sqe(&ring->uring);
+    HPS_ASSERT(entry != NULL);
+    io_uring_prep_read(entry, run_fd(read, run), run_data(read, ring, tag),
+                       run->n_pages * HPS_BASEFILE_PAGE_BYTES, run->page * HPS_BASEFILE_PAGE_BYTES);
+    entry->user_data = tag;
 }
 
-/* Read `first` and the runs of the cursor. False: the ring failed. The kernel may still write to
- * its buffer, so it is never freed. */
-static bool ring_read(struct read *read, struct hps_basefile_ring *ring, struct cursor *cursor,
-                      const struct run *first)
+/* Take the results that have come, and start further runs in their place. Returns the number of
+ * runs in flight. */
+static uint32_t ring_take(struct read *read, struct hps_basefile_ring *ring, struct cursor *cursor,
+                          struct run *runs, uint32_t n)
 {
-    struct run runs[HPS_BASEFILE_DEPTH]; /* in flight; the index is the tag */
-    uint32_t n_max = HPS_BASEFILE_RING_BYTES / (read->run_pages * HPS_BASEFILE_PAGE_BYTES);
-    uint32_t n = 1; /* in flight */
-    uint32_t tag = 0;
-    int result = 0;
-    n_max = n_max < HPS_BASEFILE_DEPTH ? n_max : HPS_BASEFILE_DEPTH;
-    runs[0] = *first;
-    run_start(read, ring, first, 0);
-    for (; n < n_max && run_next(read, cursor, &runs[n]); n++) {
+    struct io_uring_cqe *result = NULL;
+    while (io_uring_peek_cqe(&ring->uring, &result) == 0) {
+        uint64_t tag = result->user_data;
+        struct run *run = &runs[tag];
+        bool whole = result->res == (int)(run->n_pages * HPS_BASEFILE_PAGE_BYTES);
+        io_uring_cqe_seen(&ring->uring, result);
+        if (whole) {
+            run_take(read, run, run_data(read, ring, tag));
+        } else {
+            run_pread(read, run, run_data(read, ring, tag)); /* again, for the cause */
+        }
+        if (!read_late(read) && run_next(read, cursor, run)) {
+            run_start(read, ring, run, tag);
+        } else {
+            n--;
+        }
+    }
+    return n;
+}
+
+/* False: there is no ring. */
+static bool ring_read(struct read *read)
+{
+    struct run runs[DEPTH]; /* in flight; the index is the tag */
+    struct cursor cursor = {read->wants, 0, read->n_keys, read->found};
+    struct hps_basefile_ring *ring = NULL;
+    uint32_t n_max = RING_BYTES / (read->run_pages * HPS_BASEFILE_PAGE_BYTES);
+    uint32_t n = 0; /* in flight */
+    for (; n < n_max && n < DEPTH && run_next(read, &cursor, &runs[n]); n++) {
+        ring = ring != NULL ? ring : ring_get(read->store);
+        if (ring == NULL) {
+            return false;
+        }
         run_start(read, ring, &runs[n], n);
     }
     while (n > 0) {
-        if (!hps_basefile_ring_wait(ring)) {
+        int result = io_uring_submit_and_wait(&ring->uring, 1);
+        if (result < 0 && result != -EINTR) {
             HPS_LOG(ERROR, "rocksdb", "base file: io_uring failed",
-                    HPS_STR("error", strerror(errno)));
+                    HPS_STR("error", strerror(-result)));
             (void)read_fail(read, HPS_IO);
-            return false;
+            return true; /* the kernel may still write to the buffer, so it is never freed */
         }
-        while (hps_basefile_ring_take(ring, &tag, &result)) {
-            struct run *run = &runs[tag];
-            if (result == (int)(run->n_pages * HPS_BASEFILE_PAGE_BYTES)) {
-                run_take(read, run, run_data(read, ring, tag));
-            } else {
-                run_pread(read, run, run_data(read, ring, tag)); /* again, for the cause */
-            }
-            if (!read_late(read) && run_next(read, cursor, run)) {
-                run_start(read, ring, run, tag);
-            } else {
-                n--;
-            }
-        }
+        n = ring_take(read, ring, &cursor, runs, n);
+    }
+    if (ring != NULL) {
+        ring_put(read->store, ring);
     }
     return true;
 }
 
 /* ---- by pread -------------------------------------------------------------------------------- */
-
-/* Read `first`, unless it is NULL, and the runs of the cursor. */
-static void pread_all(struct read *read, struct cursor *cursor, const struct run *first)
-{
-    struct run run;
-    bool more = true;
-    if (first != NULL) {
-        run = *first;
-    } else {
-        more = run_next(read, cursor, &run);
-    }
-    uint8_t *data = more ? hps_alloc_aligned(HPS_BASEFILE_PAGE_BYTES,
-                                             (size_t)read->run_pages * HPS_BASEFILE_PAGE_BYTES)
-                         : NULL;
-    if (more && data == NULL) {
-        (void)read_fail(read, HPS_NO_MEMORY);
-        return;
-    }
-    while (more && !read_late(read)) {
-        run_pread(read, &run, data);
-        more = run_next(read, cursor, &run);
-    }
-    hps_free_aligned(data);
-}
 
 static void read_piece(void *ctx, uint32_t piece)
 {
@@ -328,35 +361,24 @@ static void read_piece(void *ctx, uint32_t piece)
     uint32_t from = piece * PIECE_KEYS;
     uint32_t n = read->n_keys - from < PIECE_KEYS ? read->n_keys - from : PIECE_KEYS;
     struct cursor cursor = {read->wants, from, n, read->found + from};
+    struct run run;
+    uint8_t *data = hps_alloc_aligned(HPS_BASEFILE_PAGE_BYTES,
+                                      (size_t)read->run_pages * HPS_BASEFILE_PAGE_BYTES);
+    if (data == NULL) {
+        (void)read_fail(read, HPS_NO_MEMORY);
+        return;
+    }
     while (cursor.at >= cursor.want->batch.n) {
         cursor.at -= cursor.want->batch.n;
         cursor.want++;
     }
-    pread_all(read, &cursor, NULL);
+    while (!read_late(read) && run_next(read, &cursor, &run)) {
+        run_pread(read, &run, data);
+    }
+    hps_free_aligned(data);
 }
 
 /* ---- one call -------------------------------------------------------------------------------- */
-
-static void read_run(struct read *read)
-{
-    struct hps_basefile_store *store = read->store;
-    struct cursor cursor = {read->wants, 0, read->n_keys, read->found};
-    struct run run;
-    if (!run_next(read, &cursor, &run)) {
-        return; /* all rows were mapped */
-    }
-    struct hps_basefile_ring *ring = ring_get(store);
-    if (ring != NULL) {
-        if (ring_read(read, ring, &cursor, &run)) {
-            ring_put(store, ring);
-        }
-    } else if (store->options.readers != NULL && read->n_keys > PIECE_KEYS) {
-        hps_pool_split(store->options.readers, (read->n_keys + PIECE_KEYS - 1) / PIECE_KEYS,
-                       read_piece, read); /* copies mapped rows again */
-    } else {
-        pread_all(read, &cursor, &run);
-    }
-}
 
 static void read_mode(struct read *read)
 {
@@ -392,8 +414,9 @@ hps_status hps_basefile_read(struct hps_basefile_store *store, const struct hps_
     if (read.found == NULL) {
         return HPS_NO_MEMORY;
     }
-    if (!read_late(&read)) {
-        read_run(&read);
+    if (!read_late(&read) && !ring_read(&read)) {
+        hps_pool_split(store->options.readers, (read.n_keys + PIECE_KEYS - 1) / PIECE_KEYS,
+                       read_piece, &read);
     }
     const uint8_t *found = read.found;
     for (uint32_t w = 0; w < n_wants; w++) {

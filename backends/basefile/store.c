@@ -248,11 +248,7 @@ static const char *store_writes_refused(struct hps_store *base)
 /* Free all but the inner store. */
 static void store_free(struct hps_basefile_store *store)
 {
-    while (store->rings != NULL) {
-        struct hps_basefile_ring *ring = store->rings;
-        store->rings = ring->next;
-        hps_basefile_ring_free(ring);
-    }
+    hps_basefile_rings_close(store);
     hps_dir_close(&store->dir);
     hps_cond_fini(&store->wake);
     hps_lock_fini(&store->lock);
@@ -299,22 +295,20 @@ static const struct hps_store_ops store_ops = {
     .scan = hps_basefile_scan,
 };
 
-/* Probe io_uring, open the directory and start the thread. */
+/* Open the directory, probe io_uring and start the thread. */
 static hps_status store_start(struct hps_basefile_store *store, const char *path,
                               struct hps_error *err)
 {
     bool any = false;
-    if (!store->options.no_uring) {
-        store->rings = hps_basefile_ring_new();
-        store->n_rings = store->rings != NULL ? 1 : 0;
-        store->uring = store->rings != NULL;
-    }
     hps_status status = dir_open(store, path, &any, err);
-    if (status != HPS_OK || store->options.read_only || (!any && !store->options.write)) {
+    if (status != HPS_OK || (!any && !store->options.write)) {
         return status;
     }
-    HPS_LOG(INFO, "rocksdb", "base files: reads",
-            HPS_STR("by", store->uring ? "io_uring" : "pread"));
+    bool uring = !store->options.no_uring && hps_basefile_rings_open(store);
+    HPS_LOG(INFO, "rocksdb", "base files: reads", HPS_STR("by", uring ? "io_uring" : "pread"));
+    if (store->options.read_only) {
+        return HPS_OK;
+    }
     status = hps_worker_start(&store->merger, "base-merge", 0, hps_basefile_merger_run, store);
     return status == HPS_OK ? HPS_OK
                             : hps_error_set(err, status, "rocksdb: no thread to merge base files");
