@@ -86,10 +86,9 @@ struct hps_basefile_space {
     atomic_bool any;                       /* a table has a base */
     atomic_bool cancel;                    /* base-merge must leave the space */
     struct hps_lock writes;                /* one writer at a time; bits follow the inner store */
-    /* The other fields are under the store's lock. */
-    unsigned epoch;      /* number of merges that have replaced a base */
-    unsigned n_calls[2]; /* calls that began in an even and in an odd epoch */
-    struct hps_basefile_space *next;
+    atomic_uint epoch;                     /* number of merges that have replaced a base */
+    atomic_uint n_calls[2];                /* calls that began in an even and in an odd epoch */
+    struct hps_basefile_space *next;       /* under the store's lock */
 };
 
 struct hps_basefile_store {

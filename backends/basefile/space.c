@@ -84,23 +84,23 @@ hps_status hps_basefile_records_write(struct hps_basefile_space *space, struct h
 
 unsigned hps_basefile_enter(struct hps_basefile_space *space)
 {
-    struct hps_basefile_store *store = hps_basefile_of(&space->base);
-    hps_lock_acquire(&store->lock);
-    unsigned epoch = space->epoch;
-    space->n_calls[epoch % 2]++;
-    hps_lock_release(&store->lock);
-    return epoch;
+    for (;;) {
+        unsigned epoch = atomic_load(&space->epoch);
+        atomic_fetch_add(&space->n_calls[epoch % 2], 1);
+        if (epoch == atomic_load(&space->epoch)) {
+            return epoch;
+        }
+        hps_basefile_leave(space, epoch); /* perhaps too late for the merge to see the call */
+    }
 }
 
 void hps_basefile_leave(struct hps_basefile_space *space, unsigned epoch)
 {
-    struct hps_basefile_store *store = hps_basefile_of(&space->base);
-    hps_lock_acquire(&store->lock);
-    HPS_ASSERT(space->n_calls[epoch % 2] > 0);
-    if (--space->n_calls[epoch % 2] == 0 && epoch != space->epoch) {
-        hps_cond_broadcast(&store->wake); /* a merge waits */
+    unsigned n = atomic_fetch_sub(&space->n_calls[epoch % 2], 1);
+    HPS_ASSERT(n > 0);
+    if (n == 1 && epoch != atomic_load(&space->epoch)) {
+        hps_basefile_merger_wake(hps_basefile_of(&space->base)); /* it waits for this call */
     }
-    hps_lock_release(&store->lock);
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
