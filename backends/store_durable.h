@@ -45,6 +45,14 @@ struct hps_view {
                        const uint8_t *rows, uint32_t n);
 };
 
+/* How rows are read from disk. */
+enum hps_read_mode {
+    HPS_READ_AUTO,     /* the store chooses */
+    HPS_READ_MMAP,     /* files are mapped; an unreadable disk sector ends the process */
+    HPS_READ_DIRECT,   /* with O_DIRECT, bypassing the page cache, many reads at once */
+    HPS_READ_BUFFERED, /* through the page cache, never mapped */
+};
+
 /* How rows are laid out on disk. */
 enum {
     HPS_DISK_BLOCK_BYTES = 4096,   /* one disk read per row; 1 KB blocks were no faster */

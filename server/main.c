@@ -222,8 +222,9 @@ static hps_status open_bases(const struct hps_config *config, struct hps_store *
         .path = config->persistent_db.path,
         .read_only = config->persistent_db.read_only,
         .write = config->persistent_db.base_file == HPS_CONFIG_BASE_FILE_AUTO,
-        .read_mode = (enum hps_basefile_read_mode)config->persistent_db.read_mode,
+        .read_mode = (enum hps_read_mode)config->persistent_db.read_mode,
         .memory_bytes = page_cache_bytes(config),
+        .mapped_bytes = hps_rocksdb_mapped_bytes(rows),
         .readers = hps_rocksdb_readers(rows)};
     hps_status status = hps_basefile_open(&options, out_durable, err);
     if (status != HPS_OK) {
@@ -243,7 +244,7 @@ static hps_status open_rocksdb(const struct hps_config *config, struct hps_store
         .disk_free_min_bytes = config->server.disk_free_min_bytes,
         .block_cache_bytes = config->persistent_db.block_cache_bytes,
         .wal_sync_ms = config->persistent_db.wal_sync_ms,
-        .read_mode = (enum hps_rocksdb_read_mode)config->persistent_db.read_mode,
+        .read_mode = (enum hps_read_mode)config->persistent_db.read_mode,
         /* A restart serves without the model files, so it does not wait for the disk that has them.
          */
         .load_bytes = config->persistent_db.read_mode == HPS_CONFIG_READ_MODE_AUTO &&

@@ -98,7 +98,6 @@ hps_status hps_basefile_base_open(struct hps_basefile_store *store,
     base->row_bytes = row_bytes;
     base->n_pages = hps_basefile_pages(record->n, row_bytes);
     base->fd = base->fd_direct = -1;
-    atomic_fetch_add(&store->bytes, hps_basefile_bytes(base));
     hps_status status = HPS_OK;
     if (record->n == 0 || record->n > HPS_BASEFILE_NUMBER_MAX || record->n_rows > record->n) {
         status = fail_damaged(base, "impossible size", err);
@@ -133,7 +132,6 @@ void hps_basefile_base_close(struct hps_basefile *base)
     if (base->fd_direct >= 0) {
         close(base->fd_direct);
     }
-    atomic_fetch_sub(&base->store->bytes, hps_basefile_bytes(base));
     hps_free(base->exists);
     hps_free((void *)base->changed);
     hps_free((void *)base->pages);

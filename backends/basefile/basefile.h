@@ -64,7 +64,8 @@
  * in the view of the inner store instead of the bits.
  *
  * READS. Keys are sorted, so that keys of the same or adjacent pages share one read.
- *   memory   if all bases fit the page cache, they are mapped. A page is read and checked once;
+ *   memory   if all bases fit the page cache, together with the mapped files of the inner store,
+ *            they are mapped. A page is read and checked once;
  *            from then on its rows are copied from the mapping
  *   disk     otherwise pages are read with O_DIRECT and checked each time
  *   how      io_uring, up to 128 reads at once on the calling thread, for all tables of the call.
@@ -92,17 +93,11 @@
 #ifndef HPS_BACKENDS_BASEFILE_BASEFILE_H
 #define HPS_BACKENDS_BASEFILE_BASEFILE_H
 
-#include "backends/store.h"
+#include <stdatomic.h>
+
+#include "backends/store_durable.h"
 
 struct hps_pool;
-
-/* How bases are read. Same numbers as enum hps_rocksdb_read_mode. */
-enum hps_basefile_read_mode {
-    HPS_BASEFILE_READ_AUTO,     /* MMAP while all bases fit memory_bytes, else DIRECT */
-    HPS_BASEFILE_READ_MMAP,     /* mapped; an unreadable sector ends the process */
-    HPS_BASEFILE_READ_DIRECT,   /* O_DIRECT; as BUFFERED if the file system does not support it */
-    HPS_BASEFILE_READ_BUFFERED, /* through the page cache, never mapped */
-};
 
 struct hps_basefile_options {
     /* The store below, which has `durable` with `view`. Owned by the new store once the open has
@@ -111,12 +106,15 @@ struct hps_basefile_options {
     const char *path; /* the files are in `<path>/hpsd` */
     bool read_only;
     bool write; /* loads write bases; option base_file: auto */
-    enum hps_basefile_read_mode read_mode;
-    uint64_t memory_bytes;    /* page cache available for bases */
-    struct hps_pool *readers; /* share large reads without io_uring; NULL: none */
-    bool no_uring;            /* for tests: as if the kernel forbade io_uring */
-    uint32_t rows_min;        /* a table with fewer rows gets no base; 0: the default */
-    uint32_t merge_ppm;       /* changed rows per million that begin a merge; 0: a tenth */
+    /* AUTO: MMAP while all bases and the mapped files of the inner store fit memory_bytes, else
+     * DIRECT. DIRECT: as BUFFERED if the file system does not support it. */
+    enum hps_read_mode read_mode;
+    uint64_t memory_bytes;                    /* page cache available for both */
+    const atomic_uint_fast64_t *mapped_bytes; /* of the inner store; NULL: 0 */
+    struct hps_pool *readers;                 /* share large reads without io_uring; NULL: none */
+    bool no_uring;                            /* for tests: as if the kernel forbade io_uring */
+    uint32_t rows_min;  /* a table with fewer rows gets no base; 0: the default */
+    uint32_t merge_ppm; /* changed rows per million that begin a merge; 0: a tenth */
 };
 
 /* Open the layer above options->inner, and remove leftover files.

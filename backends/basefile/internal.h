@@ -98,13 +98,13 @@ struct hps_basefile_store {
     struct hps_basefile_options options; /* without `path` */
     struct hps_dir dir;                  /* of the database, which also has the bases */
     atomic_uint_fast64_t number;         /* of the newest base */
-    _Atomic(uint64_t) bytes;             /* of all open bases */
+    _Atomic(uint64_t) bytes;             /* of all bases, which a merge does not change */
     /* Held while bases get or lose their names, and during a checkpoint. */
     struct hps_lock names;
     struct hps_lock lock;            /* protects the next fields */
     struct hps_cond wake;            /* signals changes of them */
     struct hps_basefile_ring *rings; /* not in use */
-    unsigned n_rings_left;           /* which may still be made; 0: no io_uring */
+    unsigned n_rings_left;           /* to be made or tried; 0: no io_uring */
     struct hps_basefile_space *spaces;
     struct hps_basefile_space *merging; /* of base-merge */
     bool closing;

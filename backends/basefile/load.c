@@ -163,7 +163,10 @@ static void bases_install(const struct hps_store_load *load)
     bool any = false;
     hps_lock_acquire(&space->writes);
     for (uint32_t i = 0; i < space->n_tables; i++) {
-        any = any || load->bases[i] != NULL;
+        if (load->bases[i] != NULL) {
+            any = true;
+            atomic_fetch_add(&load->bases[i]->store->bytes, hps_basefile_bytes(load->bases[i]));
+        }
         atomic_store(&space->bases[i], load->bases[i]);
     }
     atomic_store(&space->any, any);

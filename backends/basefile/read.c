@@ -23,8 +23,8 @@ enum {
     RUN_PAGES_MAX = 66, /* a row has at most 256 KiB */
     PIECE_KEYS = 32,    /* of one thread of the pool at a time */
     AHEAD_KEYS = 8,     /* rows that are fetched into the CPU's cache ahead */
-    RINGS_MAX = 64,
-    DEPTH = 128, /* reads in flight of a ring */
+    RINGS_MAX = 64,     /* ever made, or tried */
+    DEPTH = 128,        /* reads in flight of a ring */
     RING_BYTES = 2 << 20,
 };
 
@@ -34,9 +34,8 @@ struct read {
     struct hps_basefile_want *wants;
     uint32_t n_keys;
     uint32_t run_pages;
-    bool mapped;
-    bool direct;
-    uint8_t *found; /* [n_keys] 1: found */
+    enum hps_read_mode mode; /* not AUTO */
+    uint8_t *found;          /* [n_keys] 1: found */
     uint64_t deadline_us;
     atomic_int status; /* the first failure */
 };
@@ -102,7 +101,7 @@ static void row_copy(const struct hps_basefile_want *want, uint32_t i, const uin
 static bool row_mapped(const struct read *read, const struct hps_basefile_want *want, uint32_t i)
 {
     const struct hps_basefile *base = want->base;
-    if (!read->mapped || base->map == NULL) {
+    if (read->mode != HPS_READ_MMAP || base->map == NULL) {
         return false;
     }
     if (i + AHEAD_KEYS < want->batch.n) {
@@ -168,7 +167,7 @@ static void run_take(struct read *read, const struct run *run, const uint8_t *da
                                           data + (size_t)i * HPS_BASEFILE_PAGE_BYTES);
         if (!good[i]) {
             (void)read_fail(read, HPS_DATA_LOSS);
-        } else if (read->mapped) {
+        } else if (read->mode == HPS_READ_MMAP) {
             atomic_store_explicit(&base->pages[run->page + i], HPS_BASEFILE_GOOD,
                                   memory_order_release);
         }
@@ -190,7 +189,7 @@ static void run_take(struct read *read, const struct run *run, const uint8_t *da
 static int run_fd(const struct read *read, const struct run *run)
 {
     const struct hps_basefile *base = run->want->base;
-    return read->direct && base->fd_direct >= 0 ? base->fd_direct : base->fd;
+    return read->mode == HPS_READ_DIRECT && base->fd_direct >= 0 ? base->fd_direct : base->fd;
 }
 
 static void run_pread(struct read *read, const struct run *run, uint8_t *data)
@@ -200,7 +199,7 @@ static void run_pread(struct read *read, const struct run *run, uint8_t *data)
     uint64_t offset = run->page * HPS_BASEFILE_PAGE_BYTES;
     struct hps_error err;
     hps_status status = hps_file_pread(run_fd(read, run), base->name, data, bytes, offset, &err);
-    if (status != HPS_OK && read->direct) { /* some file systems refuse direct reads only now */
+    if (status != HPS_OK && read->mode == HPS_READ_DIRECT) { /* perhaps refused only now */
         status = hps_file_pread(base->fd, base->name, data, bytes, offset, &err);
     }
     if (status == HPS_OK) {
@@ -252,21 +251,20 @@ static struct hps_basefile_ring *ring_get(struct hps_basefile_store *store)
 {
     hps_lock_acquire(&store->lock);
     struct hps_basefile_ring *ring = store->rings;
+    bool make = ring == NULL && store->n_rings_left > 0;
     if (ring != NULL) {
         store->rings = ring->next;
-    } else if (store->n_rings_left > 0) {
-        ring = ring_new();
-        store->n_rings_left = ring != NULL ? store->n_rings_left - 1 : 0; /* never tried again */
     }
+    store->n_rings_left -= make ? 1 : 0;
     hps_lock_release(&store->lock);
-    return ring;
+    return make ? ring_new() : ring;
 }
 
 bool hps_basefile_rings_open(struct hps_basefile_store *store)
 {
-    store->n_rings_left = RINGS_MAX;
-    struct hps_basefile_ring *ring = ring_get(store);
+    struct hps_basefile_ring *ring = ring_new();
     if (ring != NULL) {
+        store->n_rings_left = RINGS_MAX - 1;
         ring_put(store, ring);
     }
     return ring != NULL;
@@ -380,23 +378,23 @@ static void read_piece(void *ctx, uint32_t piece)
 
 /* ---- one call -------------------------------------------------------------------------------- */
 
-static void read_mode(struct read *read)
+static enum hps_read_mode read_mode(const struct hps_basefile_store *store)
 {
-    const struct hps_basefile_options *options = &read->store->options;
-    enum hps_basefile_read_mode mode = options->read_mode;
-    if (mode == HPS_BASEFILE_READ_AUTO) {
-        mode = atomic_load(&read->store->bytes) <= options->memory_bytes ? HPS_BASEFILE_READ_MMAP
-                                                                         : HPS_BASEFILE_READ_DIRECT;
-    }
-    read->mapped = mode == HPS_BASEFILE_READ_MMAP;
-    read->direct = mode == HPS_BASEFILE_READ_DIRECT;
+    const struct hps_basefile_options *options = &store->options;
+    uint64_t bytes = atomic_load(&store->bytes);
+    bytes += options->mapped_bytes != NULL ? atomic_load(options->mapped_bytes) : 0;
+    enum hps_read_mode fitting = bytes <= options->memory_bytes ? HPS_READ_MMAP : HPS_READ_DIRECT;
+    return options->read_mode == HPS_READ_AUTO ? fitting : options->read_mode;
 }
 
 hps_status hps_basefile_read(struct hps_basefile_store *store, const struct hps_call *call,
                              struct hps_basefile_want *wants, uint32_t n_wants)
 {
-    struct read read = {
-        .store = store, .wants = wants, .run_pages = RUN_PAGES, .deadline_us = call->deadline_us};
+    struct read read = {.store = store,
+                        .wants = wants,
+                        .run_pages = RUN_PAGES,
+                        .mode = read_mode(store),
+                        .deadline_us = call->deadline_us};
     for (uint32_t i = 0; i < n_wants; i++) {
         struct hps_batch *batch = &wants[i].batch;
         if (batch->n > 0) {
@@ -409,7 +407,6 @@ hps_status hps_basefile_read(struct hps_basefile_store *store, const struct hps_
     if (read.n_keys == 0) {
         return HPS_OK;
     }
-    read_mode(&read);
     read.found = hps_calloc(read.n_keys, 1);
     if (read.found == NULL) {
         return HPS_NO_MEMORY;

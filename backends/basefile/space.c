@@ -108,7 +108,11 @@ void hps_basefile_leave(struct hps_basefile_space *space, unsigned epoch)
 static void space_free(struct hps_basefile_space *space)
 {
     for (uint32_t i = 0; space->bases != NULL && i < space->n_tables; i++) {
-        hps_basefile_base_close(atomic_load(&space->bases[i]));
+        struct hps_basefile *base = atomic_load(&space->bases[i]);
+        if (base != NULL) {
+            atomic_fetch_sub(&base->store->bytes, hps_basefile_bytes(base));
+            hps_basefile_base_close(base);
+        }
     }
     hps_lock_fini(&space->writes);
     hps_free((void *)space->bases);
@@ -180,6 +184,7 @@ static hps_status bases_open(struct hps_basefile_space *space, struct hps_error 
         status =
             hps_basefile_base_open(store, &records.at[i], space->tables[i].row_bytes, &base, err);
         if (status == HPS_OK) {
+            atomic_fetch_add(&store->bytes, hps_basefile_bytes(base));
             atomic_store(&space->bases[i], base);
             atomic_store(&space->any, true);
             status = store->inner->ops->scan(space->inner, &space->marks[i], take_marks, base, err);

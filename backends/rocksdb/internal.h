@@ -114,7 +114,7 @@ struct hps_rocksdb_wal {
 struct hps_rocksdb {
     struct hps_store base;
     struct hps_rocksdb_dir dir;
-    enum hps_rocksdb_read_mode mode; /* never AUTO once the store is open */
+    enum hps_read_mode mode; /* never AUTO once the store is open */
     uint32_t batch_keys_max;
     rocksdb_t *db;
     rocksdb_options_t *options;
@@ -144,6 +144,7 @@ struct hps_rocksdb {
     /* Reads wait for the disk: the files exceed memory_bytes, or reads are direct. Set by
      * hps_rocksdb_mode_review. */
     atomic_bool disk_bound;
+    atomic_uint_fast64_t mapped_bytes;
     /* Files are mapped: recent share of keys that waited for the disk (read.c). */
     atomic_uint cold_share;
 

@@ -20,7 +20,7 @@ static void options_set_table(const struct hps_rocksdb *store, rocksdb_options_t
     rocksdb_block_based_table_options_t *table = rocksdb_block_based_options_create();
     rocksdb_block_based_options_set_block_size(table, HPS_DISK_BLOCK_BYTES);
     rocksdb_block_based_options_set_format_version(table, 5);
-    if (store->cache != NULL && store->mode != HPS_ROCKSDB_READ_MMAP) {
+    if (store->cache != NULL && store->mode != HPS_READ_MMAP) {
         rocksdb_block_based_options_set_block_cache(table, store->cache);
     } else {
         rocksdb_block_based_options_set_no_block_cache(table, 1);
@@ -154,11 +154,11 @@ void hps_rocksdb_options_free(struct hps_rocksdb *store)
 void hps_rocksdb_options_set_mode(struct hps_rocksdb *store)
 {
     rocksdb_options_t *each[2] = {store->options, store->sst_options};
-    HPS_ASSERT(store->mode != HPS_ROCKSDB_READ_AUTO && store->db == NULL);
+    HPS_ASSERT(store->mode != HPS_READ_AUTO && store->db == NULL);
     for (unsigned i = 0; i < 2; i++) {
         options_set_table(store, each[i], i == 0);
-        rocksdb_options_set_allow_mmap_reads(each[i], store->mode == HPS_ROCKSDB_READ_MMAP);
-        rocksdb_options_set_use_direct_reads(each[i], store->mode == HPS_ROCKSDB_READ_DIRECT);
+        rocksdb_options_set_allow_mmap_reads(each[i], store->mode == HPS_READ_MMAP);
+        rocksdb_options_set_use_direct_reads(each[i], store->mode == HPS_READ_DIRECT);
     }
 }
 
@@ -177,18 +177,18 @@ hps_status hps_rocksdb_mode_choose(struct hps_rocksdb *store,
     store->mode = given->read_mode;
     store->base_files = given->base_files;
     store->memory_bytes = given->memory_bytes;
-    if (store->mode == HPS_ROCKSDB_READ_AUTO) {
-        store->mode = bytes <= given->memory_bytes ? HPS_ROCKSDB_READ_MMAP
-                      : direct_works               ? HPS_ROCKSDB_READ_DIRECT
-                                                   : HPS_ROCKSDB_READ_BUFFERED;
+    if (store->mode == HPS_READ_AUTO) {
+        store->mode = bytes <= given->memory_bytes ? HPS_READ_MMAP
+                      : direct_works               ? HPS_READ_DIRECT
+                                                   : HPS_READ_BUFFERED;
     }
-    if (store->mode == HPS_ROCKSDB_READ_DIRECT && !direct_works) {
+    if (store->mode == HPS_READ_DIRECT && !direct_works) {
         return hps_error_set(err, HPS_INVALID,
                              "rocksdb: persistent_db.read_mode: got direct, which the file system "
                              "of %s does not support",
                              store->dir.path);
     }
-    HPS_ASSERT(store->mode != HPS_ROCKSDB_READ_AUTO);
+    HPS_ASSERT(store->mode != HPS_READ_AUTO);
     static const char *const names[] = {"auto", "mmap", "direct", "buffered"};
     HPS_LOG(INFO, "rocksdb", "read mode", HPS_STR("mode", names[store->mode]),
             HPS_U64("bytes", bytes), HPS_U64("memory_bytes", given->memory_bytes));
@@ -202,9 +202,10 @@ void hps_rocksdb_mode_review(struct hps_rocksdb *store)
     if (hps_rocksdb_dir_files(&store->dir, ".sst", &files, &ignored) != HPS_OK) {
         return;
     }
-    bool bound = files.bytes > store->memory_bytes || store->mode == HPS_ROCKSDB_READ_DIRECT;
+    bool bound = files.bytes > store->memory_bytes || store->mode == HPS_READ_DIRECT;
+    atomic_store(&store->mapped_bytes, store->mode == HPS_READ_MMAP ? files.bytes : 0);
     bool before = atomic_exchange(&store->disk_bound, bound);
-    if (bound && !before && store->mode == HPS_ROCKSDB_READ_MMAP) {
+    if (bound && !before && store->mode == HPS_READ_MMAP) {
         HPS_LOG(
             WARN, "rocksdb",
             "read mode outdated: the files have outgrown the memory for them; restart hpsd with "

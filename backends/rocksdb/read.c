@@ -200,7 +200,7 @@ static void read_chunk(struct read *read, struct multi_get *get, uint32_t chunk)
     }
     HPS_ASSERT(chunk < read->n_chunks);
     struct hps_rocksdb *store = hps_rocksdb_of(read->space);
-    bool mapped = store->mode == HPS_ROCKSDB_READ_MMAP;
+    bool mapped = store->mode == HPS_READ_MMAP;
     uint64_t n_faults = mapped ? faults_now() : 0;
     uint32_t first = chunk * read->n_chunk;
     uint32_t n_all = read->n_keys - first < read->n_chunk ? read->n_keys - first : read->n_chunk;
@@ -391,7 +391,7 @@ hps_status hps_rocksdb_readers_start(struct hps_rocksdb *store,
     const struct hps_pool_options options = {
         .name = "rocksdb-read", .n_threads = n, .helps_late = true};
     store->n_cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
-    atomic_store(&store->cold_share, store->mode == HPS_ROCKSDB_READ_MMAP ? COLD_ALL : 0);
+    atomic_store(&store->cold_share, store->mode == HPS_READ_MMAP ? COLD_ALL : 0);
     hps_rocksdb_mode_review(store);
     if (n == 0) {
         return HPS_OK;
@@ -404,6 +404,11 @@ hps_status hps_rocksdb_readers_start(struct hps_rocksdb *store,
 struct hps_pool *hps_rocksdb_readers(const struct hps_store *store)
 {
     return ((const struct hps_rocksdb *)store)->readers;
+}
+
+const atomic_uint_fast64_t *hps_rocksdb_mapped_bytes(const struct hps_store *store)
+{
+    return &((const struct hps_rocksdb *)store)->mapped_bytes;
 }
 
 /* ---- scans ----------------------------------------------------------------------------------- */

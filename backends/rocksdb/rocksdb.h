@@ -8,20 +8,11 @@
 #ifndef HPS_BACKENDS_ROCKSDB_ROCKSDB_H
 #define HPS_BACKENDS_ROCKSDB_ROCKSDB_H
 
-#include "backends/store.h"
+#include <stdatomic.h>
+
+#include "backends/store_durable.h"
 
 struct hps_pool;
-
-/* How rows are read from disk. */
-enum hps_rocksdb_read_mode {
-    /* The store chooses when it is opened. It chooses MMAP if neither the total size of the files
-     * nor load_bytes exceeds memory_bytes. Otherwise it chooses DIRECT, or BUFFERED if the file
-     * system does not support direct reads. */
-    HPS_ROCKSDB_READ_AUTO,
-    HPS_ROCKSDB_READ_MMAP,     /* files are mapped; an unreadable disk sector ends the process */
-    HPS_ROCKSDB_READ_DIRECT,   /* read with O_DIRECT, bypassing the page cache, by many threads */
-    HPS_ROCKSDB_READ_BUFFERED, /* through the page cache */
-};
 
 struct hps_rocksdb_options {
     const char *path; /* the database is in `<path>/hpsd` */
@@ -34,7 +25,10 @@ struct hps_rocksdb_options {
      * system). */
     uint64_t disk_free_min_bytes;
     uint64_t block_cache_bytes;
-    enum hps_rocksdb_read_mode read_mode;
+    /* AUTO: the store chooses when it is opened. It chooses MMAP if neither the total size of the
+     * files nor load_bytes exceeds memory_bytes. Otherwise it chooses DIRECT, or BUFFERED if the
+     * file system does not support direct reads. */
+    enum hps_read_mode read_mode;
     /* Page cache available for the files. If the files are larger, or reads are direct, or many
      * keys had to wait for pages of mapped files, all threads share a large get. Otherwise at most
      * one thread per CPU shares it. */
@@ -65,5 +59,7 @@ hps_status hps_rocksdb_open(const struct hps_rocksdb_options *options, struct hp
                             struct hps_error *err) HPS_MUST_CHECK;
 /* The threads that share large gets, for a layer above the store. NULL: no threads. */
 struct hps_pool *hps_rocksdb_readers(const struct hps_store *store);
+/* Bytes of files that are mapped. */
+const atomic_uint_fast64_t *hps_rocksdb_mapped_bytes(const struct hps_store *store);
 
 #endif

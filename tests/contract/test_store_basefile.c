@@ -36,8 +36,8 @@ static hps_status open_store(void *ctx, uint64_t bytes_max, struct hps_store **o
     const struct hps_basefile_options base = {.inner = inner,
                                               .path = dir.path,
                                               .write = true,
-                                              .read_mode = *no_uring ? HPS_BASEFILE_READ_MMAP
-                                                                     : HPS_BASEFILE_READ_DIRECT,
+                                              .read_mode =
+                                                  *no_uring ? HPS_READ_MMAP : HPS_READ_DIRECT,
                                               .readers = hps_rocksdb_readers(inner),
                                               .no_uring = *no_uring,
                                               .rows_min = 1,

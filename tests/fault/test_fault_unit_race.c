@@ -360,7 +360,7 @@ static void open_stores(struct race *race)
                                              .batch_keys_max = 1024,
                                              .disk_free_min_bytes = 1,
                                              .block_cache_bytes = 1 << 20,
-                                             .read_mode = HPS_ROCKSDB_READ_BUFFERED,
+                                             .read_mode = HPS_READ_BUFFERED,
                                              .wal_sync_ms = 1000};
     if ((race->tiers & HOST) != 0) {
         assert_int_equal(hps_host_map_open_with(&host, &race->stores[race->n_stores++], &err),

@@ -70,8 +70,9 @@ struct open_options {
     bool read_only;
     bool no_uring;
     bool merges; /* in the background, after every change */
-    enum hps_basefile_read_mode mode;
+    enum hps_read_mode mode;
     uint64_t memory_bytes;
+    const atomic_uint_fast64_t *mapped_bytes;
 };
 
 static struct open_options how;
@@ -95,6 +96,7 @@ static inline hps_status try_open(struct hps_store **out_store)
                                               .write = !how.off,
                                               .read_mode = how.mode,
                                               .memory_bytes = how.memory_bytes,
+                                              .mapped_bytes = how.mapped_bytes,
                                               .readers = hps_rocksdb_readers(inner),
                                               .no_uring = how.no_uring,
                                               .rows_min = 64,
@@ -379,6 +381,13 @@ static inline void check_all(struct hps_space *space)
 static inline struct hps_basefile *base_of(struct hps_space *space, uint32_t t)
 {
     return hps_basefile_base_of((struct hps_basefile_space *)space, &tables[t]);
+}
+
+/* Whether lookups of table t use the mapping of its base. */
+static inline bool is_mapped(struct hps_space *space, uint32_t t)
+{
+    check_some(space, t, 0, 100);
+    return atomic_load(&base_of(space, t)->pages[0]) == HPS_BASEFILE_GOOD;
 }
 
 /* The path of the base that table t has. */

@@ -72,8 +72,8 @@ static void test_page_when_damaged_then_its_keys_fail_and_others_are_served(void
 {
     (void)state;
     run_damaged((struct open_options){.memory_bytes = UINT64_MAX});
-    run_damaged((struct open_options){.mode = HPS_BASEFILE_READ_DIRECT});
-    run_damaged((struct open_options){.mode = HPS_BASEFILE_READ_BUFFERED, .no_uring = true});
+    run_damaged((struct open_options){.mode = HPS_READ_DIRECT});
+    run_damaged((struct open_options){.mode = HPS_READ_BUFFERED, .no_uring = true});
 }
 
 /* Copy a file. Fails the test if that fails. */

@@ -4,6 +4,7 @@
  * returns the row of this write or of a later one. No scan misses a row. The writes begin merges.
  */
 #include <pthread.h>
+#include <sched.h>
 
 #include "tests/unit/backends/basefile/basefile_test.h"
 
@@ -208,8 +209,8 @@ static void test_merge_when_read_written_and_scanned_then_no_row_is_old(void **s
 {
     (void)state;
     run_beside((struct open_options){.memory_bytes = UINT64_MAX});
-    run_beside((struct open_options){.mode = HPS_BASEFILE_READ_DIRECT});
-    run_beside((struct open_options){.mode = HPS_BASEFILE_READ_BUFFERED, .no_uring = true});
+    run_beside((struct open_options){.mode = HPS_READ_DIRECT});
+    run_beside((struct open_options){.mode = HPS_READ_BUFFERED, .no_uring = true});
 }
 
 static void test_merge_when_the_space_is_closed_then_it_ends(void **state)
@@ -254,6 +255,26 @@ static void test_merge_when_a_table_is_always_due_then_another_is_merged_too(voi
     close_all(space);
 }
 
+/* The old base and the new one count once. Else no base would be mapped until the call ends. */
+static void test_merge_when_it_waits_for_a_call_then_bases_are_still_mapped(void **state)
+{
+    (void)state;
+    struct hps_space *space = open_space(open_store());
+    load(space);
+    how.memory_bytes = ((struct hps_basefile_store *)space->store)->bytes;
+    how.merges = true;
+    space = restart(space);
+    const struct hps_basefile *old = base_of(space, 0);
+    unsigned epoch = hps_basefile_enter((struct hps_basefile_space *)space);
+    assert_int_equal(write_some(space, 0, 0, 500, 1, 2), HPS_OK);
+    while (base_of(space, 0) == old) {
+        (void)sched_yield();
+    }
+    assert_true(is_mapped(space, 1));
+    hps_basefile_leave((struct hps_basefile_space *)space, epoch);
+    close_all(space);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -263,6 +284,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(
             test_merge_when_a_table_is_always_due_then_another_is_merged_too, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_merge_when_it_waits_for_a_call_then_bases_are_still_mapped, setup, teardown),
     };
     return cmocka_run_group_tests_name("basefile_merge", tests, NULL, NULL);
 }

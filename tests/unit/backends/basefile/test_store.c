@@ -6,11 +6,11 @@
 #include "tests/unit/backends/basefile/basefile_test.h"
 
 static const struct open_options ways[] = {
-    {.mode = HPS_BASEFILE_READ_AUTO, .memory_bytes = UINT64_MAX},
-    {.mode = HPS_BASEFILE_READ_AUTO, .memory_bytes = 0},
-    {.mode = HPS_BASEFILE_READ_BUFFERED},
-    {.mode = HPS_BASEFILE_READ_DIRECT, .no_uring = true},
-    {.mode = HPS_BASEFILE_READ_MMAP, .no_uring = true},
+    {.mode = HPS_READ_AUTO, .memory_bytes = UINT64_MAX},
+    {.mode = HPS_READ_AUTO, .memory_bytes = 0},
+    {.mode = HPS_READ_BUFFERED},
+    {.mode = HPS_READ_DIRECT, .no_uring = true},
+    {.mode = HPS_READ_MMAP, .no_uring = true},
 };
 
 static void test_load_when_dense_then_rows_are_in_base_files(void **state)
@@ -113,6 +113,23 @@ static void test_rows_when_written_and_merged_then_equal_the_model(void **state)
         memset(model, 0, sizeof(model));
         run_way(&ways[i]);
     }
+}
+
+static void test_get_when_auto_then_bases_are_mapped_if_they_fit_beside_the_inner_store(
+    void **state)
+{
+    (void)state;
+    static atomic_uint_fast64_t mapped_bytes;
+    struct hps_space *space = open_space(open_store());
+    load(space);
+    how.memory_bytes = ((struct hps_basefile_store *)space->store)->bytes + 1000;
+    how.mapped_bytes = &mapped_bytes;
+    space = restart(space);
+    atomic_store(&mapped_bytes, 1001);
+    assert_false(is_mapped(space, 0));
+    atomic_store(&mapped_bytes, 1000);
+    assert_true(is_mapped(space, 0));
+    close_all(space);
 }
 
 static void test_apply_when_a_key_is_written_twice_then_the_last_write_wins(void **state)
@@ -288,6 +305,9 @@ int main(void)
             test_store_when_off_then_no_base_is_written_and_bases_are_served, setup, teardown),
         cmocka_unit_test_setup_teardown(test_rows_when_written_and_merged_then_equal_the_model,
                                         setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_get_when_auto_then_bases_are_mapped_if_they_fit_beside_the_inner_store, setup,
+            teardown),
         cmocka_unit_test_setup_teardown(
             test_apply_when_a_key_is_written_twice_then_the_last_write_wins, setup, teardown),
         cmocka_unit_test_setup_teardown(test_load_when_aborted_or_dropped_then_no_files_are_left,

@@ -61,11 +61,10 @@ static inline struct hps_rocksdb_options options_of(bool read_only)
     };
 }
 
-static const enum hps_rocksdb_read_mode modes[] = {HPS_ROCKSDB_READ_MMAP, HPS_ROCKSDB_READ_DIRECT,
-                                                   HPS_ROCKSDB_READ_BUFFERED,
-                                                   HPS_ROCKSDB_READ_AUTO};
+static const enum hps_read_mode modes[] = {HPS_READ_MMAP, HPS_READ_DIRECT, HPS_READ_BUFFERED,
+                                           HPS_READ_AUTO};
 
-static inline hps_status open_mode(enum hps_rocksdb_read_mode mode, struct hps_store **out_store)
+static inline hps_status open_mode(enum hps_read_mode mode, struct hps_store **out_store)
 {
     struct hps_rocksdb_options options = options_of(false);
     options.read_mode = mode;

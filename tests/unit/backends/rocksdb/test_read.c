@@ -143,7 +143,7 @@ static void test_get_when_large_and_rows_are_in_memory_then_at_most_one_thread_p
     enum { N_KEYS = 60000, N_CHUNKS = N_KEYS / 1000, N_CPUS = 2, N_OTHERS_MAX = 20 };
     struct hps_store *base = NULL;
     hps_fault_heap_install(0);
-    assert_int_equal(open_mode(HPS_ROCKSDB_READ_MMAP, &base), HPS_OK); /* with 7 readers */
+    assert_int_equal(open_mode(HPS_READ_MMAP, &base), HPS_OK); /* with 7 readers */
     struct hps_rocksdb *store = (struct hps_rocksdb *)base;
     struct hps_space *space = open_space(base);
     uint32_t n_missing = 0;
@@ -167,7 +167,7 @@ static void test_get_when_of_one_key_then_it_changes_the_share_of_cold_keys_litt
     (void)state;
     enum { COLD_ALL = 1 << 16 };
     struct hps_store *base = NULL;
-    assert_int_equal(open_mode(HPS_ROCKSDB_READ_MMAP, &base), HPS_OK);
+    assert_int_equal(open_mode(HPS_READ_MMAP, &base), HPS_OK);
     struct hps_rocksdb *store = (struct hps_rocksdb *)base;
     struct hps_space *space = open_space(base);
     load(space, 100);
@@ -190,19 +190,19 @@ static void test_auto_when_the_files_grow_and_shrink_then_reads_follow_them(void
     options.memory_bytes = 1 << 20;
     assert_int_equal(hps_rocksdb_open(&options, &base, &error), HPS_OK);
     const struct hps_rocksdb *store = (const struct hps_rocksdb *)base;
-    assert_int_equal(store->mode, HPS_ROCKSDB_READ_MMAP);
+    assert_int_equal(store->mode, HPS_READ_MMAP);
     assert_false(store->disk_bound);
     struct hps_space *space = open_space(base);
     load(space, 10000); /* 5 MB */
     assert_true(store->disk_bound);
-    assert_int_equal(store->mode, HPS_ROCKSDB_READ_MMAP);
+    assert_int_equal(store->mode, HPS_READ_MMAP);
     assert_int_equal(base->ops->space_drop(space, &error), HPS_OK);
     assert_false(store->disk_bound);
     base->ops->close(base);
     options.load_bytes = 2 << 20; /* as the configuration will have it */
     assert_int_equal(hps_rocksdb_open(&options, &base, &error), HPS_OK);
     store = (const struct hps_rocksdb *)base;
-    assert_int_equal(store->mode, HPS_ROCKSDB_READ_DIRECT);
+    assert_int_equal(store->mode, HPS_READ_DIRECT);
     assert_true(store->disk_bound);
     base->ops->close(base);
 }
