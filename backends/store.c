@@ -11,6 +11,9 @@
 #include "backends/store_pool.h"
 #include "backends/store_servers.h"
 #include "base/assert.h"
+#include "base/log.h"
+
+enum { PIECE_BYTES = 16 << 20 }; /* of rows, written at once */
 
 static void check_core(const struct hps_store_ops *ops)
 {
@@ -144,6 +147,39 @@ hps_status hps_store_insert_none(struct hps_space *space, const struct hps_call 
     (void)space, (void)call, (void)table, (void)keys, (void)slots, (void)rows, (void)guard;
     *out_report = (struct hps_insert_report){.n_no_capacity = n};
     return HPS_OK;
+}
+
+/* rows NULL: delete the keys. */
+static hps_status apply_pieces(struct hps_space *space, const struct hps_call *call,
+                               const struct hps_table *table, const hps_key *keys,
+                               const uint8_t *rows, uint32_t n)
+{
+    const struct hps_store_ops *ops = space->store->ops;
+    uint32_t n_most = PIECE_BYTES / (table->row_bytes + HPS_DISK_ENTRY_BYTES) + 1;
+    struct hps_error error;
+    hps_status status = HPS_OK;
+    for (uint32_t i = 0; i < n && status == HPS_OK; i += n_most) {
+        const uint8_t *from = rows != NULL ? rows + (size_t)i * table->row_bytes : NULL;
+        const struct hps_write write = {table, keys + i, from, n - i < n_most ? n - i : n_most};
+        status = ops->durable->apply(space, call, &write, 1, NULL, 0, &error);
+    }
+    if (status != HPS_OK && status != HPS_DEADLINE && status != HPS_PRECONDITION) {
+        HPS_LOG(WARN, ops->name, "write refused", HPS_STR("error", error.text));
+    }
+    return status;
+}
+
+hps_status hps_store_put_applied(struct hps_space *space, const struct hps_call *call,
+                                 const struct hps_table *table, const hps_key *keys,
+                                 const uint8_t *rows, uint32_t n)
+{
+    return apply_pieces(space, call, table, keys, rows, n);
+}
+
+hps_status hps_store_erase_applied(struct hps_space *space, const struct hps_call *call,
+                                   const struct hps_table *table, const hps_key *keys, uint32_t n)
+{
+    return apply_pieces(space, call, table, keys, NULL, n);
 }
 
 hps_status hps_store_scan_none(struct hps_space *space, const struct hps_table *table,

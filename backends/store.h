@@ -294,6 +294,12 @@ hps_status hps_store_insert_none(struct hps_space *space, const struct hps_call 
                                  const uint32_t *slots, const uint8_t *rows, uint32_t n,
                                  const struct hps_insert_guard *guard,
                                  struct hps_insert_report *out_report);
+/* Implement put and erase with durable->apply. A failure is logged. */
+hps_status hps_store_put_applied(struct hps_space *space, const struct hps_call *call,
+                                 const struct hps_table *table, const hps_key *keys,
+                                 const uint8_t *rows, uint32_t n);
+hps_status hps_store_erase_applied(struct hps_space *space, const struct hps_call *call,
+                                   const struct hps_table *table, const hps_key *keys, uint32_t n);
 /* scan: returns UNIMPLEMENTED. */
 hps_status hps_store_scan_none(struct hps_space *space, const struct hps_table *table,
                                hps_rows_fn fn, void *ctx, struct hps_error *err);

@@ -250,11 +250,6 @@ void hps_basefile_space_usage(struct hps_space *base, struct hps_store_usage *ou
 
 hps_status hps_basefile_get_many(struct hps_space *space, const struct hps_call *call,
                                  struct hps_part_batch *parts, uint32_t n_parts);
-hps_status hps_basefile_put(struct hps_space *space, const struct hps_call *call,
-                            const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
-                            uint32_t n);
-hps_status hps_basefile_erase(struct hps_space *space, const struct hps_call *call,
-                              const struct hps_table *table, const hps_key *keys, uint32_t n);
 hps_status hps_basefile_apply(struct hps_space *space, const struct hps_call *call,
                               const struct hps_write *writes, uint32_t n_writes,
                               const struct hps_record *records, uint32_t n_records,

@@ -8,9 +8,6 @@
 #include "backends/basefile/internal.h"
 #include "base/assert.h"
 #include "base/heap.h"
-#include "base/log.h"
-
-enum { CHUNK_KEYS = 4096 }; /* of put and erase */
 
 /* ---- lookups --------------------------------------------------------------------------------- */
 
@@ -182,38 +179,4 @@ hps_status hps_basefile_apply(struct hps_space *base, const struct hps_call *cal
         hps_basefile_merger_wake(hps_basefile_of(base));
     }
     return status;
-}
-
-/* rows NULL: delete the keys. */
-static hps_status write_all(struct hps_space *space, const struct hps_call *call,
-                            const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
-                            uint32_t n)
-{
-    hps_status status = HPS_OK;
-    struct hps_error error;
-    for (uint32_t i = 0; i < n && status == HPS_OK; i += CHUNK_KEYS) {
-        const struct hps_write write = {.table = table,
-                                        .keys = keys + i,
-                                        .rows = rows != NULL ? rows + (size_t)i * table->row_bytes
-                                                             : NULL,
-                                        .n = n - i < CHUNK_KEYS ? n - i : CHUNK_KEYS};
-        status = hps_basefile_apply(space, call, &write, 1, NULL, 0, &error);
-        if (status != HPS_OK && status != HPS_DEADLINE) {
-            HPS_LOG(WARN, "rocksdb", "write refused", HPS_STR("error", error.text));
-        }
-    }
-    return status;
-}
-
-hps_status hps_basefile_put(struct hps_space *space, const struct hps_call *call,
-                            const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
-                            uint32_t n)
-{
-    return write_all(space, call, table, keys, rows, n);
-}
-
-hps_status hps_basefile_erase(struct hps_space *space, const struct hps_call *call,
-                              const struct hps_table *table, const hps_key *keys, uint32_t n)
-{
-    return write_all(space, call, table, keys, NULL, n);
 }

@@ -290,8 +290,8 @@ static const struct hps_store_ops store_ops = {
     .get = hps_store_get_one,
     .get_many = hps_basefile_get_many,
     .insert = hps_store_insert_none, /* it is the lowest store */
-    .put = hps_basefile_put,
-    .erase = hps_basefile_erase,
+    .put = hps_store_put_applied,
+    .erase = hps_store_erase_applied,
     .scan = hps_basefile_scan,
 };
 

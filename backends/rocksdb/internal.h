@@ -356,11 +356,6 @@ hps_status hps_rocksdb_view(struct hps_space *space, const struct hps_view *view
                             struct hps_error *err);
 
 /* write.c */
-hps_status hps_rocksdb_put(struct hps_space *space, const struct hps_call *call,
-                           const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
-                           uint32_t n);
-hps_status hps_rocksdb_erase(struct hps_space *space, const struct hps_call *call,
-                             const struct hps_table *table, const hps_key *keys, uint32_t n);
 hps_status hps_rocksdb_apply(struct hps_space *space, const struct hps_call *call,
                              const struct hps_write *writes, uint32_t n_writes,
                              const struct hps_record *records, uint32_t n_records,

@@ -118,8 +118,8 @@ static const struct hps_store_ops rocks_ops = {
     .get = hps_store_get_one,
     .get_many = hps_rocksdb_get_many,
     .insert = hps_store_insert_none, /* it is the lowest store */
-    .put = hps_rocksdb_put,
-    .erase = hps_rocksdb_erase,
+    .put = hps_store_put_applied,
+    .erase = hps_store_erase_applied,
     .scan = hps_rocksdb_scan,
 };
 

@@ -19,7 +19,7 @@ struct hps_rocksdb_options {
     /* Maximum number of RocksDB's background jobs; less than 2 counts as 2. If it is not 1, four
      * times as many threads share large gets: the calling thread and up to 63 others. */
     unsigned n_threads;
-    uint32_t batch_keys_max; /* keys per multi-get and rows per write batch */
+    uint32_t batch_keys_max; /* keys per multi-get */
     bool read_only;
     /* Free bytes of the file system that writes must leave; 0: max(2 GiB, 5 % of the file
      * system). */

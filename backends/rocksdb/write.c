@@ -10,11 +10,9 @@
 #include "backends/rocksdb/write_order.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/log.h"
 
 enum { RECORD_ENTRY_BYTES = 64 };
 
-#define BATCH_BYTES     (UINT64_C(16) << 20)
 #define APPLY_BYTES_MAX (UINT64_C(1) << 30) /* RocksDB limits a batch to 4 GiB */
 
 /* ---- one batch ------------------------------------------------------------------------------- */
@@ -67,71 +65,6 @@ static void batch_write(struct hps_rocksdb *store, rocksdb_writebatch_t *batch, 
 static uint64_t batch_bytes(uint32_t n, uint64_t row_bytes)
 {
     return n * (row_bytes + HPS_DISK_ENTRY_BYTES);
-}
-
-/* ---- put and erase --------------------------------------------------------------------------- */
-
-/* rows NULL: delete the keys. */
-static hps_status write_chunk(struct hps_space *space, const struct hps_table *table,
-                              const hps_key *keys, const uint8_t *rows, uint32_t n)
-{
-    struct hps_rocksdb *store = hps_rocksdb_of(space);
-    struct hps_error error;
-    /* Twice: to the WAL now, and to a file when memory is written out. */
-    hps_status status = hps_rocksdb_dir_guard(
-        &store->dir, 2 * batch_bytes(n, rows != NULL ? table->row_bytes : 0), &error);
-    if (status == HPS_OK) {
-        status = hps_rocksdb_wal_check(store, &error);
-    }
-    if (status != HPS_OK) {
-        HPS_LOG(WARN, "rocksdb", "write refused", HPS_STR("error", error.text));
-        return status;
-    }
-    char *text = NULL;
-    rocksdb_writebatch_t *batch = rocksdb_writebatch_create();
-    const struct hps_write write = {.table = table, .keys = keys, .rows = rows, .n = n};
-    status = batch_add(batch, space, &write, 1);
-    if (status != HPS_OK) {
-        return status;
-    }
-    batch_write(store, batch, &text);
-    return text == NULL ? HPS_OK : hps_rocksdb_log_text(text, "write failed");
-}
-
-static hps_status write_all(struct hps_space *space, const struct hps_call *call,
-                            const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
-                            uint32_t n)
-{
-    struct hps_rocksdb *store = hps_rocksdb_of(space);
-    if (store->dir.read_only) {
-        return HPS_PRECONDITION;
-    }
-    uint64_t n_fit =
-        hps_rocksdb_clamp(BATCH_BYTES / (table->row_bytes + HPS_DISK_ENTRY_BYTES), 1, UINT32_MAX);
-    uint32_t n_chunk = (uint32_t)hps_rocksdb_clamp(store->batch_keys_max, 1, n_fit);
-    hps_status status = HPS_OK;
-    for (uint32_t i = 0; i < n && status == HPS_OK; i += n_chunk) {
-        if (call->deadline_us != 0 && hps_clock_us() >= call->deadline_us) {
-            return HPS_DEADLINE;
-        }
-        n_chunk = n - i < n_chunk ? n - i : n_chunk;
-        status = write_chunk(space, table, keys + i,
-                             rows != NULL ? rows + (size_t)i * table->row_bytes : NULL, n_chunk);
-    }
-    return status;
-}
-
-hps_status hps_rocksdb_put(struct hps_space *space, const struct hps_call *call,
-                           const struct hps_table *table, const hps_key *keys, const uint8_t *rows,
-                           uint32_t n)
-{
-    return write_all(space, call, table, keys, rows, n);
-}
-
-hps_status hps_rocksdb_erase(struct hps_space *space, const struct hps_call *call,
-                             const struct hps_table *table, const hps_key *keys, uint32_t n)
-{
-    return write_all(space, call, table, keys, NULL, n);
 }
 
 /* ---- apply ----------------------------------------------------------------------------------- */
