@@ -202,6 +202,9 @@ struct hps_basefile_want {
 /* Probe io_uring. False: the kernel does not permit it. */
 bool hps_basefile_rings_open(struct hps_basefile_store *store);
 void hps_basefile_rings_close(struct hps_basefile_store *store);
+/* Read n pages, in the mode in which bases are read now. to: aligned to a page. IO */
+hps_status hps_basefile_pages_read(const struct hps_basefile *base, uint64_t page, uint64_t n,
+                                   uint8_t *to, struct hps_error *err) HPS_MUST_CHECK;
 /* Read the rows of all wants. DATA_LOSS: a page is damaged, its keys are not found; DEADLINE;
  * NO_MEMORY, IO */
 hps_status hps_basefile_read(struct hps_basefile_store *store, const struct hps_call *call,

@@ -34,8 +34,8 @@ struct read {
     struct hps_basefile_want *wants;
     uint32_t n_keys;
     uint32_t run_pages;
-    enum hps_read_mode mode; /* not AUTO */
-    uint8_t *found;          /* [n_keys] 1: found */
+    bool mapped;
+    uint8_t *found; /* [n_keys] 1: found */
     uint64_t deadline_us;
     atomic_int status; /* the first failure */
 };
@@ -74,6 +74,36 @@ static bool read_late(struct read *read)
     return late;
 }
 
+/* ---- pages ----------------------------------------------------------------------------------- */
+
+static enum hps_read_mode read_mode(const struct hps_basefile_store *store)
+{
+    const struct hps_basefile_options *options = &store->options;
+    uint64_t bytes = atomic_load(&store->bytes);
+    bytes += options->mapped_bytes != NULL ? atomic_load(options->mapped_bytes) : 0;
+    enum hps_read_mode fitting = bytes <= options->memory_bytes ? HPS_READ_MMAP : HPS_READ_DIRECT;
+    return options->read_mode == HPS_READ_AUTO ? fitting : options->read_mode;
+}
+
+static int pages_fd(const struct hps_basefile *base)
+{
+    bool direct = base->fd_direct >= 0 && read_mode(base->store) == HPS_READ_DIRECT;
+    return direct ? base->fd_direct : base->fd;
+}
+
+hps_status hps_basefile_pages_read(const struct hps_basefile *base, uint64_t page, uint64_t n,
+                                   uint8_t *to, struct hps_error *err)
+{
+    int fd = pages_fd(base);
+    size_t bytes = n * HPS_BASEFILE_PAGE_BYTES;
+    uint64_t offset = page * HPS_BASEFILE_PAGE_BYTES;
+    hps_status status = hps_file_pread(fd, base->name, to, bytes, offset, err);
+    if (status != HPS_OK && fd != base->fd) { /* some file systems refuse direct reads only now */
+        status = hps_file_pread(base->fd, base->name, to, bytes, offset, err);
+    }
+    return status;
+}
+
 /* ---- runs ------------------------------------------------------------------------------------ */
 
 static uint64_t row_offset(const struct hps_basefile_want *want, uint32_t i)
@@ -101,7 +131,7 @@ static void row_copy(const struct hps_basefile_want *want, uint32_t i, const uin
 static bool row_mapped(const struct read *read, const struct hps_basefile_want *want, uint32_t i)
 {
     const struct hps_basefile *base = want->base;
-    if (read->mode != HPS_READ_MMAP || base->map == NULL) {
+    if (!read->mapped || base->map == NULL) {
         return false;
     }
     if (i + AHEAD_KEYS < want->batch.n) {
@@ -167,7 +197,7 @@ static void run_take(struct read *read, const struct run *run, const uint8_t *da
                                           data + (size_t)i * HPS_BASEFILE_PAGE_BYTES);
         if (!good[i]) {
             (void)read_fail(read, HPS_DATA_LOSS);
-        } else if (read->mode == HPS_READ_MMAP) {
+        } else if (read->mapped) {
             atomic_store_explicit(&base->pages[run->page + i], HPS_BASEFILE_GOOD,
                                   memory_order_release);
         }
@@ -186,22 +216,11 @@ static void run_take(struct read *read, const struct run *run, const uint8_t *da
     }
 }
 
-static int run_fd(const struct read *read, const struct run *run)
-{
-    const struct hps_basefile *base = run->want->base;
-    return read->mode == HPS_READ_DIRECT && base->fd_direct >= 0 ? base->fd_direct : base->fd;
-}
-
 static void run_pread(struct read *read, const struct run *run, uint8_t *data)
 {
-    const struct hps_basefile *base = run->want->base;
-    size_t bytes = (size_t)run->n_pages * HPS_BASEFILE_PAGE_BYTES;
-    uint64_t offset = run->page * HPS_BASEFILE_PAGE_BYTES;
     struct hps_error err;
-    hps_status status = hps_file_pread(run_fd(read, run), base->name, data, bytes, offset, &err);
-    if (status != HPS_OK && read->mode == HPS_READ_DIRECT) { /* perhaps refused only now */
-        status = hps_file_pread(base->fd, base->name, data, bytes, offset, &err);
-    }
+    hps_status status =
+        hps_basefile_pages_read(run->want->base, run->page, run->n_pages, data, &err);
     if (status == HPS_OK) {
         run_take(read, run, data);
     } else if (read_fail(read, status)) {
@@ -290,7 +309,7 @@ static void run_start(const struct read *read, struct hps_basefile_ring *ring,
 {
     struct io_uring_sqe *entry = io_uring_get_sqe(&ring->uring);
     HPS_ASSERT(entry != NULL);
-    io_uring_prep_read(entry, run_fd(read, run), run_data(read, ring, tag),
+    io_uring_prep_read(entry, pages_fd(run->want->base), run_data(read, ring, tag),
                        run->n_pages * HPS_BASEFILE_PAGE_BYTES, run->page * HPS_BASEFILE_PAGE_BYTES);
     entry->user_data = tag;
 }
@@ -378,22 +397,13 @@ static void read_piece(void *ctx, uint32_t piece)
 
 /* ---- one call -------------------------------------------------------------------------------- */
 
-static enum hps_read_mode read_mode(const struct hps_basefile_store *store)
-{
-    const struct hps_basefile_options *options = &store->options;
-    uint64_t bytes = atomic_load(&store->bytes);
-    bytes += options->mapped_bytes != NULL ? atomic_load(options->mapped_bytes) : 0;
-    enum hps_read_mode fitting = bytes <= options->memory_bytes ? HPS_READ_MMAP : HPS_READ_DIRECT;
-    return options->read_mode == HPS_READ_AUTO ? fitting : options->read_mode;
-}
-
 hps_status hps_basefile_read(struct hps_basefile_store *store, const struct hps_call *call,
                              struct hps_basefile_want *wants, uint32_t n_wants)
 {
     struct read read = {.store = store,
                         .wants = wants,
                         .run_pages = RUN_PAGES,
-                        .mode = read_mode(store),
+                        .mapped = read_mode(store) == HPS_READ_MMAP,
                         .deadline_us = call->deadline_us};
     for (uint32_t i = 0; i < n_wants; i++) {
         struct hps_batch *batch = &wants[i].batch;

@@ -59,15 +59,10 @@ hps_status hps_basefile_get_many(struct hps_space *base, const struct hps_call *
     struct hps_basefile_space *space = (struct hps_basefile_space *)base;
     const struct hps_store_ops *inner_ops = space->inner->store->ops;
     size_t bytes = n_parts * (sizeof(struct hps_part_batch) + sizeof(struct hps_basefile_want));
-    void *heap = NULL;
     if (!atomic_load(&space->any)) {
         return inner_ops->get_many(space->inner, call, parts, n_parts);
     }
-    struct hps_part_batch *inner =
-        call->scratch != NULL ? hps_arena_alloc(call->scratch, bytes) : NULL;
-    if (inner == NULL) {
-        inner = heap = hps_alloc(bytes);
-    }
+    struct hps_part_batch *inner = hps_alloc(bytes);
     if (inner == NULL) {
         return HPS_NO_MEMORY;
     }
@@ -85,7 +80,7 @@ hps_status hps_basefile_get_many(struct hps_space *base, const struct hps_call *
     for (uint32_t i = 0; i < n_parts; i++) {
         collect(&parts[i], &inner[i], &wants[i]);
     }
-    hps_free(heap);
+    hps_free(inner);
     return status == HPS_OK ? read : status;
 }
 

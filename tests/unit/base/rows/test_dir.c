@@ -60,6 +60,7 @@ static hps_status open_file(const char *name, int flags)
     int fd = -1;
     hps_status status = hps_dir_open_file(&rig.dir, name, flags, &fd, &rig.err);
     if (status == HPS_OK) {
+        assert_int_equal(fcntl(fd, F_GETFL) & O_NONBLOCK, 0);
         close(fd);
     }
     return status;
