@@ -191,8 +191,9 @@ def test_part_when_killed_in_the_middle_then_keeps_what_it_has_and_nothing_goes_
 def test_part_when_a_program_writes_too_much_then_its_folder_is_bounded(carried):
     out = f"{carried}/out"
     write(f"{out}/another/kept", "kept")
+    write(f"{out}/hpsd.log", "of an earlier run")
     code, said = run(carried, "--part", "3", "--out", out)
-    assert code == 0 and read(f"{out}/another/kept") == "kept", said
+    assert code == 0 and read(f"{out}/another/kept") == "kept" and not os.path.exists(f"{out}/hpsd.log"), said
     shutil.rmtree(f"{out}/another")  # the run has not made it
     _, table = results_of(out)
     assert "| orders | host | p50 | 7 | us |  |  |" in table and "- removed: extra" in table

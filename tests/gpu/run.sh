@@ -9,7 +9,7 @@
 #     results.md      the table, with the commit and what was not run; replaced after each step
 #     results.jsonl   a line for each result, written by the programs at once
 #     notes.txt       what happened, a line each; log.txt: all output
-#     code.sass, clocks.csv (part 1), profile.txt (part 2)
+#     code.sass, clocks.csv (part 1), profile.txt (part 2), hpsd.log (part 3)
 #
 # Each step has a limit; the next ones may use what it leaves of its time. A step runs in a process
 # group of its own, which ends with the script, even if that is killed. Exit code 1: a build, a
@@ -438,7 +438,7 @@ run_part() { # NUMBER DIR
     part=$1 out=$2 SECONDS=0 name='' at=0 commit='' programs='' names=()
     part_limit=${limit_given:-$((part_limits[part] * slow))}
     mkdir -p "$out" || exit 2
-    rm -f "$out"/{results.md,results.jsonl,notes.txt,log.txt,code.sass,gpu_bench,clocks.csv,profile.txt}
+    rm -f "$out"/{results.md,results.jsonl,notes.txt,log.txt,code.sass,gpu_bench,clocks.csv,profile.txt,hpsd.log}
     for one in "$out"/*; do
         foreign[$one]=1
     done
