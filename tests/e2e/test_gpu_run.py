@@ -55,6 +55,18 @@ exit 0
 """
 
 
+# In place of ncu and compute-sanitizer: the second call, and each later one, hangs.
+TOOL = """#!/usr/bin/env bash
+if [[ ! -e $0.called ]]; then
+    touch "$0.called"
+    echo "========= ERROR SUMMARY: 0 errors"
+    exit
+fi
+echo $$ >"$0.hanging"
+exec sleep 1000
+"""
+
+
 def write(path, text):
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8") as f:
@@ -218,6 +230,21 @@ def test_checks_when_they_crash_fail_or_hang_then_each_is_alone(carried):
     for line in ("conformance: crashes: exit code 139", "conformance: fails: failed, see log.txt",
                  "conformance: hangs: exit code 137", "not run: conformance: is late: no time was left"):
         assert f"\n- {line}\n" in table, table
+
+
+@pytest.mark.parametrize("tool, result, not_run", [
+    ("ncu", "profile_apply: exit code 137, see profile.txt", "profile: profile_gather"),
+    ("compute-sanitizer", "memcheck: widths_when_mapped: no result, see log.txt", "memcheck: bags_of_all_sizes")])
+def test_tool_when_it_hangs_then_what_it_did_not_reach_is_listed(carried, tool, result, not_run):
+    write(f"{carried}/build/gpu-bundle/bin/gpu_bench", "#!/usr/bin/env bash\n")
+    os.remove(f"{carried}/build/gpu-bundle/bin/variants.txt")
+    write(f"{carried}/tools/{tool}", TOOL)
+    code, said = run(carried, "--part", "2", "--limit", "15", "--out", f"{carried}/out")
+    assert code == 0 and is_gone(int(read(f"{carried}/tools/{tool}.hanging"))), said
+    results, table = results_of(f"{carried}/out")
+    assert f"\n- {result}\n" in table and f"\n- not run: {not_run}: no time was left\n" in table, table
+    assert [(r["bench"], r["case"], r["value"]) for r in results] == \
+        ([] if tool == "ncu" else [("memcheck", "widths_when_gathered", 0)])
 
 
 @pytest.mark.parametrize("why, expected", [("no programs", "there are no programs for it"),

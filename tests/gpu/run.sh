@@ -254,32 +254,47 @@ variant_holds() { # SECONDS CHECK...: false: one of them fails
 }
 
 profile() {
-    local one
+    local one status
     if ! have ncu; then
         not_run "no ncu"
         return
     fi
     for one in "${profiles[@]}"; do
+        status=0
         within "$profile_limit" ncu --clock-control none -k "regex:${one#*:}" --launch-skip 1 \
             --launch-count 1 --section SpeedOfLight --section MemoryWorkloadAnalysis --section Occupancy \
             --section LaunchStats "$programs/gpu_bench" "profile_${one%:*}" 2>&1 | keep profile.txt ||
-            note "profile_${one%:*}: exit code ${PIPESTATUS[0]}, see profile.txt"
+            status=${PIPESTATUS[0]}
+        if ((status == NO_TIME)); then
+            not_run "profile_${one%:*}: no time was left"
+        elif ((status != 0)); then
+            note "profile_${one%:*}: exit code $status, see profile.txt"
+        fi
     done
 }
 
 sanitize() { # TOOL: one check after the other, small ones
-    local check line
+    local check line rest seen
     if ! have compute-sanitizer; then
         not_run "no compute-sanitizer"
         return
     fi
     for check in "${sanitized_checks[@]}"; do
-        while IFS= read -r line; do
+        seen=
+        if (($(left) < 1)); then
+            not_run "$check: no time was left"
+            continue
+        fi
+        while rest=$(left) && ((rest > 0)) && IFS= read -r -t "$rest" line; do
             printf '%s\n' "$line"
             if [[ $line =~ ERROR\ SUMMARY:\ ([0-9]+)\ error ]]; then
+                seen=1
                 report "$1" "$check" errors "${BASH_REMATCH[1]}" 0
             fi
         done < <(compute-sanitizer --tool "$1" "$programs/gpu_bench" checks "$check" 2>&1)
+        if [[ -z $seen ]]; then
+            note "$name: $check: no result, see log.txt"
+        fi
     done
 }
 
