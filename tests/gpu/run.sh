@@ -4,7 +4,8 @@
 # run.sh [--sim] [--part 1|2|3] [--limit SECONDS] [--out DIR]: check and measure on this machine's GPU.
 #
 # Without --part all three parts run, each into a folder of its own below DIR (build/gpu). A part
-# needs bash and coreutils; what else it needs is carried in build/gpu-bundle or built here. DIR gets
+# needs bash and coreutils, part 3 also sed and grep; what else it needs is carried in build/gpu-bundle
+# or built here. DIR gets
 #
 #     results.md      the table, with the commit and what was not run; replaced after each step
 #     results.jsonl   a line for each result, written by the programs at once
