@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The checks of a device, with cuda.cu over a stand-in for the CUDA runtime (runtime.h): first
- * without faults, then with a sticky error from one call on. That call is each of the first ones,
- * and then every one that is twice as late. Every run has its own process. It must end by itself,
- * pass or say why not, and leave nothing allocated unless the device failed. Main thread.
+ * sweep [CALLS]: the checks of a device, with cuda.cu over a stand-in for the CUDA runtime
+ * (runtime.h): first without faults, then with a sticky error from one call on. In a check of at
+ * most CALLS calls (default 340) that is each of them. In a longer one it is each of the first
+ * ones, and then every one that is twice as late. Every run has its own process. It must end by
+ * itself, pass or say why not, and leave nothing allocated unless the device failed. Main thread.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -18,7 +20,7 @@
 #include "tests/gpu/embed_checks.h"
 #include "tests/gpu/offline/runtime.h"
 
-enum { ONE_BY_ONE = 24, LIMIT_S = 60 };
+enum { ONE_BY_ONE = 24, CALLS = 340, LIMIT_S = 60 };
 enum { PASSED, FAILED, SILENT, LEFT };
 
 struct check {
@@ -85,33 +87,37 @@ static bool try(const struct check *check, unsigned fail_at, bool set_device)
 
 static unsigned n_runs, n_odd;
 
-static void sweep(const struct check *check)
+static void sweep(const struct check *check, unsigned calls_max)
 {
     n_runs++;
     if (!try(check, 0, true)) {
         n_odd++;
         return;
     }
-    unsigned n_calls = outcome->n_calls;
-    for (unsigned at = 1; at <= n_calls; at += at < ONE_BY_ONE ? 1 : at) {
+    unsigned n_calls = outcome->n_calls, one_by_one = n_calls <= calls_max ? n_calls : ONE_BY_ONE;
+    for (unsigned at = 1; at <= n_calls; at += at < one_by_one ? 1 : at) {
         n_runs++;
         n_odd += try(check, at, (n_runs & 1) == 0) ? 0 : 1;
     }
     printf("%s: %u calls\n", check->name, n_calls);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    unsigned calls_max = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : CALLS;
+
     outcome =
         mmap(NULL, sizeof(*outcome), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     HPS_ASSERT(outcome != MAP_FAILED);
     for (size_t i = 0; i < n_device_checks; i++) {
         sweep(&(struct check){device_checks[i].name, device_checks[i].run, device_check_kernels,
-                              n_device_check_kernels});
+                              n_device_check_kernels},
+              calls_max);
     }
     for (size_t i = 0; i < n_embed_checks; i++) {
         sweep(&(struct check){embed_checks[i].name, embed_checks[i].run, hps_embed_kernels,
-                              hps_embed_n_kernels});
+                              hps_embed_n_kernels},
+              calls_max);
     }
     printf("%u passed, %u failed\n", n_runs - n_odd, n_odd);
     return n_odd == 0 ? 0 : 1;
