@@ -24,73 +24,104 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "format");
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static hps_status fail_damaged(const struct hps_basefile *base, const char *what,
-                               struct hps_error *err)
-{
-    return hps_error_set(err, HPS_DATA_LOSS,
-                         "base file %s: %s; restore a snapshot, or load the models into an empty "
-                         "store",
-                         base->name, what);
-}
-
 static hps_status base_alloc(struct hps_basefile *base, struct hps_error *err)
 {
     uint64_t words = hps_basefile_words(base->record.n);
-    base->exists = hps_alloc(words * sizeof(*base->exists) + base->n_pages * sizeof(*base->sums));
+    if (base->exists == NULL) {
+        base->exists = hps_alloc(words * sizeof(*base->exists));
+        base->sums = hps_alloc(base->n_pages * sizeof(*base->sums));
+    }
     base->changed = hps_calloc(words, sizeof(*base->changed));
     base->pages = hps_calloc(base->n_pages, sizeof(*base->pages));
-    if (base->exists == NULL || base->changed == NULL || base->pages == NULL) {
-        return hps_error_set(err, HPS_NO_MEMORY, "base file %s: no memory", base->name);
-    }
-    base->sums = (const uint32_t *)(const void *)(base->exists + words);
-    return HPS_OK;
+    return base->exists != NULL && base->sums != NULL && base->changed != NULL &&
+                   base->pages != NULL
+               ? HPS_OK
+               : hps_error_set(err, HPS_NO_MEMORY, "base file %s: no memory", base->name);
 }
 
-/* Open the file and read what follows its pages: the bits and the checksums. */
-static hps_status file_open(struct hps_basefile *base, struct hps_error *err)
+/* Read what follows the pages: the bits and the checksums. NULL: they are right, or *out_status is
+ * not OK. Else what is damaged. */
+static const char *ends_read(struct hps_basefile *base, hps_status *out_status,
+                             struct hps_error *err)
 {
     struct stat info;
     uint64_t pages_bytes = base->n_pages * HPS_BASEFILE_PAGE_BYTES;
-    uint64_t bytes = hps_basefile_bytes(base);
-    const struct hps_dir *dir = &base->store->dir;
-    hps_status status = hps_dir_open_file(dir, base->name, O_RDONLY, &base->fd, err);
-    if (status == HPS_NOT_FOUND) {
-        return fail_damaged(base, "it is missing", err);
+    uint64_t sums_bytes = base->n_pages * sizeof(*base->sums);
+    uint64_t bits_bytes = hps_basefile_bytes(base) - pages_bytes - sums_bytes;
+    if (fstat(base->fd, &info) != 0 || (uint64_t)info.st_size != hps_basefile_bytes(base)) {
+        return "it has a wrong size";
     }
-    if (status == HPS_OK && (fstat(base->fd, &info) != 0 || (uint64_t)info.st_size != bytes)) {
-        return fail_damaged(base, "it has a wrong size", err);
+    *out_status = hps_file_pread(base->fd, base->name, base->exists, bits_bytes, pages_bytes, err);
+    if (*out_status == HPS_OK) {
+        *out_status = hps_file_pread(base->fd, base->name, base->sums, sums_bytes,
+                                     pages_bytes + bits_bytes, err);
     }
-    if (status == HPS_OK) {
-        status = hps_file_pread(base->fd, base->name, base->exists, bytes - pages_bytes,
-                                pages_bytes, err);
-    }
-    if (status == HPS_OK && hps_crc32c(0, base->exists, bytes - pages_bytes) != base->record.crc) {
-        return fail_damaged(base, "its checksums are damaged", err);
-    }
-    return status;
+    uint32_t crc = hps_crc32c(hps_crc32c(0, base->exists, bits_bytes), base->sums, sums_bytes);
+    return *out_status == HPS_OK && crc != base->record.crc ? "its checksums are damaged" : NULL;
 }
 
-static void file_map(struct hps_basefile *base)
+/* The file cannot be used. All rows count as damaged, so lookups of all keys without a changed row
+ * fail: instead of the file, pages of zeros are read, which do not have the checksum 0. */
+static hps_status base_lost(struct hps_basefile *base, const char *why, struct hps_error *err)
 {
+    HPS_LOG(ERROR, "rocksdb",
+            "base file lost: lookups of its keys fail; unload the version and load it again",
+            HPS_STR("file", base->name), HPS_STR("cause", why));
+    if (base->fd >= 0) {
+        close(base->fd);
+    }
+    base->fd = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+    memset(base->exists, 0xff, hps_basefile_words(base->record.n) * sizeof(*base->exists));
+    memset(base->sums, 0, base->n_pages * sizeof(*base->sums));
+    memset((void *)base->pages, HPS_BASEFILE_DAMAGED, base->n_pages);
+    base->n_damaged = base->n_pages < UINT32_MAX ? (uint32_t)base->n_pages : UINT32_MAX;
+    return base->fd >= 0 ? HPS_OK : hps_file_error(err, errno, "cannot open", "/dev/zero");
+}
+
+/* Open the file, and read its end unless the base has it already. */
+static hps_status file_open(struct hps_basefile *base, bool known, struct hps_error *err)
+{
+    const struct hps_dir *dir = &base->store->dir;
     struct hps_error ignored;
+    hps_status status = hps_dir_open_file(dir, base->name, O_RDONLY, &base->fd, err);
+    const char *lost = status == HPS_NOT_FOUND ? "it is missing" : NULL;
+    if (status == HPS_OK && !known) {
+        lost = ends_read(base, &status, err);
+    }
+    if (lost != NULL) {
+        return base_lost(base, lost, err);
+    }
+    if (status != HPS_OK) {
+        return status;
+    }
     uint64_t bytes = base->n_pages * HPS_BASEFILE_PAGE_BYTES;
-    hps_ignore(hps_dir_open_file(&base->store->dir, base->name, O_RDONLY | O_DIRECT,
-                                 &base->fd_direct, &ignored)); /* optional */
+    hps_ignore(hps_dir_open_file(dir, base->name, O_RDONLY | O_DIRECT, &base->fd_direct,
+                                 &ignored)); /* optional */
     (void)posix_fadvise(base->fd, 0, 0, POSIX_FADV_RANDOM);
     void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, base->fd, 0);
     if (map != MAP_FAILED) {
         base->map = map;
         (void)madvise(map, bytes, MADV_RANDOM);
     }
+    return HPS_OK;
 }
 
 hps_status hps_basefile_base_open(struct hps_basefile_store *store,
                                   const struct hps_basefile_record *record, uint32_t row_bytes,
-                                  struct hps_basefile **out_base, struct hps_error *err)
+                                  uint64_t *exists, uint32_t *sums, struct hps_basefile **out_base,
+                                  struct hps_error *err)
 {
-    struct hps_basefile *base = hps_calloc(1, sizeof(*base));
+    struct hps_basefile *base = NULL;
+    hps_status status;
+    if (record->n == 0 || record->n > HPS_BASEFILE_NUMBER_MAX || record->n_rows > record->n) {
+        status = hps_error_set(err, HPS_DATA_LOSS, "base file %" PRIu64 ": impossible size",
+                               record->number);
+        goto failed;
+    }
+    base = hps_calloc(1, sizeof(*base));
     if (base == NULL) {
-        return hps_error_set(err, HPS_NO_MEMORY, "base file: no memory");
+        status = hps_error_set(err, HPS_NO_MEMORY, "base file: no memory");
+        goto failed;
     }
     (void)snprintf(base->name, sizeof(base->name), HPS_BASEFILE_PREFIX "%" PRIu64, record->number);
     base->store = store;
@@ -98,23 +129,22 @@ hps_status hps_basefile_base_open(struct hps_basefile_store *store,
     base->row_bytes = row_bytes;
     base->n_pages = hps_basefile_pages(record->n, row_bytes);
     base->fd = base->fd_direct = -1;
-    hps_status status = HPS_OK;
-    if (record->n == 0 || record->n > HPS_BASEFILE_NUMBER_MAX || record->n_rows > record->n) {
-        status = fail_damaged(base, "impossible size", err);
+    base->exists = exists;
+    base->sums = sums;
+    status = base_alloc(base, err);
+    if (status == HPS_OK) {
+        status = file_open(base, exists != NULL, err);
     }
     if (status == HPS_OK) {
-        status = base_alloc(base, err);
-    }
-    if (status == HPS_OK) {
-        status = file_open(base, err);
-    }
-    if (status != HPS_OK) {
+        *out_base = base;
+    } else {
         hps_basefile_base_close(base);
-        return status;
     }
-    file_map(base);
-    *out_base = base;
-    return HPS_OK;
+    return status;
+failed:
+    hps_free(exists);
+    hps_free(sums);
+    return status;
 }
 
 void hps_basefile_base_close(struct hps_basefile *base)
@@ -133,6 +163,7 @@ void hps_basefile_base_close(struct hps_basefile *base)
         close(base->fd_direct);
     }
     hps_free(base->exists);
+    hps_free(base->sums);
     hps_free((void *)base->changed);
     hps_free((void *)base->pages);
     hps_free(base);

@@ -63,7 +63,7 @@ struct hps_basefile {
     int fd_direct;           /* -1: the file system does not support O_DIRECT */
     const uint8_t *map;      /* [n_pages] pages; NULL: not mapped */
     uint64_t *exists;        /* a bit per row, as the base was written */
-    const uint32_t *sums;    /* [n_pages], in the memory of `exists` */
+    uint32_t *sums;          /* [n_pages] */
     _Atomic(uint8_t) *pages; /* [n_pages] */
     atomic_uint n_damaged;
     _Atomic(uint64_t) *changed; /* a bit per row: the inner store has the row, or it is deleted */
@@ -151,13 +151,15 @@ static inline uint64_t hps_basefile_bytes(const struct hps_basefile *base)
 
 /* ---- base.c ---------------------------------------------------------------------------------- */
 
-/* Open the base that a record names. No row has changed.
+/* Open the base that a record names. No row has changed. If the file is missing or does not fit the
+ * record, all its pages count as damaged.
  *
- * error   DATA_LOSS: the file is missing, or does not fit the record; NO_MEMORY, IO, PERMISSION */
+ * owner   the base takes the end of the file, `exists` and `sums`. NULL: they are read
+ * error   DATA_LOSS: impossible record; NO_MEMORY, IO, PERMISSION */
 hps_status hps_basefile_base_open(struct hps_basefile_store *store,
                                   const struct hps_basefile_record *record, uint32_t row_bytes,
-                                  struct hps_basefile **out_base, struct hps_error *err)
-    HPS_MUST_CHECK;
+                                  uint64_t *exists, uint32_t *sums, struct hps_basefile **out_base,
+                                  struct hps_error *err) HPS_MUST_CHECK;
 void hps_basefile_base_close(struct hps_basefile *base); /* no effect if NULL */
 /* Remove the file of a base, finished or not. A missing file is no error. */
 void hps_basefile_base_remove(struct hps_basefile_store *store, uint64_t number);
@@ -171,9 +173,10 @@ void hps_basefile_change(struct hps_basefile *base, hps_key key);
 
 struct hps_basefile_writer;
 
-/* Begin to write a base. `cancel` ends it; NULL: nothing does. */
+/* Begin to write a base. n: keys in the range; 0: not known. `cancel` ends it; NULL: nothing does.
+ */
 hps_status hps_basefile_writer_new(struct hps_basefile_store *store, uint32_t row_bytes,
-                                   hps_key first, const atomic_bool *cancel,
+                                   hps_key first, uint64_t n, const atomic_bool *cancel,
                                    struct hps_basefile_writer **out_writer, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Whether the base may have `key` as its next row: the holes do not become too many. Keys must
@@ -183,9 +186,9 @@ bool hps_basefile_writer_takes(const struct hps_basefile_writer *writer, hps_key
  * NO_MEMORY, IO */
 hps_status hps_basefile_writer_add(struct hps_basefile_writer *writer, hps_key key,
                                    const uint8_t *row, struct hps_error *err) HPS_MUST_CHECK;
-/* Write all to disk, sync it, give the file its name and open it. n: keys in the range, if more
- * than the last row needs. Errors as hps_basefile_writer_add and hps_basefile_base_open. */
-hps_status hps_basefile_writer_finish(struct hps_basefile_writer *writer, uint64_t n,
+/* Write all to disk, sync it, give the file its name and open it. Errors as
+ * hps_basefile_writer_add and hps_basefile_base_open. */
+hps_status hps_basefile_writer_finish(struct hps_basefile_writer *writer,
                                       struct hps_basefile **out_base, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Free it. Unless hps_basefile_writer_finish succeeded, remove the file. No effect if NULL. */

@@ -79,7 +79,7 @@ static hps_status base_end(struct hps_store_load *load, struct hps_error *err)
     if (load->writer == NULL) {
         return HPS_OK;
     }
-    hps_status status = hps_basefile_writer_finish(load->writer, 0, &load->bases[load->table], err);
+    hps_status status = hps_basefile_writer_finish(load->writer, &load->bases[load->table], err);
     hps_basefile_writer_free(load->writer);
     load->writer = NULL;
     return status;
@@ -93,7 +93,7 @@ static hps_status table_begin(struct hps_store_load *load, const struct hps_tabl
     hps_status status = base_end(load, err);
     if (status == HPS_OK && promising(&store->options, table, keys, n)) {
         status =
-            hps_basefile_writer_new(store, table->row_bytes, keys[0], NULL, &load->writer, err);
+            hps_basefile_writer_new(store, table->row_bytes, keys[0], 0, NULL, &load->writer, err);
     }
     return status;
 }

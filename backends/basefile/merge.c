@@ -66,14 +66,15 @@ static hps_status base_write(struct merge *merge)
         return hps_error_set(merge->err, HPS_EXHAUSTED, "base file %s: no space for a new one",
                              merge->old->name);
     }
-    hps_status status = hps_basefile_writer_new(store, merge->table->row_bytes, record->first,
-                                                &merge->space->cancel, &merge->writer, merge->err);
+    hps_status status =
+        hps_basefile_writer_new(store, merge->table->row_bytes, record->first, record->n,
+                                &merge->space->cancel, &merge->writer, merge->err);
     if (status == HPS_OK) {
         status = hps_basefile_scan(&merge->space->base, merge->table, take_rows, merge, merge->err);
     }
     status = merge->complete ? HPS_OK : status;
     if (status == HPS_OK) {
-        status = hps_basefile_writer_finish(merge->writer, record->n, &merge->new, merge->err);
+        status = hps_basefile_writer_finish(merge->writer, &merge->new, merge->err);
     }
     hps_basefile_writer_free(merge->writer);
     return status;

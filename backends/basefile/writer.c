@@ -18,7 +18,7 @@
 
 enum { BUFFER_BYTES = 1 << 20 };
 
-/* An array that grows. New items are zero. */
+/* An array that grows, at first to the exact size. New items are zero. */
 struct array {
     void *at;
     uint64_t bytes;
@@ -27,6 +27,7 @@ struct array {
 struct hps_basefile_writer {
     struct hps_basefile_store *store;
     struct hps_basefile_record record; /* n and n_rows grow */
+    uint64_t n_min;                    /* of keys in the range, at the end */
     uint32_t row_bytes;
     const atomic_bool *cancel;
     char name[HPS_BASEFILE_NAME_BYTES]; /* while it is written */
@@ -44,7 +45,7 @@ static hps_status reserve(struct array *array, uint64_t bytes, struct hps_error 
     if (bytes <= array->bytes) {
         return HPS_OK;
     }
-    uint64_t more = bytes + bytes / 2 + 4096;
+    uint64_t more = array->at == NULL ? bytes : bytes + bytes / 2 + 4096;
     uint8_t *grown = hps_realloc(array->at, more);
     if (grown == NULL) {
         return hps_error_set(err, HPS_NO_MEMORY, "base file: no memory for checksums");
@@ -56,7 +57,7 @@ static hps_status reserve(struct array *array, uint64_t bytes, struct hps_error 
 }
 
 hps_status hps_basefile_writer_new(struct hps_basefile_store *store, uint32_t row_bytes,
-                                   hps_key first, const atomic_bool *cancel,
+                                   hps_key first, uint64_t n, const atomic_bool *cancel,
                                    struct hps_basefile_writer **out_writer, struct hps_error *err)
 {
     struct hps_basefile_writer *writer = hps_calloc(1, sizeof(*writer));
@@ -67,6 +68,7 @@ hps_status hps_basefile_writer_new(struct hps_basefile_store *store, uint32_t ro
         return hps_error_set(err, HPS_NO_MEMORY, "base file: no memory");
     }
     writer->store = store;
+    writer->n_min = n;
     writer->row_bytes = row_bytes;
     writer->cancel = cancel;
     writer->buffer = buffer;
@@ -75,10 +77,16 @@ hps_status hps_basefile_writer_new(struct hps_basefile_store *store, uint32_t ro
                                                   .first = first};
     (void)snprintf(writer->name, sizeof(writer->name),
                    HPS_BASEFILE_PREFIX "%" PRIu64 HPS_BASEFILE_PART, writer->record.number);
-    hps_status status =
-        hps_dir_open_file(&store->dir, writer->name, O_WRONLY | O_CREAT | O_EXCL, &writer->fd, err);
+    writer->fd = -1;
+    hps_status status = reserve(&writer->exists, hps_basefile_words(n) * sizeof(uint64_t), err);
+    if (status == HPS_OK) {
+        status = reserve(&writer->sums, hps_basefile_pages(n, row_bytes) * sizeof(uint32_t), err);
+    }
+    if (status == HPS_OK) {
+        status = hps_dir_open_file(&store->dir, writer->name, O_WRONLY | O_CREAT | O_EXCL,
+                                   &writer->fd, err);
+    }
     if (status != HPS_OK) {
-        writer->fd = -1;
         hps_basefile_writer_free(writer);
         return status;
     }
@@ -237,21 +245,34 @@ static hps_status end_write(struct hps_basefile_writer *writer, struct hps_error
                                   : hps_file_error(err, errno, "cannot sync", writer->name);
 }
 
-hps_status hps_basefile_writer_finish(struct hps_basefile_writer *writer, uint64_t n,
+/* Take the array, without the memory that it does not need. */
+static void *take(struct array *array, uint64_t bytes)
+{
+    void *at = hps_realloc(array->at, bytes);
+    at = at != NULL ? at : array->at;
+    *array = (struct array){0};
+    return at;
+}
+
+hps_status hps_basefile_writer_finish(struct hps_basefile_writer *writer,
                                       struct hps_basefile **out_base, struct hps_error *err)
 {
+    struct hps_basefile_record *record = &writer->record;
     char name[HPS_BASEFILE_NAME_BYTES];
-    hps_status status = n > writer->record.n ? extend(writer, n, err) : HPS_OK;
+    hps_status status = writer->n_min > record->n ? extend(writer, writer->n_min, err) : HPS_OK;
     if (status == HPS_OK) {
         status = end_write(writer, err);
     }
     if (status == HPS_OK) {
-        (void)snprintf(name, sizeof(name), HPS_BASEFILE_PREFIX "%" PRIu64, writer->record.number);
+        (void)snprintf(name, sizeof(name), HPS_BASEFILE_PREFIX "%" PRIu64, record->number);
         status = hps_dir_rename(&writer->store->dir, writer->name, name, err);
     }
     if (status == HPS_OK) {
-        status = hps_basefile_base_open(writer->store, &writer->record, writer->row_bytes, out_base,
-                                        err);
+        uint64_t n_pages = hps_basefile_pages(record->n, writer->row_bytes);
+        status = hps_basefile_base_open(
+            writer->store, record, writer->row_bytes,
+            take(&writer->exists, hps_basefile_words(record->n) * sizeof(uint64_t)),
+            take(&writer->sums, n_pages * sizeof(uint32_t)), out_base, err);
     }
     writer->finished = status == HPS_OK;
     return status;

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from rig import (PATIENCE_S, Daemon, Table, ask, default_config, floats, model_config, records, refused,
-                 run_hpsd, until)
+                 until)
 
 N_ROWS = 20000
-EXIT_STORE = 4
 
 
 def dense(name, n_rows=N_ROWS, dim=32):
@@ -85,24 +84,26 @@ def test_page_when_damaged_then_its_keys_fail_and_a_new_load_repairs(work):
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut"])
-def test_start_when_a_base_file_is_missing_or_cut_then_exit_4_names_it(work, damage):
-    table = dense("a", n_rows=2000)
-    one = Daemon(work, config_of(work, [table]))
-    check(one, [table], 500)
+def test_start_when_a_base_file_is_missing_or_cut_then_others_are_served_and_a_new_load_repairs(work, damage):
+    tables = [dense("a", n_rows=2000), dense("b", n_rows=3000)]
+    one = Daemon(work, config_of(work, tables))
+    check(one, tables, 500)
     one.stop()
-    (path,) = files(one.state)
-    kept = open(path, "rb").read()
-    os.remove(path)
-    if damage == "cut":
-        with open(path, "wb") as cut:
-            cut.write(kept[:-1])
-    code, out, err = run_hpsd(*one.args[1:])
-    assert (code, out) == (EXIT_STORE, ""), err
-    assert "base file base-1: it " + ("is missing" if damage == "missing" else "has a wrong size") in err
-    with open(path, "wb") as repaired:
-        repaired.write(kept)
+    path = files(one.state)[0]
+    if damage == "missing":
+        os.remove(path)
+    else:
+        os.truncate(path, os.path.getsize(path) - 1)
     one.restart()
-    check(one, [table], 500)
+    stub = one.stub()
+    with refused(grpc.StatusCode.DATA_LOSS):
+        ask(stub, "m", {"a": np.array([96])})
+    keys = np.arange(3000)
+    np.testing.assert_array_equal(floats(ask(stub, "m", {"b": keys}).results[0]), tables[1].expect(keys))
+    assert one.metrics()['hpsd_tier_damaged_pages{model="m",version="1",tier="rocksdb"}'] > 0
+    assert "base file lost" in one.log()
+    one.ctl("load", "m", "--from", f"{work}/m", "--activate")
+    check(one, tables, 500)
     one.stop()
 
 
