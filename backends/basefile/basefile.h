@@ -44,7 +44,7 @@
  * at the next start. So a crash or a full disk before that leaves nothing that is served. The
  * synced record makes step 2 durable, because all writes share one WAL.
  *
- * MERGE. Thread `base-merge`, one table at a time, once a tenth of its rows have changed:
+ * MERGE. Thread `base-merge`, one table at a time, once a tenth of its rows and 1 MiB have changed:
  *   1. from now on, each write also sets the bit `recent` of its keys
  *   2. a scan of the table, in the order of keys, goes to a new base with the same range
  *   3. the record names the new base; a synced write follows, so the record is on disk

@@ -15,8 +15,9 @@ enum {
     PPM = 1000000,
     MERGE_PPM = 100000,
     RETRY_US = 60000000,
-    REST_SHARE = 9,    /* after a merge, a table rests for nine times its duration */
-    CLEAR_KEYS = 1024, /* deleted from the inner store at once */
+    REST_SHARE = 9,      /* after a merge, a table rests for nine times its duration */
+    CLEAR_KEYS = 1024,   /* deleted from the inner store at once */
+    BYTES_MIN = 1 << 20, /* changed rows of a table, unless options.merge_ppm is set */
 };
 
 struct merge {
@@ -36,7 +37,8 @@ bool hps_basefile_merge_due(const struct hps_basefile *base)
     uint64_t ppm = options->merge_ppm != 0 ? options->merge_ppm : MERGE_PPM;
     uint64_t n = atomic_load_explicit(&base->n_changed, memory_order_relaxed);
     bool whole = atomic_load(&base->n_damaged) == 0; /* else a merge would fail */
-    return n > 0 && whole && !options->read_only && n * PPM >= base->record.n * ppm;
+    bool many = options->merge_ppm != 0 || n * base->row_bytes >= BYTES_MIN;
+    return n > 0 && many && whole && !options->read_only && n * PPM >= base->record.n * ppm;
 }
 
 /* ---- the new base ---------------------------------------------------------------------------- */
@@ -161,26 +163,44 @@ static hps_status clear_some(const struct merge *merge, const hps_key *keys, uin
     }
     hps_lock_release(&space->writes);
     if (status != HPS_OK) {
-        HPS_LOG(WARN, "rocksdb", "merged rows stay in RocksDB until the next start",
+        HPS_LOG(WARN, "rocksdb", "merged rows stay in RocksDB until the next merge",
                 HPS_STR("file", merge->new->name), HPS_STR("error", error.text));
     }
     return status;
+}
+
+/* The rows in `word` and all later words count as changed again. Their rows and marks are in the
+ * inner store, so the next merge deletes them. */
+static void change_again(const struct merge *merge, uint64_t word)
+{
+    const struct hps_basefile *old = merge->old;
+    hps_lock_acquire(&merge->space->writes);
+    for (; word < hps_basefile_words(old->record.n); word++) {
+        for (uint64_t bits = old->changed[word]; bits != 0; bits &= bits - 1) {
+            hps_basefile_change(merge->new,
+                                old->record.first + word * 64 + (uint64_t)__builtin_ctzll(bits));
+        }
+    }
+    hps_lock_release(&merge->space->writes);
 }
 
 static void clear_merged(const struct merge *merge)
 {
     const struct hps_basefile *old = merge->old;
     uint64_t words = hps_basefile_words(old->record.n);
+    uint64_t begun = 0; /* first word that is not cleared */
     hps_key keys[CLEAR_KEYS];
     uint32_t n = 0;
-    hps_status status = HPS_OK;
-    for (uint64_t word = 0; word < words && status == HPS_OK; word++) {
+    for (uint64_t word = 0; word < words && !atomic_load(&merge->space->cancel); word++) {
         for (uint64_t bits = old->changed[word]; bits != 0; bits &= bits - 1) {
             keys[n++] = old->record.first + word * 64 + (uint64_t)__builtin_ctzll(bits);
         }
-        if (n > CLEAR_KEYS - 64 || (n > 0 && word == words - 1)) {
-            status =
-                atomic_load(&merge->space->cancel) ? HPS_CANCELLED : clear_some(merge, keys, n);
+        if (n > CLEAR_KEYS - 64 || word == words - 1) {
+            if (clear_some(merge, keys, n) != HPS_OK) {
+                change_again(merge, begun);
+                return;
+            }
+            begun = word + 1;
             n = 0;
         }
     }

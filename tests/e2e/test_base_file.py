@@ -109,7 +109,7 @@ def test_start_when_a_base_file_is_missing_or_cut_then_others_are_served_and_a_n
 
 def test_rows_when_updated_and_merged_then_exact_also_after_kills_and_from_an_export(broker, work):
     broker.create("hps_et.based.a", 1)
-    table = dense("a", n_rows=3000, dim=8)
+    table = dense("a", n_rows=8000, dim=256)
     config = config_of(work, [table])
     config["update_source"] = {"type": "kafka_message_queue", "brokers": broker.bootstrap, "start": "earliest"}
     config["models"][0]["model"] = "based"
@@ -118,8 +118,8 @@ def test_rows_when_updated_and_merged_then_exact_also_after_kills_and_from_an_ex
     one = Daemon(work, config)
     for turn in range(1, 5):
         merges = one.log().count("base file merged")
-        keys = np.arange(turn * 100, turn * 100 + 500)  # more than a tenth of the rows
-        expected[keys] = turn + np.arange(500)[:, None] % 7
+        keys = np.arange(turn * 100, turn * 100 + 1100)  # more than a tenth of the rows, and 1 MiB
+        expected[keys] = turn + np.arange(1100)[:, None] % 7
         broker.write("hps_et.based.a", [records.keyed(int(key), expected[key]) for key in keys])
         one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--model", "based")
         reply = ask(one.stub(), "based", {"a": table.keys})

@@ -70,7 +70,8 @@ struct open_options {
     bool read_only;
     bool no_uring;
     bool merges; /* in the background, after every change */
-    enum hps_read_mode mode;
+    bool usual;  /* merges as in hpsd */
+    enum hps_basefile_read_mode mode;
     uint64_t memory_bytes;
     const atomic_uint_fast64_t *mapped_bytes;
 };
@@ -100,7 +101,9 @@ static inline hps_status try_open(struct hps_store **out_store)
                                               .readers = hps_rocksdb_readers(inner),
                                               .no_uring = how.no_uring,
                                               .rows_min = 64,
-                                              .merge_ppm = how.merges ? 1 : 2000000000};
+                                              .merge_ppm = how.usual    ? 0
+                                                           : how.merges ? 1
+                                                                        : 2000000000};
     status = hps_basefile_open(&base, out_store, &error);
     if (status != HPS_OK) {
         inner->ops->close(inner);

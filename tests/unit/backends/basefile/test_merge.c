@@ -255,23 +255,93 @@ static void test_merge_when_a_table_is_always_due_then_another_is_merged_too(voi
     close_all(space);
 }
 
-/* The old base and the new one count once. Else no base would be mapped until the call ends. */
-static void test_merge_when_it_waits_for_a_call_then_bases_are_still_mapped(void **state)
+static void test_merge_when_few_bytes_have_changed_then_not_due(void **state)
+{
+    (void)state;
+    how.usual = true;
+    struct hps_space *space = open_space(open_store());
+    load(space);
+    for (uint32_t i = 0; i < N_KEYS; i += 500) { /* all rows of 64 bytes */
+        assert_int_equal(write_some(space, 0, i, 500, 1, 2), HPS_OK);
+    }
+    assert_int_equal(base_of(space, 0)->n_changed, N_KEYS);
+    assert_false(hps_basefile_merge_due(base_of(space, 0)));
+    uint64_t first = base_of(space, 3)->record.number;
+    assert_int_equal(write_some(space, 3, 0, 200, 1, 2), HPS_OK); /* 900 KB */
+    assert_false(hps_basefile_merge_due(base_of(space, 3)));
+    assert_int_equal(write_some(space, 3, 200, 50, 1, 2), HPS_OK);
+    uint64_t number = first;
+    while (number == first) { /* the merge has begun */
+        unsigned epoch = hps_basefile_enter((struct hps_basefile_space *)space);
+        number = base_of(space, 3)->record.number;
+        hps_basefile_leave((struct hps_basefile_space *)space, epoch);
+    }
+    check_all(space);
+    close_all(space);
+}
+
+static const struct hps_store_ops *usual_ops;
+static uint32_t n_applies; /* until one fails */
+
+static hps_status apply_or_fail(struct hps_space *space, const struct hps_call *call,
+                                const struct hps_write *writes, uint32_t n_writes,
+                                const struct hps_record *records, uint32_t n_records,
+                                struct hps_error *err)
+{
+    if (n_applies-- == 0) {
+        return hps_error_set(err, HPS_EXHAUSTED, "no space");
+    }
+    return usual_ops->durable->apply(space, call, writes, n_writes, records, n_records, err);
+}
+
+static hps_status count_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
+{
+    (void)keys, (void)rows;
+    *(uint32_t *)ctx += n;
+    return HPS_OK;
+}
+
+/* Rows and marks of a table that are in the inner store. */
+static uint32_t n_inner(struct hps_space *space, uint32_t t)
+{
+    const struct hps_basefile_space *dense = (struct hps_basefile_space *)space;
+    uint32_t n = 0;
+    assert_int_equal(
+        dense->inner->store->ops->scan(dense->inner, &tables[t], count_rows, &n, &error), HPS_OK);
+    assert_int_equal(
+        dense->inner->store->ops->scan(dense->inner, &dense->marks[t], count_rows, &n, &error),
+        HPS_OK);
+    return n;
+}
+
+static void test_merge_when_merged_rows_cannot_be_deleted_then_the_next_one_deletes_them(
+    void **state)
 {
     (void)state;
     struct hps_space *space = open_space(open_store());
+    struct hps_basefile_space *dense = (struct hps_basefile_space *)space;
     load(space);
-    how.memory_bytes = ((struct hps_basefile_store *)space->store)->bytes;
-    how.merges = true;
-    space = restart(space);
-    const struct hps_basefile *old = base_of(space, 0);
-    unsigned epoch = hps_basefile_enter((struct hps_basefile_space *)space);
-    assert_int_equal(write_some(space, 0, 0, 500, 1, 2), HPS_OK);
-    while (base_of(space, 0) == old) {
-        (void)sched_yield();
+    uint32_t n_further = n_inner(space, 1);
+    for (uint32_t i = 0; i < N_KEYS; i += 500) {
+        assert_int_equal(write_some(space, 1, i, 500, 1, 2 + i / 500), HPS_OK);
     }
-    assert_true(is_mapped(space, 1));
-    hps_basefile_leave((struct hps_basefile_space *)space, epoch);
+    uint32_t n_before = n_inner(space, 1);
+    struct hps_store_ops ops = *dense->inner->store->ops;
+    struct hps_store_durable_ops durable = *ops.durable;
+    usual_ops = dense->inner->store->ops;
+    ops.durable = &durable;
+    durable.apply = apply_or_fail;
+    n_applies = 2; /* the record, and a part of the rows */
+    dense->inner->store->ops = &ops;
+    assert_int_equal(hps_basefile_merge(dense, 1, &error), HPS_OK);
+    dense->inner->store->ops = usual_ops;
+    uint32_t n_left = n_inner(space, 1) - n_further;
+    assert_true(n_left > 0 && n_left < n_before - n_further);
+    assert_int_equal(base_of(space, 1)->n_changed * 2, n_left);
+    check_all(space);
+    assert_int_equal(hps_basefile_merge(dense, 1, &error), HPS_OK);
+    assert_int_equal(n_inner(space, 1), n_further);
+    check_all(space);
     close_all(space);
 }
 
@@ -284,8 +354,11 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(
             test_merge_when_a_table_is_always_due_then_another_is_merged_too, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_merge_when_few_bytes_have_changed_then_not_due, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(
-            test_merge_when_it_waits_for_a_call_then_bases_are_still_mapped, setup, teardown),
+            test_merge_when_merged_rows_cannot_be_deleted_then_the_next_one_deletes_them, setup,
+            teardown),
     };
     return cmocka_run_group_tests_name("basefile_merge", tests, NULL, NULL);
 }
