@@ -31,6 +31,7 @@ enum {
     HPS_BASEFILE_HOLES = 64,      /* holes permitted in any base */
     HPS_BASEFILE_HOLE_SHARE = 50, /* one more hole for this many rows */
     HPS_BASEFILE_NAME_BYTES = 40,
+    HPS_BASEFILE_MODE = 0644, /* less the umask, as RocksDB's files */
 };
 
 /* This bit is set in the id of the hidden table that has the marks of a table. */

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "backends/basefile/internal.h"
@@ -131,7 +132,7 @@ static hps_status copy_bytes(const struct hps_dir *from, const char *name, int t
     if (status != HPS_OK) {
         return status;
     }
-    int out = openat(to_dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    int out = openat(to_dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, HPS_BASEFILE_MODE);
     ssize_t n = out >= 0 ? 1 : -1;
     while (n > 0) {
         n = sendfile(out, in, NULL, 1 << 24);
@@ -159,6 +160,25 @@ static hps_status copy_file(void *ctx, const struct hps_dir *dir, const char *na
                           : hps_file_error(err, errno, "cannot link", name);
 }
 
+/* Copies must fit on the other disk. */
+static hps_status check_space(const struct hps_basefile_store *store, const struct hps_dir *to,
+                              struct hps_error *err)
+{
+    struct stat here, there;
+    struct statvfs disk;
+    if (fstat(store->dir.fd, &here) != 0 || fstat(to->fd, &there) != 0 ||
+        fstatvfs(to->fd, &disk) != 0) {
+        return hps_file_error(err, errno, "cannot stat", to->path);
+    }
+    uint64_t bytes_free = (uint64_t)disk.f_bavail * disk.f_frsize;
+    uint64_t bytes = atomic_load(&store->bytes);
+    return here.st_dev == there.st_dev || bytes <= bytes_free
+               ? HPS_OK
+               : hps_error_set(err, HPS_EXHAUSTED,
+                               "%s: base files need %" PRIu64 " bytes, %" PRIu64 " free", to->path,
+                               bytes, bytes_free);
+}
+
 /* Link the files of all bases to `<dir>/hpsd`, where the inner store has made its checkpoint. */
 static hps_status files_copy(struct hps_basefile_store *store, const char *dir,
                              struct hps_error *err)
@@ -170,12 +190,15 @@ static hps_status files_copy(struct hps_basefile_store *store, const char *dir,
         status = hps_dir_open_in(&parent, "hpsd", false, &to, err);
     }
     if (status == HPS_OK) {
+        status = check_space(store, &to, err);
+    }
+    if (status == HPS_OK) {
         status = hps_dir_each(&store->dir, copy_file, &to.fd, err);
     }
     if (status == HPS_OK) {
         status = hps_dir_sync(&to, err);
     }
-    if (status != HPS_OK && to.fd >= 0) { /* without its bases it is no store */
+    if (status != HPS_OK && parent.fd >= 0) { /* without its bases it is no store */
         struct hps_error ignored;
         hps_ignore(hps_dir_remove(&parent, "hpsd", &ignored));
     }

@@ -83,8 +83,10 @@ hps_status hps_basefile_writer_new(struct hps_basefile_store *store, uint32_t ro
         status = reserve(&writer->sums, hps_basefile_pages(n, row_bytes) * sizeof(uint32_t), err);
     }
     if (status == HPS_OK) {
-        status = hps_dir_open_file(&store->dir, writer->name, O_WRONLY | O_CREAT | O_EXCL,
-                                   &writer->fd, err);
+        writer->fd = openat(store->dir.fd, writer->name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
+                            HPS_BASEFILE_MODE);
+        status =
+            writer->fd >= 0 ? HPS_OK : hps_file_error(err, errno, "cannot create", writer->name);
     }
     if (status != HPS_OK) {
         hps_basefile_writer_free(writer);

@@ -273,6 +273,25 @@ static void test_checkpoint_when_taken_then_it_is_a_store_of_its_own(void **stat
     check_checkpoint(&own);
 }
 
+/* The bases seem too large for the other disk. */
+static void check_no_space(struct hps_tmpdir *to)
+{
+    struct hps_space *space = open_space(open_store());
+    load(space);
+    struct hps_basefile_store *store = hps_basefile_of(space);
+    char dir[HPS_TMPDIR_PATH_MAX];
+    (void)snprintf(dir, sizeof(dir), "%s", hps_tmpdir_join(to, "full"));
+    atomic_fetch_add(&store->bytes, UINT64_C(1) << 60);
+    assert_int_equal(store->base.ops->durable->checkpoint(&store->base, dir, &error),
+                     HPS_EXHAUSTED);
+    assert_non_null(strstr(error.text, "bytes, "));
+    atomic_fetch_sub(&store->bytes, UINT64_C(1) << 60);
+    struct stat info;
+    assert_int_not_equal(stat(hps_tmpdir_join(to, "full/hpsd"), &info), 0);
+    assert_int_equal(store->base.ops->space_drop(space, &error), HPS_OK);
+    store->base.ops->close(&store->base);
+}
+
 static void test_checkpoint_when_on_another_file_system_then_files_are_copied(void **state)
 {
     (void)state;
@@ -288,12 +307,31 @@ static void test_checkpoint_when_on_another_file_system_then_files_are_copied(vo
             assert_int_equal(setenv("TMPDIR", elsewhere[i], 1), 0);
             hps_tmpdir_open(&other);
             assert_int_equal(setenv("TMPDIR", kept, 1), 0);
+            check_no_space(&other);
             check_checkpoint(&other);
             hps_tmpdir_close(&other);
             return;
         }
     }
     skip();
+}
+
+/* Else members of the group could read all files of a snapshot but these. */
+static void test_files_when_written_then_they_have_the_mode_of_the_database(void **state)
+{
+    (void)state;
+    mode_t before = umask(027);
+    struct hps_space *space = open_space(open_store());
+    load(space);
+    assert_int_equal(write_some(space, 1, 0, 100, 1, 2), HPS_OK);
+    assert_int_equal(hps_basefile_merge((struct hps_basefile_space *)space, 1, &error), HPS_OK);
+    for (uint32_t t = 0; t < 2; t++) {
+        struct stat info;
+        assert_int_equal(stat(path_of(space, t), &info), 0);
+        assert_int_equal(info.st_mode & 0777, 0640);
+    }
+    close_all(space);
+    (void)umask(before);
 }
 
 int main(void)
@@ -322,6 +360,8 @@ int main(void)
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_checkpoint_when_on_another_file_system_then_files_are_copied, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_files_when_written_then_they_have_the_mode_of_the_database, setup, teardown),
     };
     return cmocka_run_group_tests_name("basefile_store", tests, NULL, NULL);
 }
