@@ -39,25 +39,26 @@ static hps_status base_alloc(struct hps_basefile *base, struct hps_error *err)
                : hps_error_set(err, HPS_NO_MEMORY, "base file %s: no memory", base->name);
 }
 
-/* Read what follows the pages: the bits and the checksums. NULL: they are right, or *out_status is
- * not OK. Else what is damaged. */
-static const char *ends_read(struct hps_basefile *base, hps_status *out_status,
-                             struct hps_error *err)
+/* Read what follows the pages: the bits and the checksums. Returns why they cannot be used, or
+ * NULL.
+ */
+static const char *ends_read(struct hps_basefile *base)
 {
     struct stat info;
-    uint64_t pages_bytes = base->n_pages * HPS_BASEFILE_PAGE_BYTES;
+    struct hps_error err;
     uint64_t sums_bytes = base->n_pages * sizeof(*base->sums);
-    uint64_t bits_bytes = hps_basefile_bytes(base) - pages_bytes - sums_bytes;
+    uint64_t bits_bytes = hps_basefile_words(base->record.n) * sizeof(*base->exists);
+    uint64_t at = base->n_pages * HPS_BASEFILE_PAGE_BYTES;
     if (fstat(base->fd, &info) != 0 || (uint64_t)info.st_size != hps_basefile_bytes(base)) {
         return "it has a wrong size";
     }
-    *out_status = hps_file_pread(base->fd, base->name, base->exists, bits_bytes, pages_bytes, err);
-    if (*out_status == HPS_OK) {
-        *out_status = hps_file_pread(base->fd, base->name, base->sums, sums_bytes,
-                                     pages_bytes + bits_bytes, err);
+    if (hps_file_pread(base->fd, base->name, base->exists, bits_bytes, at, &err) != HPS_OK ||
+        hps_file_pread(base->fd, base->name, base->sums, sums_bytes, at + bits_bytes, &err) !=
+            HPS_OK) {
+        return "it cannot be read";
     }
     uint32_t crc = hps_crc32c(hps_crc32c(0, base->exists, bits_bytes), base->sums, sums_bytes);
-    return *out_status == HPS_OK && crc != base->record.crc ? "its checksums are damaged" : NULL;
+    return crc == base->record.crc ? NULL : "its checksums are damaged";
 }
 
 /* The file cannot be used. All rows count as damaged, so lookups of all keys without a changed row
@@ -86,7 +87,7 @@ static hps_status file_open(struct hps_basefile *base, bool known, struct hps_er
     hps_status status = hps_dir_open_file(dir, base->name, O_RDONLY, &base->fd, err);
     const char *lost = status == HPS_NOT_FOUND ? "it is missing" : NULL;
     if (status == HPS_OK && !known) {
-        lost = ends_read(base, &status, err);
+        lost = ends_read(base);
     }
     if (lost != NULL) {
         return base_lost(base, lost, err);

@@ -182,12 +182,8 @@ static hps_status append(struct hps_basefile_writer *writer, const uint8_t *from
 static hps_status extend(struct hps_basefile_writer *writer, uint64_t n, struct hps_error *err)
 {
     uint64_t holes = n - writer->record.n;
-    hps_status status = reserve(&writer->exists, hps_basefile_words(n) * sizeof(uint64_t), err);
-    if (status == HPS_OK) {
-        status = append(writer, NULL, holes * writer->row_bytes, err);
-        writer->record.n = n;
-    }
-    return status;
+    writer->record.n = n;
+    return append(writer, NULL, holes * writer->row_bytes, err);
 }
 
 bool hps_basefile_writer_takes(const struct hps_basefile_writer *writer, hps_key key)
@@ -203,9 +199,9 @@ hps_status hps_basefile_writer_add(struct hps_basefile_writer *writer, hps_key k
 {
     uint64_t i = key - writer->record.first;
     HPS_ASSERT(i >= writer->record.n && i < HPS_BASEFILE_NUMBER_MAX);
-    hps_status status = extend(writer, i, err);
+    hps_status status = reserve(&writer->exists, hps_basefile_words(i + 1) * sizeof(uint64_t), err);
     if (status == HPS_OK) {
-        status = reserve(&writer->exists, hps_basefile_words(i + 1) * sizeof(uint64_t), err);
+        status = extend(writer, i, err);
     }
     if (status == HPS_OK) {
         status = append(writer, row, writer->row_bytes, err);
