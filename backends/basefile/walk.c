@@ -39,7 +39,7 @@ struct walk {
 static void walk_free(struct walk *walk)
 {
     hps_free((void *)walk->masked);
-    hps_free(walk->chunk);
+    hps_free_aligned(walk->chunk);
     hps_free(walk->keys);
     hps_free(walk->rows);
     *walk = (struct walk){0};
@@ -53,8 +53,9 @@ static hps_status walk_init(struct walk *walk, struct hps_basefile *base, hps_ro
     *walk = (struct walk){.base = base, .fn = fn, .ctx = ctx, .err = err};
     walk->n_max = OUT_BYTES / row_bytes < OUT_ROWS ? OUT_BYTES / row_bytes : OUT_ROWS;
     walk->masked = hps_calloc(hps_basefile_words(base->record.n), sizeof(*walk->masked));
-    walk->chunk = hps_alloc((size_t)CHUNK_PAGES * HPS_BASEFILE_PAGE_BYTES + row_bytes +
-                            2 * HPS_BASEFILE_PAGE_BYTES);
+    walk->chunk = hps_alloc_aligned(
+        HPS_BASEFILE_PAGE_BYTES,
+        (CHUNK_PAGES + row_bytes / HPS_BASEFILE_PAGE_BYTES + (size_t)2) * HPS_BASEFILE_PAGE_BYTES);
     walk->keys = hps_alloc(walk->n_max * sizeof(*walk->keys));
     walk->rows = hps_alloc((size_t)walk->n_max * row_bytes);
     if (walk->masked != NULL && walk->chunk != NULL && walk->keys != NULL && walk->rows != NULL) {
@@ -96,9 +97,7 @@ static hps_status chunk_read(struct walk *walk, uint64_t page)
     uint64_t n = base->n_pages - page;
     uint64_t n_most = CHUNK_PAGES + base->row_bytes / HPS_BASEFILE_PAGE_BYTES + 2;
     n = n < n_most ? n : n_most;
-    hps_status status =
-        hps_file_pread(base->fd, base->name, walk->chunk, n * HPS_BASEFILE_PAGE_BYTES,
-                       page * HPS_BASEFILE_PAGE_BYTES, walk->err);
+    hps_status status = hps_basefile_pages_read(base, page, n, walk->chunk, walk->err);
     for (uint64_t i = 0; i < n && status == HPS_OK; i++) {
         if (!hps_basefile_page_check(base, page + i, walk->chunk + i * HPS_BASEFILE_PAGE_BYTES)) {
             status = hps_error_set(walk->err, HPS_DATA_LOSS, "base file %s: a page is damaged",

@@ -71,7 +71,7 @@ struct open_options {
     bool no_uring;
     bool merges; /* in the background, after every change */
     bool usual;  /* merges as in hpsd */
-    enum hps_basefile_read_mode mode;
+    enum hps_read_mode mode;
     uint64_t memory_bytes;
     const atomic_uint_fast64_t *mapped_bytes;
 };

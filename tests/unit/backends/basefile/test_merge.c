@@ -255,6 +255,26 @@ static void test_merge_when_a_table_is_always_due_then_another_is_merged_too(voi
     close_all(space);
 }
 
+/* The old base and the new one count once. Else no base would be mapped until the call ends. */
+static void test_merge_when_it_waits_for_a_call_then_bases_are_still_mapped(void **state)
+{
+    (void)state;
+    struct hps_space *space = open_space(open_store());
+    load(space);
+    how.memory_bytes = ((struct hps_basefile_store *)space->store)->bytes;
+    how.merges = true;
+    space = restart(space);
+    const struct hps_basefile *old = base_of(space, 0);
+    unsigned epoch = hps_basefile_enter((struct hps_basefile_space *)space);
+    assert_int_equal(write_some(space, 0, 0, 500, 1, 2), HPS_OK);
+    while (base_of(space, 0) == old) {
+        (void)sched_yield();
+    }
+    assert_true(is_mapped(space, 1));
+    hps_basefile_leave((struct hps_basefile_space *)space, epoch);
+    close_all(space);
+}
+
 static void test_merge_when_few_bytes_have_changed_then_not_due(void **state)
 {
     (void)state;
@@ -354,6 +374,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(
             test_merge_when_a_table_is_always_due_then_another_is_merged_too, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_merge_when_it_waits_for_a_call_then_bases_are_still_mapped, setup, teardown),
         cmocka_unit_test_setup_teardown(test_merge_when_few_bytes_have_changed_then_not_due, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(
