@@ -33,11 +33,13 @@ target_compile_options(hps_flags INTERFACE
 if(CMAKE_BUILD_TYPE STREQUAL "Debug")
     target_compile_definitions(hps_flags INTERFACE HPS_DEBUG)
 endif()
-# Tests are hundreds of programs; mold links each of them in a third of the time.
+# Tests are hundreds of programs; mold links each of them in a third of the time. The RELRO segment of mold 1.10 can begin
+# on a page that is not mapped: then the program does not start.
+set(HPS_MOLD_OPTIONS -fuse-ld=mold -Wl,-z,norelro)
 find_program(HPS_MOLD mold)
 mark_as_advanced(HPS_MOLD)
 if(HPS_MOLD AND (HPS_ASAN OR HPS_TSAN))
-    add_link_options(-fuse-ld=mold)
+    add_link_options(${HPS_MOLD_OPTIONS})
 endif()
 if(HPS_ASAN)
     # gcc takes the branch that checks a pointer for NULL for one that writes through NULL.
