@@ -3,8 +3,8 @@
  * The persistent store with tables larger than the memory for their files. Lookups of random keys
  * are compared with the disk's own random reads of 4 KiB in the same run. The tables "base" and
  * "dense" have consecutive keys, with and without a base file; "sparse" has gaps between its keys.
- * Further cases: a start with an empty page cache, and warm lookups compared with pread of a flat
- * file.
+ * Further cases: a start with an empty page cache, warm lookups compared with pread of a flat
+ * file, and updates while the table is merged.
  *
  * Needs 14 GiB in /var/tmp and 4 GiB of free memory. Main thread, and one thread for each call in
  * flight.
@@ -42,6 +42,8 @@ enum {
     FEW_KEYS = 100,
     FEW_CALLS = 200,
     WARM_CALLS = 100,
+    UPDATE_TURNS = 5,
+    STRIDE = 6007, /* between the keys of a batch of updates; prime */
     CALLERS_MAX = 16,
     READERS = 16, /* the daemon's default */
     ROUNDS = 3,
@@ -66,6 +68,7 @@ struct place {
     const char *name;
     bool base;
     bool sparse;
+    bool merges;             /* a base is always merged */
     double load_rate;        /* rows per second */
     struct hps_store *store; /* NULL: not open */
     struct hps_space *space;
@@ -239,8 +242,10 @@ static hps_status place_open(struct place *place, uint64_t memory_bytes, struct 
         .base_files = place->base,
     };
     const struct hps_space_id id = {"m", 1, &table, 1, 0};
-    struct hps_basefile_options base = {
-        .path = place->dir, .write = true, .memory_bytes = memory_bytes};
+    struct hps_basefile_options base = {.path = place->dir,
+                                        .write = true,
+                                        .memory_bytes = memory_bytes,
+                                        .merge_ppm = place->merges};
     hps_status status = hps_rocksdb_open(&options, &place->store, err);
 
     if (status == HPS_OK && place->base) {
@@ -511,6 +516,52 @@ static hps_status bench_warm(struct world *world, struct place *place, struct hp
     return status;
 }
 
+/* Write batches of updates for a second. Returns rows per second. */
+static double update_turn(const struct place *place, uint64_t *seed, hps_status *status,
+                          struct hps_error *err)
+{
+    static uint8_t rows[KEYS][ROW_BYTES];
+    static hps_key keys[KEYS];
+    const struct hps_call call = {0};
+    const struct hps_write write = {&table, keys, rows[0], KEYS};
+    uint64_t start_ns = bench_now_ns(), end_ns = start_ns, n = 0;
+
+    for (; *status == HPS_OK && end_ns - start_ns < UINT64_C(1000000000); n += KEYS) {
+        uint64_t first = hps_mix64((*seed)++);
+        for (uint64_t i = 0; i < KEYS; i++) {
+            keys[i] = (first % N_ROWS + i * STRIDE) % N_ROWS;
+        }
+        *status = place->store->ops->durable->apply(place->space, &call, &write, 1, NULL, 0, err);
+        end_ns = bench_now_ns();
+    }
+    return (double)n * 1e9 / (double)(end_ns - start_ns);
+}
+
+/* The last case, because it changes the rows. */
+static hps_status bench_updates(struct world *world, struct hps_error *err)
+{
+    struct place *base = &world->places[0], *dense = &world->places[1];
+    double ratios[UPDATE_TURNS], rates[UPDATE_TURNS];
+    uint64_t seed = 1;
+
+    base->merges = true;
+    hps_status status = place_open(base, 256 << 20, err);
+    status = status == HPS_OK ? place_open(dense, 256 << 20, err) : status;
+    (void)update_turn(base, &seed, &status, err); /* the merge begins */
+    for (int i = 0; i < UPDATE_TURNS && status == HPS_OK; i++) {
+        rates[i] = update_turn(base, &seed, &status, err);
+        ratios[i] = rates[i] / update_turn(dense, &seed, &status, err);
+    }
+    if (status == HPS_OK) {
+        report("base, updates during a merge", "rows", bench_median(rates, UPDATE_TURNS), "1/s");
+        bench_report("base, updates during a merge", "rows / rows of dense",
+                     bench_median(ratios, UPDATE_TURNS), "ratio", BENCH_AT_LEAST, 0.7);
+    }
+    place_close(base);
+    place_close(dense);
+    return status;
+}
+
 /* ---- the run --------------------------------------------------------------------------------- */
 
 static hps_status run(struct world *world, struct hps_error *err)
@@ -530,6 +581,7 @@ static hps_status run(struct world *world, struct hps_error *err)
     for (int i = 0; i < 2 && status == HPS_OK; i++) { /* base, dense */
         status = bench_warm(world, &world->places[i], err);
     }
+    status = status == HPS_OK ? bench_updates(world, err) : status;
     return status == HPS_OK && n_wrong != 0
                ? hps_error_set(err, HPS_INTERNAL, "%llu wrong rows", (unsigned long long)n_wrong)
                : status;
