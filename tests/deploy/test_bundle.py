@@ -114,7 +114,7 @@ def test_try_when_run_on_the_simulated_device_then_every_step_has_results(bundle
     assert len(files) <= 8 and all(os.path.getsize(tmp_path / "out" / name) < 16 << 20 for name in files)
     values = {(line["bench"], line["case"], line["metric"]): line["value"] for line in found}
     assert len(values) == len(found)
-    assert ("hpsd_orders", "device 0: simulated device 0", "devices") in values
+    assert ("hpsd_device", "device 0: simulated device 0", "devices") in values
 
     def of(bench, case, metric):
         taken = [value for key, value in values.items() if key[0] == bench and key[1].startswith(case) and key[2] == metric]
@@ -143,15 +143,46 @@ def test_try_when_the_limit_is_short_then_the_rest_is_listed(bundle, tmp_path):
     assert code == 0 and ("not run: hpsd_hit_rate" in said or said.endswith("not run: hpsd_model: hps-gen\n")), said
 
 
-def test_try_when_rows_are_wrong_then_it_says_so_and_fails(bundle, tmp_path):
+def changed(bundle, tmp_path, program, script):
+    """The bundle with a script in place of one program."""
     own = tmp_path / "bundle"
     (own / "bin").mkdir(parents=True)
     (own / "try.sh").write_bytes(open(f"{bundle}/try.sh", "rb").read())
-    for name in ("hpsd", "hpsd-sim", "hpsctl", "hps-bench"):
+    for name in {"hpsd", "hpsd-sim", "hpsctl", "hps-bench", "hps-gen"} - {program}:
         os.symlink(f"{bundle}/bin/{name}", own / "bin" / name)
-    (own / "bin" / "hps-gen").write_text(f'#!/bin/sh\nexec {bundle}/bin/hps-gen --seed 2 "$@"\n')  # compared with seed 1
-    for name in ("try.sh", "bin/hps-gen"):
+    (own / "bin" / program).write_text(f"#!/bin/sh\n{script}\n")
+    for name in ("try.sh", f"bin/{program}"):
         os.chmod(own / name, 0o755)
+    return own
+
+
+def test_try_when_the_first_start_fails_and_there_is_no_device_then_nothing_is_measured_as_of_a_gpu(bundle, tmp_path):
+    script = f"""[ "$1" = --version ] || [ -e {tmp_path}/started ] || {{ touch {tmp_path}/started; exit 1; }}
+        exec {bundle}/bin/hpsd "$@" """
+    code, said, found = tried(changed(bundle, tmp_path, "hpsd-sim", script), tmp_path, "--limit", "1000")
+    assert code == 1 and "failed: hpsd_model: the start of hpsd" in said, said
+    for case in ("hpsd_orders: gpu", "hpsd_orders: host", "hpsd_hit_rate: all"):
+        assert f"not run: {case}: no device\n" in said, said
+    assert {line["case"].split(",")[0] for line in found} == {"none", "host", "host map", "RocksDB alone"}
+    assert {line["case"][:17] for line in found if line["bench"] == "hpsd_orders"} == {"host, no device, "}
+
+
+def test_try_when_rows_are_read_from_rocksdb_then_it_was_loaded_once(bundle, tmp_path):
+    script = f"""for file; do :; done
+        [ "$1" = --version ] || {{
+            grep -q persistent_db "$file" && printf "rocksdb "
+            [ ! -e "$(dirname "$file")/state/rocksdb/hpsd" ] || printf "exists "
+            echo
+        }} >>{tmp_path}/starts
+        exec {bundle}/bin/hpsd-sim "$@" """
+    code, said, _ = tried(changed(bundle, tmp_path, "hpsd-sim", script), tmp_path, "--limit", "1000")
+    assert code == 0, said
+    reused, host_map = "rocksdb exists ", "exists "  # a host map is loaded alone
+    assert (tmp_path / "starts").read_text().splitlines() == ["rocksdb ", *[reused] * 3, *[host_map] * 4]
+
+
+def test_try_when_rows_are_wrong_then_it_says_so_and_fails(bundle, tmp_path):
+    own = changed(bundle, tmp_path, "hps-gen", f'exec {bundle}/bin/hps-gen --seed 2 "$@"')  # compared with seed 1
     code, said, found = tried(own, tmp_path, "--limit", "1000")
     wrong = [line for line in found if line["metric"] == "wrong rows"]
     assert code == 1 and wrong and all(line["value"] > 0 and line["target"] == 0 and not line["met"] for line in wrong), said

@@ -9,6 +9,8 @@
 #     claims     1 to 65,536 keys per table, from the host map on 16 and on 1 threads, from RocksDB alone
 #     hit_rate   50 to 100 % of the rows cached, hit_rate_threshold 0 and 1.1
 #
+# RocksDB is loaded once. The cases that read from it come first, because their starts load nothing.
+#
 # Each result is a line of DIR/results.jsonl (default ./out) as soon as it is known. DIR/notes.txt lists
 # what a limit left out ("not run") and what failed; DIR/hpsd.log has the ends of the logs. All are
 # appended to. Exit code 1: a row was wrong, or a step failed. Without a GPU the rows come from the host.
@@ -211,17 +213,18 @@ stop() {
 }
 
 # start LOOKUP_PATH VOLATILE GPUCACHE GPUCACHEPER THRESHOLD THREADS: hpsd, ready. THREADS 0: as many as it
-# takes by itself. A host map gets all rows by a load alone, so hpsd then begins with an empty store.
+# takes by itself. $device: its device, or none. A host map is the only store: it gets all rows by a load
+# alone, and RocksDB would double the time of that. RocksDB keeps its rows for the next start.
 start() {
-    if [ "$2" = disabled ]; then
-        mkdir -p "$work/state"
-    else
-        rm -rf "$work/state" && mkdir "$work/state"
+    state=$work/state store='s/^//' # none to delete
+    if [ "$2" != disabled ]; then
+        state=$work/map store='/"persistent_db"/d'
     fi
-    server="\"listen\": [\"127.0.0.1:0\"], \"http_listen\": \"127.0.0.1:0\", \"state_dir\": \"$work/state\","
+    mkdir -p "$state"
+    server="\"listen\": [\"127.0.0.1:0\"], \"http_listen\": \"127.0.0.1:0\", \"state_dir\": \"$state\","
     server="$server \"admin_listen\": \"unix:$work/admin\", \"drain_delay_ms\": 0, \"drain_timeout_ms\": 1000,"
-    server="$server \"lookup_path\": \"$1\", \"loop_threads\": $6, \"worker_threads\": $6"
-    sed -e "s|\"volatile_db\": {[^}]*}|\"volatile_db\": {\"type\": \"$2\"}|" \
+    server="$server \"lookup_path\": \"$1\", \"loop_threads\": $6, \"worker_threads\": $6, \"hot_keys_bytes\": 0"
+    sed -e "$store" -e "s|\"volatile_db\": {[^}]*}|\"volatile_db\": {\"type\": \"$2\"}|" \
         -e "s|\"gpucache\": true|\"gpucache\": $3|" -e "s|\"gpucacheper\": [0-9.]*|\"gpucacheper\": $4|" \
         -e "s|\"hit_rate_threshold\": [0-9.]*|\"hit_rate_threshold\": $5|" \
         -e "s|\"supportlonglong\": true,|\"supportlonglong\": true, \"server\": {$server},|" \
@@ -237,6 +240,22 @@ start() {
     done
     grpc=$(sed -nE 's/^ready .*grpc=([^ ,]+).*/\1/p' "$work/daemon.out")
     http=$(sed -nE 's/^ready .*http=([^ ,]+).*/\1/p' "$work/daemon.out")
+    [ "$3" = true ] || return 0
+    device=$("$bin/hpsctl" --addr "unix:$work/admin" status | sed -n 's/^gpu  *yes .*  device/device/p')
+    device=${device:-none}
+    [ -n "$reported" ] || (bench=hpsd_device && report "$device" devices $((${#device} > 4)) "")
+    reported=yes
+}
+device='' reported=''
+
+# with_device CASE LOOKUP_PATH VOLATILE...: start for a case of the device. False: it cannot be measured.
+with_device() {
+    needs=$1
+    shift
+    if [ "$device" != none ]; then
+        start "$@" || return 1
+    fi
+    [ "$device" != none ] || { not_run "$needs: no device" && return 1; }
 }
 
 # ask CASE ARGUMENT...: a load of $seconds; what hps-bench found is in $said, in JSON.
@@ -305,48 +324,25 @@ callers=$(($(grep -c '^processor' /proc/cpuinfo) / 2))
 "$bin/$program" --version
 note "$tables tables of $rows rows, dim 32, fp32"
 
-if step model 10 all; then
-    launch gen "$bin/hps-gen" --tables $tables --rows $rows --dim 32 --model m --out "$work/model" \
-        --state-dir "$work/state"
-    await gen "$pid" || ended "hps-gen"
+if step model 15 all; then
+    launch gen "$bin/hps-gen" --tables $tables --rows $rows --dim 32 --format npy --model m \
+        --out "$work/model" --state-dir "$work/state"
+    if await gen "$pid"; then
+        start auto disabled true 1.0 1.1 0 || true
+    else
+        ended "hps-gen"
+    fi
 fi
 [ -e "$work/model/ps.json" ] || exit $failed
 
-# orders LOOKUP_PATH VOLATILE
+# orders CASE: of the hpsd that runs.
 orders() {
-    start "$1" "$2" true 1.0 1.1 0 || return 0
-    served=$1
-    if [ -z "$device" ]; then
-        device=$("$bin/hpsctl" --addr "unix:$work/admin" status | sed -n 's/^gpu  *yes .*  device/device/p')
-        report "${device:-none}" devices $((${#device} > 0)) ""
-        [ -n "$device" ] || { device=none && served="host, no device"; }
-    fi
     for size in $sizes; do
-        verify "$served, $tables x $size keys" --keys "$size" --zipf 1.05 --concurrency 4 &&
-            sizes "$served" "$size" || return 0
+        verify "$1, $tables x $size keys" --keys "$size" --zipf 1.05 --concurrency 4 &&
+            sizes "$1" "$size" || return 0
     done
 }
-device=
-if step orders 14 auto; then orders auto parallel_hash_map; fi
-if [ "$device" = none ]; then
-    not_run "gpu, host: no device"
-else
-    if step orders 14 gpu; then orders gpu disabled; fi
-    if step orders 14 host; then orders host parallel_hash_map; fi
-fi
-
-claims() { # CASE VOLATILE THREADS
-    start host "$2" false 0 1.1 "$3" || return 0
-    verify "$1" --keys $keys --concurrency 4 || return 0
-    # shellcheck disable=SC2086 # words
-    sizes "$1" $claims || true
-}
-for threads in 16 1; do
-    if step claims 12 "host map, $threads threads"; then
-        claims "host map, $threads threads" parallel_hash_map $threads
-    fi
-done
-if step claims 9 "RocksDB alone"; then claims "RocksDB alone" disabled 0; fi
+if step orders 11 gpu && with_device gpu gpu disabled true 1.0 1.1 0; then orders gpu; fi
 
 insertions() {
     # shellcheck disable=SC2016 # of that shell
@@ -370,7 +366,7 @@ hit_rate() {
 
 # Rows 0 to N-1 are asked for alike, N ever larger, so that what is cached stays among them.
 hit_rates() {
-    start gpu disabled true 0.1 0 0 || return 0
+    with_device all gpu disabled true 0.1 0 0 || return 0
     room=$((rows / 10))
     names=$(sed -n 's/.*"embedding_table_names": \[\(.*\)\].*/\1/p' "$work/model/ps.json" | sed 's/[" ]//g')
     for seed in 1 2 3 4; do
@@ -381,10 +377,21 @@ hit_rates() {
         hit_rate $share 0 table && hit_rate $share 1.1 exact || return 0
     done
 }
-if [ "$device" = none ]; then
-    bench=hpsd_hit_rate && not_run "all: no device"
-elif step hit_rate 15 all; then
-    hit_rates
+if step hit_rate 14 all; then hit_rates; fi
+
+claims() { # CASE VOLATILE THREADS
+    start host "$2" false 0 1.1 "$3" || return 0
+    verify "$1" --keys $keys --concurrency 4 || return 0
+    # shellcheck disable=SC2086 # words
+    sizes "$1" $claims || true
+}
+if step claims 9 "RocksDB alone"; then claims "RocksDB alone" disabled 0; fi
+
+if step orders 14 auto && start auto parallel_hash_map true 1.0 1.1 0; then
+    case $device in none) orders "host, no device" ;; *) orders auto ;; esac
 fi
+if step claims 12 "host map, 16 threads"; then claims "host map, 16 threads" parallel_hash_map 16; fi
+if step orders 13 host && with_device host host parallel_hash_map true 1.0 1.1 0; then orders host; fi
+if step claims 12 "host map, 1 threads"; then claims "host map, 1 threads" parallel_hash_map 1; fi
 stop
 exit $failed
