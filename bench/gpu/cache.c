@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/heap.h"
+#include "cache/embed/internal.h"
 
 enum { PERCENT = 100, UNKNOWN_TABLE = 9999, CHECKED_KEYS = 64, REGION_ALIGN = 256 };
 
@@ -61,6 +62,39 @@ void bench_cache_drain(struct bench_cache *cache)
             (void)sched_yield();
         }
     }
+}
+
+static uint64_t n_spilled(struct bench_rig *rig, const struct hps_embed_desc *desc)
+{
+    uint32_t before = rig->n_pieces, n_blocks = hps_embed_blocks(desc->n_sets);
+    uint32_t n_ways = hps_embed_spill_lines(desc->n_sets) * HPS_EMBED_KERNEL_WAYS;
+    uint32_t home = desc->home_set >> hps_embed_block_shift(desc->n_sets);
+    uint64_t n = 0, size = (uint64_t)n_blocks * n_ways * sizeof(uint64_t);
+    hps_devptr unused;
+    uint64_t *ways = bench_host_memory(rig, size, &unused);
+
+    bench_download(rig, ways, hps_embed_set_at(desc->sets, hps_embed_spill(desc->n_sets, 0)), size);
+    for (uint32_t block = 0; block < n_blocks && rig->status == HPS_OK; block++) {
+        uint64_t marker = block == home ? desc->marker_home : desc->marker;
+        for (uint32_t i = 0; i < n_ways; i++) {
+            n += ways[(uint64_t)block * n_ways + i] != marker ? 1 : 0;
+        }
+    }
+    bench_free_to(rig, before);
+    return n;
+}
+
+double bench_cache_spilled_share(struct bench_cache *cache)
+{
+    struct hps_embed_range_usage usage;
+    uint64_t n_rows = 0, n_in_spills = 0;
+
+    for (uint32_t t = 0; t < cache->spec.n_tables; t++) {
+        hps_embed_range_usage(cache->ranges[t], &usage);
+        n_rows += usage.n_rows;
+        n_in_spills += n_spilled(cache->rig, &cache->ranges[t]->desc);
+    }
+    return n_rows > 0 ? (double)n_in_spills / (double)n_rows : 0;
 }
 
 static void fill(struct bench_cache *cache, uint32_t table)

@@ -56,6 +56,8 @@ void bench_cache_stage(struct bench_cache *cache, uint32_t table, enum hps_embed
                        const uint64_t *keys, const uint8_t *rows, uint32_t n);
 /* Until nothing is in flight. */
 void bench_cache_drain(struct bench_cache *cache);
+/* The share of the rows that are in spills. Nothing is in flight. */
+double bench_cache_spilled_share(struct bench_cache *cache);
 
 /* Draw n keys of each table, to keys[table * stride] and on. missing_percent of them belong to no
  * table and are never drawn again. */

@@ -178,6 +178,8 @@ static void run_misses(struct bench_cache *cache, const struct miss_case *is, ui
                  100 * (double)(after.n_evicted - before.n_evicted) /
                      (double)(after.n_inserted - before.n_inserted),
                  "%", BENCH_NO_TARGET, 0);
+    bench_result(rig, name, "rows in spills", 100 * bench_cache_spilled_share(cache), "%",
+                 BENCH_NO_TARGET, 0);
     for (uint32_t f = 0; f < BENCH_TICKETS; f++) {
         hps_free(flights.keys[f]);
     }

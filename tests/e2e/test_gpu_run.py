@@ -159,6 +159,9 @@ def test_parts_when_the_machine_has_a_compiler_and_little_else_then_run_in_order
         for name in steps.split():
             assert name in benches | {"probe", "build", "device"} or name == "conformance" or \
                 f"\n- not run: {name}: " in table, name
+        if part == 2:
+            assert {r["case"] for r in results if r["bench"] == "misses" and r["metric"] == "rows in spills" and 0 < r["value"] < 30} == \
+                {r["case"] for r in results if r["bench"] == "misses" and r["metric"] == "missing"} != set()
         assert part != 2 or "\n- not run: torch: python3 has no torch" in table
         assert "\n- commit: unknown\n" in table and "- not run: probe" not in table
         assert table.count("\n| ") == len(results) + 1
