@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -72,6 +73,9 @@ def test_bundle_when_made_then_it_is_small_and_needs_the_driver_alone(bundle, tm
         assert paths and all(path.startswith(bundle) for path in paths), said
         done = run(f"{bundle}/bin/{name}", "--driver-dir", tmp_path, "--version", env={**os.environ, "LD_DEBUG": "libs"})
         assert done.stdout.startswith(name.removesuffix("-sim") + " ") and f":{tmp_path}" in done.stderr
+    if os.path.exists(f"{bundle}/bin/gpu_bench") and shutil.which("nvcc") and shutil.which("nvdisasm"):
+        with open(f"{bundle}/bin/code_sm_90.sass", encoding="utf-8") as f:
+            assert "hps_embed_kernel_lookup" in f.read()
     for name in filter(lambda name: name.startswith("gpu_"), os.listdir(f"{bundle}/bin")):
         said = run("readelf", "-W", "--version-info", f"{bundle}/bin/{name}").stdout
         versions = {tuple(map(int, found)) for found in re.findall(r"GLIBC_(\d+)\.(\d+)", said)}

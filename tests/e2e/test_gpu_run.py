@@ -250,6 +250,18 @@ def test_tool_when_it_hangs_then_what_it_did_not_reach_is_listed(carried, tool, 
         ([] if tool == "ncu" else [("memcheck", "widths_when_gathered", 0)])
 
 
+@pytest.mark.parametrize("capability, code", [("9.0", "for sm_90\n"), (None, "for sm_100\nfor sm_90\n")])
+def test_code_when_there_is_no_disassembler_then_the_carried_text_is_kept(carried, capability, code):
+    programs = f"{carried}/build/gpu-bundle/bin"
+    write(f"{programs}/gpu_bench", "#!/usr/bin/env bash\n")
+    for processor in ("sm_90", "sm_100"):
+        write(f"{programs}/code_{processor}.sass", f"for {processor}\n")
+    if capability:
+        write(f"{carried}/tools/nvidia-smi", f"#!/usr/bin/env bash\necho {capability}\n")
+    status, said = run(carried, "--part", "1", "--out", f"{carried}/out")
+    assert status == 0 and read(f"{carried}/out/code.sass") == code, said
+
+
 @pytest.mark.parametrize("why, expected", [("no programs", "there are no programs for it"),
                                            ("no device", "no device that can be used")])
 def test_part_when_nothing_can_be_measured_then_says_why(carried, why, expected):

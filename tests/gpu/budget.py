@@ -11,6 +11,8 @@ that the file names, because each toolkit allocates differently. Spills are alwa
 nvdisasm (PyPI: nvidia-cuda-nvdisasm), on the PATH or next to nvcc, prints the machine code from
 which loads in flight are counted. Without nvdisasm, they are not compared, and a message says so.
 Standard library only.
+
+`budget.py --code DIR` writes the machine code of the default to DIR/code_sm_90.sass and so on.
 """
 import os
 import re
@@ -103,12 +105,25 @@ def in_flight(code):
     return [most["ways"], most["rows"]]
 
 
-def measure(nvcc, nvdisasm, processor, definitions, folder):
-    """{kernel: [registers, spilled bytes, 16-byte loads, stores, ways in flight, rows in flight]}"""
+def compile_kernels(nvcc, processor, definitions, folder):
+    """The file, and what ptxas said."""
     cubin = os.path.join(folder, "kernels.cubin")
     flags = ["-std=c++20", "-O2", "-fmad=false", "-DHPS_CUDA", "-D_GNU_SOURCE", "-I", ROOT, *definitions]
-    out = run([nvcc, *flags, f"-arch=sm_{processor}", "-Xptxas", "-v", "-keep", "-keep-dir", folder,
-               "-cubin", SOURCE, "-o", cubin]).stderr
+    return cubin, run([nvcc, *flags, f"-arch=sm_{processor}", "-Xptxas", "-v", "-keep", "-keep-dir", folder,
+                       "-cubin", SOURCE, "-o", cubin]).stderr
+
+
+def write_code(nvcc, nvdisasm, path):
+    for processor in PROCESSORS:
+        with tempfile.TemporaryDirectory() as folder:
+            cubin, _ = compile_kernels(nvcc, processor, [], folder)
+            with open(os.path.join(path, f"code_sm_{processor}.sass"), "w", encoding="utf-8") as f:
+                f.write(run([nvdisasm, "-c", "-ndf", cubin]).stdout)
+
+
+def measure(nvcc, nvdisasm, processor, definitions, folder):
+    """{kernel: [registers, spilled bytes, 16-byte loads, stores, ways in flight, rows in flight]}"""
+    cubin, out = compile_kernels(nvcc, processor, definitions, folder)
     took, name = {}, None
     for line in out.split("\n"):
         if match := re.search(r"Compiling entry function '(\w+)'", line):
@@ -192,6 +207,10 @@ def main():
     toolkit, nvdisasm = nvcc_version(nvcc), find_nvdisasm(nvcc)
     if nvdisasm is None:
         print("SKIPPED in part: there is no nvdisasm, the order of loads and stores was not checked")
+    if sys.argv[1:2] == ["--code"]:
+        if nvdisasm is not None:
+            write_code(nvcc, nvdisasm, sys.argv[2])
+        return 0 if nvdisasm is not None else SKIPPED
     measured = {}
     with tempfile.TemporaryDirectory() as folder:
         for variant, definitions in variants().items():

@@ -8,7 +8,8 @@
 #     bin/        hpsd, hpsd-sim and the tools. They run on any Linux x86-64: their libraries, the C
 #                 library included, are in lib/. Only the GPU's driver is that machine's.
 #     bin/        from GPU_DIR: gpu_bench and its variants, which variants.txt lists. They take that
-#                 machine's C library, glibc 2.34 or later.
+#                 machine's C library, glibc 2.34 or later. If they were built there, also the machine
+#                 code of the kernels as text, where nvcc and nvdisasm are.
 #     commit.txt  of this tree
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
@@ -48,6 +49,9 @@ for program in "${gpu_programs[@]}"; do
 done
 if [[ -e $gpu/variants.txt ]]; then
     cp "$gpu/variants.txt" "$bundle/bin/"
+fi
+if [[ -e $gpu/CMakeCache.txt ]]; then
+    python3 tests/gpu/budget.py --code "$bundle/bin" || (($? == 77))
 fi
 for program in "${programs[@]}"; do
     strip -o "$bundle/libexec/$program" "$bin/$program"

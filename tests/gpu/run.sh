@@ -217,12 +217,16 @@ with_clocks() {
     "$@"
 }
 
-# As text where there is a disassembler, else the program that holds it, if it was made here.
+# As text where there is a disassembler; else the text that came with the programs, for all GPUs if it
+# is not known which one this is; else the program that holds it, if it was made here.
 code() {
-    local processor
+    local processor carried
     processor=$(capability)
+    carried=("$programs"/code_sm_"${processor/./}"*.sass)
     if have cuobjdump; then
         cuobjdump --dump-sass ${processor:+-arch "sm_${processor/./}"} "$programs/gpu_bench" | keep code.sass
+    elif [[ -e ${carried[0]} ]]; then
+        cat "${carried[@]}" | keep code.sass
     elif [[ $programs == "$built" && ${#sim[@]} -eq 0 ]]; then
         keep gpu_bench <"$programs/gpu_bench"
     else
