@@ -7,7 +7,7 @@
 # needs bash and coreutils, part 3 also sed and grep; what else it needs is carried in build/gpu-bundle
 # or built here. DIR gets
 #
-#     results.md      the table, with the commit and what was not run; replaced after each step
+#     results.md      the table, with the commit and what was not run; replaced while a step runs
 #     results.jsonl   a line for each result, written by the programs at once
 #     notes.txt       what happened, a line each; log.txt: all output
 #     code.sass, clocks.csv (part 1), profile.txt (part 2), hpsd.log (part 3)
@@ -375,6 +375,15 @@ write_table() {
     } >"$out/results.md.new" && mv -f "$out/results.md.new" "$out/results.md"
 }
 
+# For a kill that cannot be handled: the table as it is while the step runs, as part of its group.
+keep_table() {
+    while sleep 1; do
+        if [[ $out/results.jsonl -nt $out/results.md || $out/notes.txt -nt $out/results.md ]]; then
+            write_table
+        fi
+    done
+}
+
 # Cut files of this run that are too large, and remove those that are too many. Files that were in
 # DIR before are not touched.
 declare -A foreign
@@ -397,6 +406,7 @@ bound_files() {
 
 # tee goes on when the file is full, as it ignores the signal. The status is the command's.
 logged() {
+    keep_table &
     "$@" 2>&1 | (trap '' XFSZ && ulimit -f "$file_kib_max" && exec tee -p -a "$out/log.txt")
     return "${PIPESTATUS[0]}"
 }
