@@ -185,14 +185,17 @@ def test_part_when_killed_in_the_middle_then_keeps_what_it_has_and_nothing_goes_
     programs = f"{carried}/build/gpu-bundle/bin"
     write(f"{programs}/hang", f"{hangs}\n")
     with start(carried, "--part", str(part), "--out", f"{carried}/out") as process:
-        until(lambda: os.path.exists(f"{programs}/hanging") and read(f"{programs}/hanging").endswith("\n"),
-              f"{hangs} hangs")
-        row = "| orders |" if part == 3 else f"| {hangs} |"
-        until(lambda: row in read(f"{carried}/out/results.md"), "the table has what the step has found")
-        send, number = {"script told": (os.kill, signal.SIGTERM), "script interrupted": (os.kill, signal.SIGINT),
-                        "script": (os.kill, signal.SIGKILL), "group": (os.killpg, signal.SIGKILL)}[whom]
-        send(process.pid, number)
-        said = process.communicate(timeout=PATIENCE_S)[0]
+        try:
+            until(lambda: os.path.exists(f"{programs}/hanging") and read(f"{programs}/hanging").endswith("\n"),
+                  f"{hangs} hangs")
+            row = "| orders |" if part == 3 else f"| {hangs} |"
+            until(lambda: row in read(f"{carried}/out/results.md"), "the table has what the step has found")
+            send, number = {"script told": (os.kill, signal.SIGTERM), "script interrupted": (os.kill, signal.SIGINT),
+                            "script": (os.kill, signal.SIGKILL), "group": (os.killpg, signal.SIGKILL)}[whom]
+            send(process.pid, number)
+            said = process.communicate(timeout=PATIENCE_S)[0]
+        finally:
+            process.kill()  # if it has not ended
     assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number), said
     until(lambda: is_gone(int(read(f"{programs}/hanging"))), "the step has ended")
     results, table = results_of(f"{carried}/out", bounded=number != signal.SIGKILL)
