@@ -76,8 +76,8 @@
  * counted (metric) and logged once. Scans and merges of the table fail with DATA_LOSS. An update of
  * a key of the page repairs this key; a new load of the version repairs all. If the bits and sums
  * are damaged, or a file is missing or has another size, the space opens, and all pages of the base
- * count as damaged. A space whose record is damaged cannot be opened: DATA_LOSS; of a newer format:
- * NEWER_FORMAT. A store in which bases may be has format 3, which older builds refuse.
+ * count as damaged. A space cannot be opened if its record is damaged (DATA_LOSS) or has a newer
+ * format (NEWER_FORMAT). A store that can have bases has format 3, which older builds refuse.
  *
  * DISK. A load and a merge check the free space before every MiB, and leave the minimum free space.
  * A merge begins only if the whole new base fits.

@@ -314,8 +314,8 @@ static void run_start(const struct read *read, struct hps_basefile_ring *ring,
     entry->user_data = tag;
 }
 
-/* Take the results that have come, and start further runs in their place. Returns the number of
- * runs in flight. */
+/* Handle all finished reads, and start a further run for each. Returns the number of runs in
+ * flight. */
 static uint32_t ring_take(struct read *read, struct hps_basefile_ring *ring, struct cursor *cursor,
                           struct run *runs, uint32_t n)
 {

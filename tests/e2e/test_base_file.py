@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""persistent_db.base_file: tables with consecutive keys in base files: rows, damage, and what operators see."""
+"""Base files (persistent_db.base_file): their rows, damaged files, and logs and metrics about them."""
 import glob
 import os
 

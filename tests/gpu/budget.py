@@ -106,7 +106,7 @@ def in_flight(code):
 
 
 def compile_kernels(nvcc, processor, definitions, folder):
-    """The file, and what ptxas said."""
+    """(the compiled file, the output of ptxas)"""
     cubin = os.path.join(folder, "kernels.cubin")
     flags = ["-std=c++20", "-O2", "-fmad=false", "-DHPS_CUDA", "-D_GNU_SOURCE", "-I", ROOT, *definitions]
     return cubin, run([nvcc, *flags, f"-arch=sm_{processor}", "-Xptxas", "-v", "-keep", "-keep-dir", folder,
