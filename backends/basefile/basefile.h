@@ -22,10 +22,9 @@
  * of the range, plus 64 rows, as holes. While a file is written, its name ends with `.part`; after
  * that it never changes. Bits and sums stay in memory: 1 bit per row and 4 bytes per page.
  *
- * RECORD. A record of the space, "basefile", has for each table the number, the range and the
- * CRC-32C of the bits and sums of its base. It is written in the inner store's WriteBatches and
- * disappears with the space. A file that no record names is a leftover, and is removed when the
- * store is opened.
+ * RECORD. The record "basefile/<model>@<version>" of the store has for each table the number, the
+ * range and the CRC-32C of the bits and sums of its base. A version without bases has none. A file
+ * that no record names is a leftover, and is removed when the store is opened.
  *
  * CHANGES. In memory, each base has a second bit per row, `changed`: the inner store decides. On
  * disk, a *mark* says the same: an entry of a hidden table of the inner store. A write first
@@ -37,17 +36,18 @@
  * LOAD. Rows of a dense prefix of a table go to the base in one sequential pass, all other rows
  * to the load of the inner store. Commit, in this order:
  *   1. the files are written, synced and renamed, and the directory is synced
- *   2. the record is written
+ *   2. the record is written, synced
  *   3. the inner store ingests its rows
  *   4. the bases are installed; lookups find the rows
  * The server then stores its record of the version, synced. It removes a space without that record
- * at the next start. So a crash or a full disk before that leaves nothing that is served. The
- * synced record makes step 2 durable, because all writes share one WAL.
+ * at the next start. So a crash or a full disk before that leaves nothing that is served. A drop
+ * deletes the record, removes the files, and then drops the space of the inner store.
  *
  * MERGE. Thread `base-merge`, one table at a time, once a tenth of its rows and 1 MiB have changed:
  *   1. from now on, each write also sets the bit `recent` of its keys
  *   2. a scan of the table, in the order of keys, goes to a new base with the same range
- *   3. the record names the new base; a synced write follows, so the record is on disk
+ *   3. the record, synced, names the new base. All earlier writes are then on disk, because they
+ *      share one WAL
  *   4. the new base replaces the old one. Its `changed` bits are `recent`
  *   5. wait until all calls have ended that may use the old base
  *   6. rows and marks of merged keys that have not changed since are deleted, in small batches

@@ -37,6 +37,7 @@ enum {
 /* This bit is set in the id of the hidden table that has the marks of a table. */
 #define HPS_BASEFILE_MARKS      (UINT32_C(1) << 30)
 #define HPS_BASEFILE_NUMBER_MAX (UINT64_C(1) << 40) /* numbers in the range of a base */
+#define HPS_BASEFILE_RECORDS    "basefile/"         /* keys of the store's records */
 #define HPS_BASEFILE_PREFIX     "base-"             /* of the names of files */
 #define HPS_BASEFILE_PART       ".part"             /* ends the name while a file is written */
 
@@ -77,11 +78,12 @@ struct hps_basefile {
 struct hps_basefile_space {
     struct hps_space base;
     struct hps_space *inner;
-    char name[128]; /* for messages */
+    char key[160];    /* of its record: HPS_BASEFILE_RECORDS "<model>@<version>" */
+    const char *name; /* "<model>@<version>", for messages */
     const struct hps_table *tables;
     uint32_t n_tables;
     struct hps_basefile_record *records;   /* [n_tables] as on disk. Under the lock `names` */
-    bool recorded;                         /* a record may be on disk. Under the lock `names` */
+    bool recorded;                         /* the record may be on disk. Under the lock `names` */
     struct hps_table *marks;               /* [n_tables] the hidden tables */
     _Atomic(struct hps_basefile *) *bases; /* [n_tables] NULL: no base. See hps_basefile_enter */
     atomic_bool any;                       /* a table has a base */
@@ -229,21 +231,21 @@ static inline struct hps_basefile *hps_basefile_base_of(const struct hps_basefil
     return table->id < space->n_tables ? atomic_load(&space->bases[table->id]) : NULL;
 }
 
-/* All records of a space, one per table, or of several spaces. */
+/* What the record of a space has for each table, or those of all spaces. */
 struct hps_basefile_records {
+    const char *key;                /* of the space; NULL: of all */
     struct hps_basefile_record *at; /* [n] the caller frees it */
     size_t n;
     struct hps_error *err;
 };
 
-/* Add the records of a space of the inner store. DATA_LOSS, NEWER_FORMAT, NO_MEMORY */
-hps_status hps_basefile_records_read(struct hps_space *inner, struct hps_basefile_records *records)
+/* Read them from disk. DATA_LOSS, NEWER_FORMAT, NO_MEMORY */
+hps_status hps_basefile_records_read(struct hps_store *inner, struct hps_basefile_records *records)
     HPS_MUST_CHECK;
-/* Write the records of the space to disk. Caller must hold `names`. */
+/* Write the record of the space, synced; delete it if no table has a base. Caller must hold
+ * `names`. */
 hps_status hps_basefile_records_write(struct hps_basefile_space *space, struct hps_error *err)
     HPS_MUST_CHECK;
-/* Whether a record of a space belongs to this layer. */
-bool hps_basefile_record_is_own(const void *key, size_t key_size);
 
 /* ---- calls of the store ---------------------------------------------------------------------- */
 
@@ -266,8 +268,6 @@ hps_status hps_basefile_scan(struct hps_space *space, const struct hps_table *ta
                              void *ctx, struct hps_error *err);
 hps_status hps_basefile_view(struct hps_space *space, const struct hps_view *view,
                              struct hps_error *err);
-hps_status hps_basefile_record_scan(struct hps_space *space, hps_record_fn fn, void *ctx,
-                                    struct hps_error *err);
 
 /* ---- merge.c --------------------------------------------------------------------------------- */
 

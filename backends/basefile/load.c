@@ -21,7 +21,6 @@ struct hps_store_load {
     hps_key key;
     struct hps_basefile_writer *writer; /* of the current table; NULL: no base, or no more of it */
     struct hps_basefile **bases;        /* [space->n_tables] finished; NULL: none */
-    bool named;                         /* records of the bases may be on disk */
 };
 
 static const struct hps_store_bulk_ops *inner_ops(const struct hps_basefile_space *space)
@@ -186,7 +185,6 @@ static hps_status load_commit(struct hps_store_load *load, struct hps_error *err
         space->records[i] =
             load->bases[i] != NULL ? load->bases[i]->record : (struct hps_basefile_record){0};
     }
-    load->named = true;
     status = hps_basefile_records_write(space, err);
     if (status == HPS_OK) {
         status = inner_ops(space)->commit(load->inner, err);
@@ -208,7 +206,7 @@ static void load_abort(struct hps_store_load *load)
     hps_lock_acquire(&store->names);
     memset(space->records, 0, space->n_tables * sizeof(*space->records));
     /* If that fails, the next load of the space replaces the record. */
-    if (load->named && hps_basefile_records_write(space, &error) != HPS_OK) {
+    if (hps_basefile_records_write(space, &error) != HPS_OK) {
         HPS_LOG(WARN, "rocksdb", "record of a failed load left behind",
                 HPS_STR("version", space->name), HPS_STR("error", error.text));
     }

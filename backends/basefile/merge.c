@@ -84,17 +84,8 @@ static hps_status base_write(struct merge *merge)
 
 /* ---- the switch ------------------------------------------------------------------------------ */
 
-/* Write a record that is synced: all earlier writes, which are in the same log, are on disk. */
-static bool log_sync(struct hps_store *inner)
-{
-    static const char synced[] = "basefile/synced";
-    struct hps_error error;
-    return inner->ops->durable->record_put(inner, synced, sizeof(synced) - 1, "", 0, &error) ==
-           HPS_OK;
-}
-
-/* Write the record that names the new base. *out_synced: a power cut cannot undo it. */
-static hps_status base_name(struct merge *merge, bool *out_synced)
+/* Write the record that names the new base. */
+static hps_status base_name(struct merge *merge)
 {
     struct hps_basefile_space *space = merge->space;
     struct hps_basefile_store *store = merge->old->store;
@@ -102,13 +93,14 @@ static hps_status base_name(struct merge *merge, bool *out_synced)
     hps_lock_acquire(&store->names);
     space->records[merge->table->id] = merge->new->record;
     hps_status status = hps_basefile_records_write(space, merge->err);
-    if (status == HPS_OK) {
-        *out_synced = log_sync(store->inner);
-    } else {
-        /* The record may be on disk. Unless it can be undone, the file stays. */
+    if (status != HPS_OK) {
+        /* The record may be on disk. Unless it can be undone, the file must stay. */
         space->records[merge->table->id] = merge->old->record;
-        if (hps_basefile_records_write(space, &error) == HPS_OK && log_sync(store->inner)) {
+        if (hps_basefile_records_write(space, &error) == HPS_OK) {
             hps_basefile_base_remove(store, merge->new->record.number);
+        } else {
+            HPS_LOG(WARN, "rocksdb", "base file left behind until the next start",
+                    HPS_STR("file", merge->new->name), HPS_STR("error", error.text));
         }
     }
     hps_lock_release(&store->names);
@@ -217,13 +209,13 @@ static void recent_set(const struct merge *merge, _Atomic(uint64_t) *recent)
 }
 
 /* Write the new base, and name it on disk. */
-static hps_status base_make(struct merge *merge, bool *out_synced)
+static hps_status base_make(struct merge *merge)
 {
     hps_status status = base_write(merge);
     if (status != HPS_OK) {
         return status;
     }
-    status = base_name(merge, out_synced);
+    status = base_name(merge);
     if (status != HPS_OK) {
         hps_basefile_base_close(merge->new);
     }
@@ -234,7 +226,6 @@ hps_status hps_basefile_merge(struct hps_basefile_space *space, uint32_t table,
                               struct hps_error *err)
 {
     struct merge merge = {.space = space, .table = &space->tables[table], .err = err};
-    bool synced = false;
     merge.old = hps_basefile_base_of(space, merge.table);
     HPS_ASSERT(merge.old != NULL);
     uint64_t begun_us = hps_clock_us();
@@ -243,7 +234,7 @@ hps_status hps_basefile_merge(struct hps_basefile_space *space, uint32_t table,
         return hps_error_set(err, HPS_NO_MEMORY, "rocksdb: no memory for a merge");
     }
     recent_set(&merge, merge.recent);
-    hps_status status = base_make(&merge, &synced);
+    hps_status status = base_make(&merge);
     if (status != HPS_OK) {
         recent_set(&merge, NULL);
         hps_free((void *)merge.recent);
@@ -251,9 +242,7 @@ hps_status hps_basefile_merge(struct hps_basefile_space *space, uint32_t table,
     }
     base_replace(&merge);
     clear_merged(&merge);
-    if (synced) {
-        hps_basefile_base_remove(merge.old->store, merge.old->record.number);
-    }
+    hps_basefile_base_remove(merge.old->store, merge.old->record.number);
     HPS_LOG(INFO, "rocksdb", "base file merged", HPS_STR("file", merge.new->name),
             HPS_U64("rows", atomic_load(&merge.old->n_changed)),
             HPS_U64("us", hps_clock_us() - begun_us));

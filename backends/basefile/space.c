@@ -11,14 +11,7 @@
 #include "base/assert.h"
 #include "base/heap.h"
 
-static const char record_key[] = "basefile";
-
 /* ---- records --------------------------------------------------------------------------------- */
-
-bool hps_basefile_record_is_own(const void *key, size_t key_size)
-{
-    return key_size == strlen(record_key) && memcmp(key, record_key, key_size) == 0;
-}
 
 /* The value is a struct hps_basefile_record per table. */
 static hps_status take_record(void *ctx, const void *key, size_t key_size, const void *value,
@@ -26,8 +19,9 @@ static hps_status take_record(void *ctx, const void *key, size_t key_size, const
 {
     struct hps_basefile_records *records = ctx;
     uint32_t format = 0;
-    if (!hps_basefile_record_is_own(key, key_size)) {
-        return HPS_OK;
+    (void)key;
+    if (records->key != NULL && key_size != strlen(records->key)) {
+        return HPS_OK; /* of a version whose name begins with this one's */
     }
     if (value_size >= sizeof(format)) {
         memcpy(&format, value, sizeof(format));
@@ -54,13 +48,17 @@ static hps_status take_record(void *ctx, const void *key, size_t key_size, const
     return HPS_OK;
 }
 
-hps_status hps_basefile_records_read(struct hps_space *inner, struct hps_basefile_records *records)
+hps_status hps_basefile_records_read(struct hps_store *inner, struct hps_basefile_records *records)
 {
-    return inner->store->ops->durable->space_record_scan(inner, take_record, records, records->err);
+    const char *prefix = records->key != NULL ? records->key : HPS_BASEFILE_RECORDS;
+    return inner->ops->durable->record_scan(inner, prefix, take_record, records, records->err);
 }
 
 hps_status hps_basefile_records_write(struct hps_basefile_space *space, struct hps_error *err)
 {
+    struct hps_store *inner = space->inner->store;
+    const struct hps_store_durable_ops *durable = inner->ops->durable;
+    size_t key_size = strlen(space->key);
     bool any = false;
     for (uint32_t i = 0; i < space->n_tables; i++) {
         space->records[i].format = HPS_BASEFILE_FORMAT;
@@ -70,12 +68,9 @@ hps_status hps_basefile_records_write(struct hps_basefile_space *space, struct h
         return HPS_OK; /* also on a full disk */
     }
     space->recorded = true;
-    const struct hps_record record = {.key = record_key,
-                                      .key_size = strlen(record_key),
-                                      .value = any ? space->records : NULL,
-                                      .value_size = space->n_tables * sizeof(*space->records)};
-    hps_status status = space->inner->store->ops->durable->apply(
-        space->inner, &hps_basefile_no_limit, NULL, 0, &record, 1, err);
+    hps_status status = any ? durable->record_put(inner, space->key, key_size, space->records,
+                                                  space->n_tables * sizeof(*space->records), err)
+                            : durable->record_delete(inner, space->key, key_size, err);
     space->recorded = any || status != HPS_OK;
     return status;
 }
@@ -139,7 +134,10 @@ static hps_status space_new(struct hps_basefile_store *store, const struct hps_s
         space_free(space);
         return hps_error_set(err, HPS_NO_MEMORY, "rocksdb: no memory for a version");
     }
-    (void)snprintf(space->name, sizeof(space->name), "%.90s@%" PRId64, id->model, id->version);
+    (void)snprintf(space->key, sizeof(space->key), HPS_BASEFILE_RECORDS "%s@%" PRId64, id->model,
+                   id->version);
+    space->name = space->key + strlen(HPS_BASEFILE_RECORDS);
+    space->recorded = id->n_tables == 0; /* not known */
     for (uint32_t i = 0; i < id->n_tables; i++) {
         HPS_ASSERT(id->tables[i].id == i);
         space->marks[i] = (struct hps_table){.name = id->tables[i].name,
@@ -168,8 +166,8 @@ static hps_status take_marks(void *ctx, const hps_key *keys, const uint8_t *rows
 static hps_status bases_open(struct hps_basefile_space *space, struct hps_error *err)
 {
     struct hps_basefile_store *store = hps_basefile_of(&space->base);
-    struct hps_basefile_records records = {.err = err};
-    hps_status status = hps_basefile_records_read(space->inner, &records);
+    struct hps_basefile_records records = {.key = space->key, .err = err};
+    hps_status status = hps_basefile_records_read(store->inner, &records);
     if (status == HPS_OK && records.n != 0 && records.n != space->n_tables) {
         status = hps_error_set(err, HPS_DATA_LOSS, "rocksdb: %s: base files of other tables",
                                space->name);
@@ -252,25 +250,29 @@ void hps_basefile_space_close(struct hps_space *base)
     space_free(space);
 }
 
-/* The files go last. If they stay, because of a crash or an error, the next open of the store
- * removes them. */
+/* The record goes first: without it no files belong to the space. Files that stay, because of a
+ * crash or an error, are removed by the next open of the store. */
 hps_status hps_basefile_space_drop(struct hps_space *base, struct hps_error *err)
 {
     struct hps_basefile_space *space = (struct hps_basefile_space *)base;
     struct hps_basefile_store *store = hps_basefile_of(base);
     struct hps_error ignored;
-    struct hps_basefile_records records = {.err = &ignored};
+    struct hps_basefile_records records = {.key = space->key, .err = &ignored};
     space_unlist(space);
-    hps_ignore(hps_basefile_records_read(space->inner, &records));
-    hps_status status = store->inner->ops->space_drop(space->inner, err);
-    hps_lock_acquire(&store->names); /* a checkpoint that has the space needs its files */
+    hps_lock_acquire(&store->names);
+    hps_ignore(hps_basefile_records_read(store->inner, &records));
+    memset(space->records, 0, space->n_tables * sizeof(*space->records));
+    hps_status status = hps_basefile_records_write(space, err);
     for (size_t i = 0; i < records.n && status == HPS_OK; i++) {
-        if (records.at[i].number != 0) {
-            hps_basefile_base_remove(store, records.at[i].number);
-        }
+        hps_basefile_base_remove(store, records.at[i].number);
     }
     hps_lock_release(&store->names);
     hps_free(records.at);
+    if (status == HPS_OK) {
+        status = store->inner->ops->space_drop(space->inner, err);
+    } else {
+        store->inner->ops->space_close(space->inner);
+    }
     space_free(space);
     return status;
 }

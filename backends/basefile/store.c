@@ -44,20 +44,6 @@ struct cleaning {
     bool any;                          /* there are base files */
 };
 
-static hps_status space_records(void *ctx, const char *model, int64_t version)
-{
-    struct cleaning *cleaning = ctx;
-    struct hps_store *inner = cleaning->store->inner;
-    const struct hps_space_id id = {.model = model, .version = version};
-    struct hps_space *space = NULL;
-    hps_status status = inner->ops->space_open(inner, &id, &space, cleaning->named.err);
-    if (status == HPS_OK) {
-        status = hps_basefile_records_read(space, &cleaning->named);
-        inner->ops->space_close(space);
-    }
-    return status;
-}
-
 /* No base gets this number again. */
 static void number_seen(struct hps_basefile_store *store, uint64_t number)
 {
@@ -97,7 +83,7 @@ static hps_status files_clean(struct hps_basefile_store *store, bool *out_any,
     if (status != HPS_OK || store->options.read_only || !(cleaning.any || store->options.write)) {
         return status;
     }
-    status = store->inner->ops->durable->space_list(store->inner, space_records, &cleaning, err);
+    status = hps_basefile_records_read(store->inner, &cleaning.named);
     for (size_t i = 0; i < cleaning.named.n; i++) {
         number_seen(store, cleaning.named.at[i].number);
     }
@@ -226,6 +212,13 @@ static struct hps_store *inner_of(struct hps_store *base)
     return ((struct hps_basefile_store *)base)->inner;
 }
 
+static hps_status store_space_record_scan(struct hps_space *base, hps_record_fn fn, void *ctx,
+                                          struct hps_error *err)
+{
+    struct hps_space *inner = ((struct hps_basefile_space *)base)->inner;
+    return inner->store->ops->durable->space_record_scan(inner, fn, ctx, err);
+}
+
 static hps_status store_record_put(struct hps_store *base, const void *key, size_t key_size,
                                    const void *value, size_t value_size, struct hps_error *err)
 {
@@ -291,7 +284,7 @@ static void store_close(struct hps_store *base)
 
 static const struct hps_store_durable_ops durable_ops = {
     .apply = hps_basefile_apply,
-    .space_record_scan = hps_basefile_record_scan,
+    .space_record_scan = store_space_record_scan,
     .view = hps_basefile_view,
     .record_put = store_record_put,
     .record_delete = store_record_delete,

@@ -207,9 +207,7 @@ static hps_status viewing_record(void *ctx, const void *key, size_t key_size, co
                                  size_t value_size)
 {
     const struct hps_view *view = ((const struct viewing *)ctx)->view;
-    return hps_basefile_record_is_own(key, key_size)
-               ? HPS_OK
-               : view->record(view->ctx, key, key_size, value, value_size);
+    return view->record(view->ctx, key, key_size, value, value_size);
 }
 
 static hps_status viewing_pass(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
@@ -291,15 +289,4 @@ done:
     hps_free(tables);
     hps_free((void *)viewing.bases);
     return status;
-}
-
-/* ---- records --------------------------------------------------------------------------------- */
-
-hps_status hps_basefile_record_scan(struct hps_space *space, hps_record_fn fn, void *ctx,
-                                    struct hps_error *err)
-{
-    const struct hps_view view = {.ctx = ctx, .record = fn};
-    struct viewing viewing = {.view = &view};
-    struct hps_space *inner = ((struct hps_basefile_space *)space)->inner;
-    return inner->store->ops->durable->space_record_scan(inner, viewing_record, &viewing, err);
 }

@@ -211,9 +211,8 @@ static void test_load_when_no_table_has_a_base_then_no_record_is_written(void **
     how.off = true;
     struct hps_space *space = open_space(open_store());
     load(space);
-    struct hps_space *inner = ((struct hps_basefile_space *)space)->inner;
-    assert_false(((struct hps_basefile_space *)space)->recorded);
-    assert_int_equal(inner->store->ops->durable->space_record_scan(inner, see_record, &n, &error),
+    const struct hps_store_durable_ops *durable = space->store->ops->durable;
+    assert_int_equal(durable->record_scan(space->store, "basefile/", see_record, &n, &error),
                      HPS_OK);
     assert_int_equal(n, 0);
     close_all(space);
