@@ -290,11 +290,12 @@ def measure_updates(run):
 
         def merges(done=True):  # or that run
             if not done:
-                return sum(name.endswith(".rows.part") for name in os.listdir(f"{run.store}/hpsd"))
+                return sum(name.startswith("base-") for name in os.listdir(f"{run.store}/hpsd")) - n_bases
             with open(run.one.log, encoding="utf-8") as log:
                 return log.read().count("base file merged")
 
-        n_merged, took, begin = merges(), [], time.monotonic()
+        n_merged, n_bases, took, begin = merges(), 0, [], time.monotonic()
+        n_bases = merges(False)
         with subprocess.Popen([f"{options.bin}/hps-publish", "-b", broker.bootstrap, "-m", MODEL, "-t", "feature_0", "--from", f"{run.work}/updates/feature_0",
                                "-r", str(options.update_rate), "--row-dtype", run.dtype, "-q"], stdout=subprocess.DEVNULL) as publish:
             def published():

@@ -124,7 +124,7 @@ hps_status hps_basefile_base_open(struct hps_basefile_store *store,
         status = hps_error_set(err, HPS_NO_MEMORY, "base file: no memory");
         goto failed;
     }
-    (void)snprintf(base->name, sizeof(base->name), HPS_BASEFILE_PREFIX "%" PRIu64, record->number);
+    hps_basefile_name(base->name, record->number);
     base->store = store;
     base->record = *record;
     base->row_bytes = row_bytes;
@@ -172,15 +172,11 @@ void hps_basefile_base_close(struct hps_basefile *base)
 
 void hps_basefile_base_remove(struct hps_basefile_store *store, uint64_t number)
 {
-    static const char *const suffixes[] = {"", HPS_BASEFILE_PART};
-    for (unsigned i = 0; i < sizeof(suffixes) / sizeof(suffixes[0]); i++) {
-        char name[HPS_BASEFILE_NAME_BYTES];
-        (void)snprintf(name, sizeof(name), HPS_BASEFILE_PREFIX "%" PRIu64 "%s", number,
-                       suffixes[i]);
-        if (unlinkat(store->dir.fd, name, 0) != 0 && errno != ENOENT) {
-            HPS_LOG(WARN, "rocksdb", "base file left behind: cannot be removed",
-                    HPS_STR("file", name), HPS_STR("error", strerror(errno)));
-        }
+    char name[HPS_BASEFILE_NAME_BYTES];
+    hps_basefile_name(name, number);
+    if (unlinkat(store->dir.fd, name, 0) != 0 && errno != ENOENT) {
+        HPS_LOG(WARN, "rocksdb", "base file left behind: cannot be removed", HPS_STR("file", name),
+                HPS_STR("error", strerror(errno)));
     }
 }
 

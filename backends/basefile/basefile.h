@@ -19,8 +19,8 @@
  *     sums      a CRC-32C per page
  *
  * The number is new for every base of the store. Rows may cross pages. A load leaves at most a 50th
- * of the range, plus 64 rows, as holes. While a file is written, its name ends with `.part`; after
- * that it never changes. Bits and sums stay in memory: 1 bit per row and 4 bytes per page.
+ * of the range, plus 64 rows, as holes. Once a record names it, the file never changes. Bits and
+ * sums stay in memory: 1 bit per row and 4 bytes per page.
  *
  * RECORD. The record "basefile/<model>@<version>" of the store has for each table the number, the
  * range and the CRC-32C of the bits and sums of its base. A version without bases has none. A file
@@ -35,7 +35,7 @@
  *
  * LOAD. Rows of a dense prefix of a table go to the base in one sequential pass, all other rows
  * to the load of the inner store. Commit, in this order:
- *   1. the files are written, synced and renamed, and the directory is synced
+ *   1. the files are written and synced, and the directory is synced
  *   2. the record is written, synced
  *   3. the inner store ingests its rows
  *   4. the bases are installed; lookups find the rows
@@ -82,9 +82,9 @@
  * DISK. A load and a merge check the free space before every MiB, and leave the minimum free space.
  * A merge begins only if the whole new base fits.
  *
- * COPIES. A checkpoint is made by the inner store; then the files of all bases are linked into it
- * (copied, on another disk). The lock `names` is held during that time. So no base gets or loses
- * its name, and no file of a dropped version is removed.
+ * COPIES. A checkpoint is made by the inner store; then the files that records name are linked into
+ * it (copied, on another disk). The lock `names` is held during that time. So no record changes,
+ * and no file of a dropped version is removed.
  *
  * Option `off`: loads write no bases. Existing ones are read and merged as before.
  *

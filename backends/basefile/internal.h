@@ -15,8 +15,10 @@
 #ifndef HPS_BACKENDS_BASEFILE_INTERNAL_H
 #define HPS_BACKENDS_BASEFILE_INTERNAL_H
 
+#include <inttypes.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 
 #include "backends/basefile/basefile.h"
 #include "backends/store_bulk.h"
@@ -30,7 +32,7 @@ enum {
     HPS_BASEFILE_FORMAT = 1,
     HPS_BASEFILE_HOLES = 64,      /* holes permitted in any base */
     HPS_BASEFILE_HOLE_SHARE = 50, /* one more hole for this many rows */
-    HPS_BASEFILE_NAME_BYTES = 40,
+    HPS_BASEFILE_NAME_BYTES = 32,
     HPS_BASEFILE_MODE = 0644, /* less the umask, as RocksDB's files */
 };
 
@@ -39,7 +41,6 @@ enum {
 #define HPS_BASEFILE_NUMBER_MAX (UINT64_C(1) << 40) /* numbers in the range of a base */
 #define HPS_BASEFILE_RECORDS    "basefile/"         /* keys of the store's records */
 #define HPS_BASEFILE_PREFIX     "base-"             /* of the names of files */
-#define HPS_BASEFILE_PART       ".part"             /* ends the name while a file is written */
 
 /* Which base a table has, on disk. All integers of records and files are little-endian. */
 struct hps_basefile_record {
@@ -102,12 +103,11 @@ struct hps_basefile_store {
     struct hps_dir dir;                  /* of the database, which also has the bases */
     atomic_uint_fast64_t number;         /* of the newest base */
     _Atomic(uint64_t) bytes;             /* of all bases, which a merge does not change */
-    /* Held while bases get or lose their names, and during a checkpoint. */
-    struct hps_lock names;
-    struct hps_lock lock;            /* protects the next fields */
-    struct hps_cond wake;            /* signals changes of them */
-    struct hps_basefile_ring *rings; /* not in use */
-    unsigned n_rings_left;           /* to be made or tried; 0: no io_uring */
+    struct hps_lock names;               /* held while records change, and during a checkpoint */
+    struct hps_lock lock;                /* protects the next fields */
+    struct hps_cond wake;                /* signals changes of them */
+    struct hps_basefile_ring *rings;     /* not in use */
+    unsigned n_rings_left;               /* to be made or tried; 0: no io_uring */
     struct hps_basefile_space *spaces;
     struct hps_basefile_space *merging; /* of base-merge */
     bool closing;
@@ -119,6 +119,12 @@ static const struct hps_call hps_basefile_no_limit = {0};
 static inline struct hps_basefile_store *hps_basefile_of(const struct hps_space *space)
 {
     return (struct hps_basefile_store *)space->store;
+}
+
+/* Write the name of a file to `name`, which has HPS_BASEFILE_NAME_BYTES. */
+static inline void hps_basefile_name(char *name, uint64_t number)
+{
+    (void)snprintf(name, HPS_BASEFILE_NAME_BYTES, HPS_BASEFILE_PREFIX "%" PRIu64, number);
 }
 
 static inline uint64_t hps_basefile_words(uint64_t n_bits)
@@ -189,7 +195,7 @@ bool hps_basefile_writer_takes(const struct hps_basefile_writer *writer, hps_key
  * NO_MEMORY, IO */
 hps_status hps_basefile_writer_add(struct hps_basefile_writer *writer, hps_key key,
                                    const uint8_t *row, struct hps_error *err) HPS_MUST_CHECK;
-/* Write all to disk, sync it, give the file its name and open it. Errors as
+/* Write all to disk, sync the file and its directory, and open it. Errors as
  * hps_basefile_writer_add and hps_basefile_base_open. */
 hps_status hps_basefile_writer_finish(struct hps_basefile_writer *writer,
                                       struct hps_basefile **out_base, struct hps_error *err)

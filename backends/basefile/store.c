@@ -22,26 +22,19 @@
 
 /* ---- leftover files -------------------------------------------------------------------------- */
 
-/* "base-<number>", and ".part" while the file is written. 0: no base. */
-static uint64_t name_number(const char *name, bool *out_part)
+/* "base-<number>". 0: another name. */
+static uint64_t name_number(const char *name)
 {
-    const char *digits = name + strlen(HPS_BASEFILE_PREFIX);
-    char *end = NULL;
-    if (strncmp(name, HPS_BASEFILE_PREFIX, strlen(HPS_BASEFILE_PREFIX)) != 0 || digits[0] < '0' ||
-        digits[0] > '9') {
-        return 0;
-    }
-    uint64_t number = strtoull(digits, &end, 10);
-    *out_part = strcmp(end, HPS_BASEFILE_PART) == 0;
-    bool known = (*out_part || end[0] == '\0') && number < HPS_BASEFILE_NUMBER_MAX;
-    return known ? number : 0;
+    char same[HPS_BASEFILE_NAME_BYTES];
+    size_t n = strlen(HPS_BASEFILE_PREFIX);
+    uint64_t number = strncmp(name, HPS_BASEFILE_PREFIX, n) == 0 ? strtoull(name + n, NULL, 10) : 0;
+    hps_basefile_name(same, number);
+    return strcmp(name, same) == 0 && number < HPS_BASEFILE_NUMBER_MAX ? number : 0;
 }
 
 struct cleaning {
     struct hps_basefile_store *store;
     struct hps_basefile_records named; /* the bases of all spaces */
-    bool remove;                       /* `named` is complete: remove all other files */
-    bool any;                          /* there are base files */
 };
 
 /* No base gets this number again. */
@@ -52,50 +45,43 @@ static void number_seen(struct hps_basefile_store *store, uint64_t number)
     }
 }
 
+/* Remove the file if no record names it. */
 static hps_status file_visit(void *ctx, const struct hps_dir *dir, const char *name,
                              struct hps_error *err)
 {
     struct cleaning *cleaning = ctx;
-    struct hps_basefile_store *store = cleaning->store;
-    bool part = false;
-    uint64_t number = name_number(name, &part);
-    bool keep = number == 0 || !cleaning->remove;
+    uint64_t number = name_number(name);
+    bool keep = number == 0;
     (void)dir, (void)err;
-    cleaning->any = cleaning->any || number != 0;
-    number_seen(store, number);
-    for (size_t i = 0; i < cleaning->named.n && !part && !keep; i++) {
+    number_seen(cleaning->store, number);
+    for (size_t i = 0; i < cleaning->named.n && !keep; i++) {
         keep = cleaning->named.at[i].number == number;
     }
     if (!keep) {
-        hps_basefile_base_remove(store, number);
+        hps_basefile_base_remove(cleaning->store, number);
     }
     return HPS_OK;
 }
 
-/* Remove files that no record names, and find the newest number of files and records: a file may be
- * lost. *out_any: there were base files. */
+/* Remove leftover files, and find the newest number of files and records: a file may be lost.
+ * *out_any: there are bases. */
 static hps_status files_clean(struct hps_basefile_store *store, bool *out_any,
                               struct hps_error *err)
 {
     struct cleaning cleaning = {.store = store, .named = {.err = err}};
-    hps_status status = hps_dir_each(&store->dir, file_visit, &cleaning, err);
-    *out_any = cleaning.any;
-    if (status != HPS_OK || store->options.read_only || !(cleaning.any || store->options.write)) {
-        return status;
-    }
-    status = hps_basefile_records_read(store->inner, &cleaning.named);
+    hps_status status = hps_basefile_records_read(store->inner, &cleaning.named);
     for (size_t i = 0; i < cleaning.named.n; i++) {
         number_seen(store, cleaning.named.at[i].number);
     }
-    if (status == HPS_OK) {
-        cleaning.remove = true;
+    if (status == HPS_OK && !store->options.read_only) {
         status = hps_dir_each(&store->dir, file_visit, &cleaning, err);
     }
+    *out_any = cleaning.named.n > 0;
     hps_free(cleaning.named.at);
     return status;
 }
 
-/* Open the directory of the database, which may be a link. *out_any: it has base files. */
+/* Open the directory of the database, which may be a link. *out_any: there are bases. */
 static hps_status dir_open(struct hps_basefile_store *store, const char *path, bool *out_any,
                            struct hps_error *err)
 {
@@ -133,16 +119,15 @@ static hps_status copy_bytes(const struct hps_dir *from, const char *name, int t
     return status;
 }
 
-static hps_status copy_file(void *ctx, const struct hps_dir *dir, const char *name,
+static hps_status copy_file(const struct hps_dir *from, uint64_t number, int to_dir,
                             struct hps_error *err)
 {
-    const int *to = ctx;
-    bool part = false;
-    if (name_number(name, &part) == 0 || part || linkat(dir->fd, name, *to, name, 0) == 0 ||
-        errno == ENOENT) {
-        return HPS_OK; /* no finished base, or one that was removed */
+    char name[HPS_BASEFILE_NAME_BYTES];
+    hps_basefile_name(name, number);
+    if (linkat(from->fd, name, to_dir, name, 0) == 0 || errno == ENOENT) {
+        return HPS_OK; /* also if the table has no base, or the file is lost */
     }
-    return errno == EXDEV ? copy_bytes(dir, name, *to, err)
+    return errno == EXDEV ? copy_bytes(from, name, to_dir, err)
                           : hps_file_error(err, errno, "cannot link", name);
 }
 
@@ -165,7 +150,20 @@ static hps_status check_space(const struct hps_basefile_store *store, const stru
                                bytes, bytes_free);
 }
 
-/* Link the files of all bases to `<dir>/hpsd`, where the inner store has made its checkpoint. */
+/* Link the files that records name. */
+static hps_status named_copy(const struct hps_basefile_store *store, const struct hps_dir *to,
+                             struct hps_error *err)
+{
+    struct hps_basefile_records named = {.err = err};
+    hps_status status = hps_basefile_records_read(store->inner, &named);
+    for (size_t i = 0; i < named.n && status == HPS_OK; i++) {
+        status = copy_file(&store->dir, named.at[i].number, to->fd, err);
+    }
+    hps_free(named.at);
+    return status == HPS_OK ? hps_dir_sync(to, err) : status;
+}
+
+/* Complete `<dir>/hpsd`, where the inner store has made its checkpoint. */
 static hps_status files_copy(struct hps_basefile_store *store, const char *dir,
                              struct hps_error *err)
 {
@@ -179,10 +177,7 @@ static hps_status files_copy(struct hps_basefile_store *store, const char *dir,
         status = check_space(store, &to, err);
     }
     if (status == HPS_OK) {
-        status = hps_dir_each(&store->dir, copy_file, &to.fd, err);
-    }
-    if (status == HPS_OK) {
-        status = hps_dir_sync(&to, err);
+        status = named_copy(store, &to, err);
     }
     if (status != HPS_OK && parent.fd >= 0) { /* without its bases it is no store */
         struct hps_error ignored;

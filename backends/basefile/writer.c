@@ -30,7 +30,7 @@ struct hps_basefile_writer {
     uint64_t n_min;                    /* of keys in the range, at the end */
     uint32_t row_bytes;
     const atomic_bool *cancel;
-    char name[HPS_BASEFILE_NAME_BYTES]; /* while it is written */
+    char name[HPS_BASEFILE_NAME_BYTES];
     int fd;
     bool finished;
     uint8_t *buffer;     /* [BUFFER_BYTES] */
@@ -75,8 +75,7 @@ hps_status hps_basefile_writer_new(struct hps_basefile_store *store, uint32_t ro
     writer->record = (struct hps_basefile_record){.format = HPS_BASEFILE_FORMAT,
                                                   .number = atomic_fetch_add(&store->number, 1) + 1,
                                                   .first = first};
-    (void)snprintf(writer->name, sizeof(writer->name),
-                   HPS_BASEFILE_PREFIX "%" PRIu64 HPS_BASEFILE_PART, writer->record.number);
+    hps_basefile_name(writer->name, writer->record.number);
     writer->fd = -1;
     hps_status status = reserve(&writer->exists, hps_basefile_words(n) * sizeof(uint64_t), err);
     if (status == HPS_OK) {
@@ -256,14 +255,12 @@ hps_status hps_basefile_writer_finish(struct hps_basefile_writer *writer,
                                       struct hps_basefile **out_base, struct hps_error *err)
 {
     struct hps_basefile_record *record = &writer->record;
-    char name[HPS_BASEFILE_NAME_BYTES];
     hps_status status = writer->n_min > record->n ? extend(writer, writer->n_min, err) : HPS_OK;
     if (status == HPS_OK) {
         status = end_write(writer, err);
     }
     if (status == HPS_OK) {
-        (void)snprintf(name, sizeof(name), HPS_BASEFILE_PREFIX "%" PRIu64, record->number);
-        status = hps_dir_rename(&writer->store->dir, writer->name, name, err);
+        status = hps_dir_sync(&writer->store->dir, err);
     }
     if (status == HPS_OK) {
         uint64_t n_pages = hps_basefile_pages(record->n, writer->row_bytes);

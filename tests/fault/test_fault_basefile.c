@@ -100,11 +100,6 @@ int fdatasync(int fd)
     return fails(fd, NULL) ? -1 : (int)syscall(SYS_fdatasync, fd);
 }
 
-int renameat(int from_dir, const char *from, int to_dir, const char *to)
-{
-    return fails(from_dir, from) ? -1 : (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, 0);
-}
-
 int unlinkat(int dir, const char *name, int flags)
 {
     bool failed = atomic_load(&shared->how) != FULL && fails(dir, name);
