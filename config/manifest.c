@@ -12,7 +12,6 @@
 #include "base/assert.h"
 #include "base/buf.h"
 #include "base/heap.h"
-#include "base/rows/crc32c.h"
 #include "base/rows/fileio.h"
 #include "config/json.h"
 
@@ -554,7 +553,7 @@ hps_status hps_manifest_check_files(const struct hps_manifest *manifest, const c
         }
         hps_status status = hps_roots_open_read(roots, path, &fd, &bytes, err);
         if (status == HPS_OK) {
-            status = hps_crc32c_fd(fd, path, bytes, cancel, &crc, err);
+            status = hps_file_copy(fd, -1, path, bytes, cancel, &crc, err);
             close(fd);
         }
         if (status == HPS_OK && crc != file->crc32c) {

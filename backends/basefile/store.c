@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -99,19 +98,19 @@ static hps_status dir_open(struct hps_basefile_store *store, const char *path, b
 static hps_status copy_bytes(const struct hps_dir *from, const char *name, int to_dir,
                              struct hps_error *err)
 {
+    uint64_t bytes = 0;
+    uint32_t crc = 0;
     int in = -1;
     hps_status status = hps_dir_open_file(from, name, O_RDONLY, &in, err);
+    if (status == HPS_OK) {
+        status = hps_file_take_read(in, name, &bytes, err);
+    }
     if (status != HPS_OK) {
         return status;
     }
     int out = openat(to_dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, HPS_BASEFILE_MODE);
-    ssize_t n = out >= 0 ? 1 : -1;
-    while (n > 0) {
-        n = sendfile(out, in, NULL, 1 << 24);
-    }
-    if (n < 0 || fsync(out) != 0) {
-        status = hps_file_error(err, errno, "cannot copy", name);
-    }
+    status = out >= 0 ? hps_file_copy(in, out, name, bytes, NULL, &crc, err)
+                      : hps_file_error(err, errno, "cannot create", name);
     if (out >= 0) {
         close(out);
     }

@@ -9,12 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/heap.h"
 #include "base/rows/fileio.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "words are loaded as little-endian");
-
-enum { FILE_PIECE_BYTES = 1 << 20 };
 
 static uint32_t tables[8][256];
 static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
@@ -85,36 +82,6 @@ uint32_t hps_crc32c(uint32_t crc, const void *data, size_t size)
     return ~update_tables(~crc, (const uint8_t *)data, size);
 }
 
-hps_status hps_crc32c_fd(int fd, const char *path, uint64_t bytes, const atomic_bool *cancel,
-                         uint32_t *out_crc, struct hps_error *err)
-{
-    hps_status status = HPS_OK;
-    uint32_t crc = 0;
-
-    uint8_t *piece = hps_alloc(FILE_PIECE_BYTES);
-    if (piece == NULL) {
-        status = hps_error_set(err, HPS_NO_MEMORY, "%s: no memory for its checksum", path);
-    }
-    for (uint64_t at = 0; status == HPS_OK && at < bytes;) {
-        size_t n = bytes - at < FILE_PIECE_BYTES ? (size_t)(bytes - at) : FILE_PIECE_BYTES;
-
-        if (cancel != NULL && atomic_load_explicit(cancel, memory_order_relaxed)) {
-            status = hps_error_set(err, HPS_CANCELLED, "%s: cancelled", path);
-            break;
-        }
-        status = hps_file_pread(fd, path, piece, n, at, err);
-        if (status == HPS_OK) {
-            crc = hps_crc32c(crc, piece, n);
-            at += n;
-        }
-    }
-    hps_free(piece);
-    if (status == HPS_OK) {
-        *out_crc = crc;
-    }
-    return status;
-}
-
 hps_status hps_crc32c_file(const char *path, const atomic_bool *cancel, uint32_t *out_crc,
                            uint64_t *out_bytes, struct hps_error *err)
 {
@@ -125,7 +92,7 @@ hps_status hps_crc32c_file(const char *path, const atomic_bool *cancel, uint32_t
     if (status != HPS_OK) {
         return status;
     }
-    status = hps_crc32c_fd(fd, path, bytes, cancel, out_crc, err);
+    status = hps_file_copy(fd, -1, path, bytes, cancel, out_crc, err);
     close(fd);
     if (status == HPS_OK) {
         *out_bytes = bytes;

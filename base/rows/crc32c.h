@@ -14,13 +14,6 @@
 /* Add data[size] to a CRC. `crc` is the result of the previous call, or 0 for the first call. */
 uint32_t hps_crc32c(uint32_t crc, const void *data, size_t size);
 
-/* CRC of the first `bytes` bytes of an open file, read in pieces of 1 MiB. `path` is for messages.
- * `cancel` may be NULL.
- *
- * error   DATA_LOSS: the file is shorter; IO, NO_MEMORY; CANCELLED once *cancel is true
- */
-hps_status hps_crc32c_fd(int fd, const char *path, uint64_t bytes, const atomic_bool *cancel,
-                         uint32_t *out_crc, struct hps_error *err) HPS_MUST_CHECK;
 /* CRC and size of a whole file, read in pieces of 1 MiB. `cancel` may be NULL.
  *
  * error   NOT_FOUND, PERMISSION, IO, NO_MEMORY; CANCELLED once *cancel is true

@@ -16,9 +16,10 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
+#include "base/rows/crc32c.h"
 
 /* The kernel moves at most 0x7ffff000 bytes in one call. */
-enum { CALL_BYTES_MAX = 1 << 30 };
+enum { CALL_BYTES_MAX = 1 << 30, PIECE_BYTES = 1 << 20 };
 
 hps_status hps_file_status(int error_number)
 {
@@ -137,6 +138,36 @@ hps_status hps_file_pwrite(int fd, const char *path, const void *data, size_t si
         done += (size_t)put;
     }
     return HPS_OK;
+}
+
+hps_status hps_file_copy(int from, int to, const char *path, uint64_t bytes,
+                         const atomic_bool *cancel, uint32_t *out_crc, struct hps_error *err)
+{
+    uint8_t *piece = hps_alloc(PIECE_BYTES);
+    uint32_t crc = 0;
+    hps_status status =
+        piece != NULL ? HPS_OK : hps_error_set(err, HPS_NO_MEMORY, "%s: no memory to read", path);
+    for (uint64_t at = 0; at < bytes && status == HPS_OK;) {
+        size_t n = bytes - at < PIECE_BYTES ? (size_t)(bytes - at) : PIECE_BYTES;
+        if (cancel != NULL && atomic_load_explicit(cancel, memory_order_relaxed)) {
+            status = hps_error_set(err, HPS_CANCELLED, "%s: cancelled", path);
+            break;
+        }
+        status = hps_file_pread(from, path, piece, n, at, err);
+        if (status == HPS_OK && to >= 0) {
+            status = hps_file_pwrite(to, path, piece, n, at, err);
+        }
+        crc = status == HPS_OK ? hps_crc32c(crc, piece, n) : 0;
+        at += n;
+    }
+    if (status == HPS_OK && to >= 0 && fsync(to) != 0) {
+        status = hps_file_error(err, errno, "cannot sync", path);
+    }
+    hps_free(piece);
+    if (status == HPS_OK) {
+        *out_crc = crc;
+    }
+    return status;
 }
 
 /* Length of the directory part of `path` with its last slash; 0 without a slash. */

@@ -6,6 +6,7 @@
 #define HPS_BASE_ROWS_FILEIO_H
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -36,6 +37,13 @@ hps_status hps_file_pread(int fd, const char *path, void *data, size_t size, uin
  * quota is reached; IO. */
 hps_status hps_file_pwrite(int fd, const char *path, const void *data, size_t size, uint64_t offset,
                            struct hps_error *err) HPS_MUST_CHECK;
+/* Read the first `bytes` bytes of `from` in pieces of 1 MiB, write them to the empty file `to`, and
+ * sync it. to: -1: only read. `path` is for messages, `cancel` may be NULL. *out_crc is the CRC-32C
+ * of the bytes. DATA_LOSS: `from` is shorter; EXHAUSTED, IO, NO_MEMORY; CANCELLED once *cancel is
+ * true. */
+hps_status hps_file_copy(int from, int to, const char *path, uint64_t bytes,
+                         const atomic_bool *cancel, uint32_t *out_crc, struct hps_error *err)
+    HPS_MUST_CHECK;
 /* fsync the directory that contains `path`, so that a rename in it is durable. */
 hps_status hps_file_sync_parent(const char *path, struct hps_error *err) HPS_MUST_CHECK;
 /* A name "<dir>/.<base><suffix>" for a hidden temporary file in the directory of `path`. Each call

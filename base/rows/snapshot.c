@@ -65,7 +65,7 @@ static hps_status list_entry(void *ctx, const struct hps_dir *dir, const char *n
     if (status != HPS_OK) {
         return hps_error_prefix(err, status, "%.200s of a snapshot", name);
     }
-    status = hps_crc32c_fd(fd, name, bytes, listing->cancel, &crc, err);
+    status = hps_file_copy(fd, -1, name, bytes, listing->cancel, &crc, err);
     close(fd);
     if (status != HPS_OK) {
         return status;

@@ -30,7 +30,6 @@
 #define STAGING     "hpsd.restoring" /* renamed to hpsd at the end */
 
 enum {
-    COPY_BYTES = 1 << 20,
     N_LOCKS = 2,
     CRC_DIGITS = 8,
     FORMAT_PLAIN = 1 /* without checksums */
@@ -244,28 +243,6 @@ static bool link_file(const struct restore *restore, int fd, const char *name)
     return same;
 }
 
-/* to: -1: read only. out_crc: checksum of the bytes read. */
-static hps_status copy_bytes(int from, int to, const char *path, uint64_t size, uint32_t *out_crc,
-                             struct hps_error *err)
-{
-    HPS_ASSERT(from >= 0 && out_crc != NULL);
-    uint8_t *piece = hps_alloc(COPY_BYTES);
-    uint32_t crc = 0;
-    hps_status status = piece != NULL ? HPS_OK : no_memory(err);
-    for (uint64_t at = 0; at < size && status == HPS_OK;) {
-        size_t n = size - at < COPY_BYTES ? (size_t)(size - at) : COPY_BYTES;
-        status = hps_file_pread(from, path, piece, n, at, err);
-        if (status == HPS_OK) {
-            crc = hps_crc32c(crc, piece, n);
-            status = to < 0 ? HPS_OK : hps_file_pwrite(to, path, piece, n, at, err);
-        }
-        at += n;
-    }
-    hps_free(piece);
-    *out_crc = crc;
-    return status;
-}
-
 static hps_status copy_file(const struct restore *restore, int from, const char *name,
                             uint64_t size, uint32_t *out_crc, struct hps_error *err)
 {
@@ -275,10 +252,7 @@ static hps_status copy_file(const struct restore *restore, int from, const char 
     if (status != HPS_OK) {
         return status;
     }
-    status = copy_bytes(from, fd, name, size, out_crc, err);
-    if (status == HPS_OK && fsync(fd) != 0) {
-        status = hps_file_error(err, errno, "cannot sync", name);
-    }
+    status = hps_file_copy(from, fd, name, size, NULL, out_crc, err);
     close(fd);
     return status;
 }
@@ -301,7 +275,7 @@ static hps_status take_opened(const struct restore *restore, const struct kept_f
     if (!linked) {
         status = copy_file(restore, fd, file->name, file->size, &crc, err);
     } else if (!plain) {
-        status = copy_bytes(fd, -1, file->name, file->size, &crc, err);
+        status = hps_file_copy(fd, -1, file->name, file->size, NULL, &crc, err);
     }
     if (status == HPS_OK && !plain && crc != file->crc) {
         status = hps_error_set(err, HPS_DATA_LOSS,

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "base/heap.h"
+#include "base/rows/crc32c.h"
 #include "tests/lib/fault_heap.h"
 #include "tests/lib/tmpdir_fixture.h"
 
@@ -79,6 +80,33 @@ static void test_replace_when_there_then_new_content_and_no_temporary(void **sta
     assert_int_equal(hps_tmpdir_entries(&dir, "."), 2);
 }
 
+static void test_copy_when_several_pieces_then_equal_and_a_shorter_file_is_refused(void **state)
+{
+    (void)state;
+    static char data[(2 << 20) + 5], there[sizeof(data)];
+    atomic_bool cancel = false;
+    uint32_t crc = 0, read_crc = 0;
+    for (size_t i = 0; i < sizeof(data); i++) {
+        data[i] = (char)(i * 31 >> 7);
+    }
+    hps_tmpdir_write(&dir, "f", data, sizeof(data));
+    int from = open(hps_tmpdir_join(&dir, "f"), O_RDONLY | O_CLOEXEC);
+    int to = open(hps_tmpdir_join(&dir, "g"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    assert_int_equal(hps_file_copy(from, to, "f", sizeof(data), &cancel, &crc, NULL), HPS_OK);
+    assert_int_equal(crc, hps_crc32c(0, data, sizeof(data)));
+    assert_int_equal(hps_file_pread(to, "g", there, sizeof(data), 0, NULL), HPS_OK);
+    assert_memory_equal(there, data, sizeof(data));
+    assert_int_equal(hps_file_copy(from, -1, "f", sizeof(data), NULL, &read_crc, NULL), HPS_OK);
+    assert_int_equal(read_crc, crc);
+    assert_int_equal(hps_file_copy(from, to, "f", sizeof(data) + 1, NULL, &crc, NULL),
+                     HPS_DATA_LOSS);
+    atomic_store(&cancel, true);
+    assert_int_equal(hps_file_copy(from, to, "f", sizeof(data), &cancel, &crc, NULL),
+                     HPS_CANCELLED);
+    close(from);
+    close(to);
+}
+
 static void test_temp_name_when_called_twice_then_hidden_and_different(void **state)
 {
     (void)state;
@@ -114,6 +142,7 @@ int main(void)
         T(test_open_when_fifo_then_refused_without_waiting),
         T(test_pread_when_file_ends_then_data_loss_names_byte),
         T(test_replace_when_there_then_new_content_and_no_temporary),
+        T(test_copy_when_several_pieces_then_equal_and_a_shorter_file_is_refused),
         T(test_temp_name_when_called_twice_then_hidden_and_different),
         T(test_replace_when_memory_fails_then_survived),
     };
