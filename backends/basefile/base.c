@@ -108,9 +108,9 @@ static hps_status file_open(struct hps_basefile *base, bool known, struct hps_er
 }
 
 hps_status hps_basefile_base_open(struct hps_basefile_store *store,
-                                  const struct hps_basefile_record *record, uint32_t row_bytes,
-                                  uint64_t *exists, uint32_t *sums, struct hps_basefile **out_base,
-                                  struct hps_error *err)
+                                  const struct hps_basefile_record *record,
+                                  const struct hps_table *table, uint64_t *exists, uint32_t *sums,
+                                  struct hps_basefile **out_base, struct hps_error *err)
 {
     struct hps_basefile *base = NULL;
     hps_status status;
@@ -127,8 +127,8 @@ hps_status hps_basefile_base_open(struct hps_basefile_store *store,
     hps_basefile_name(base->name, record->number);
     base->store = store;
     base->record = *record;
-    base->row_bytes = row_bytes;
-    base->n_pages = hps_basefile_pages(record->n, row_bytes);
+    base->table = table;
+    base->n_pages = hps_basefile_pages(record->n, table->row_bytes);
     base->fd = base->fd_direct = -1;
     base->exists = exists;
     base->sums = sums;

@@ -49,15 +49,15 @@
  *   3. the record, synced, names the new base. All earlier writes are then on disk, because they
  *      share one WAL
  *   4. the new base replaces the old one. Its `changed` bits are `recent`
- *   5. wait until all calls have ended that may use the old base
- *   6. rows and marks of merged keys that have not changed since are deleted, in small batches
- *   7. the old base is removed
- * Steps 1, 4 and each batch of 6 hold `writes`. A key that has a mark is always in the inner store
+ *   5. once all calls have ended that may use the old base, rows and marks of merged keys that have
+ *      not changed since are deleted, in small batches. Other versions are merged in the meantime
+ *   6. the old base is removed
+ * Steps 1, 4 and each batch of 5 hold `writes`. A key that has a mark is always in the inner store
  * as it must be; so a mark too many changes nothing. A crash before 3 leaves the old base and all
  * entries; after 3 the new base and some entries that repeat it, which count as changed. A merge
  * that fails (full disk, damaged page, unload) removes its file and changes nothing else; it is
- * tried again later. After a merge a table rests for nine times its duration. Step 5 also waits for
- * scans, so a long export delays the merges of all tables.
+ * tried again later. After a merge a table rests for nine times its duration. Scans are calls, too.
+ * So an export delays the merges of its version, but not those of others.
  *
  * SCANS first copy the bits `changed`, and skip the rows of the base with a set bit. Rows from the
  * scan of the inner store replace rows of the base. A view shows one moment, so it reads the marks

@@ -59,8 +59,8 @@ enum { HPS_BASEFILE_UNKNOWN, HPS_BASEFILE_GOOD, HPS_BASEFILE_DAMAGED };
 struct hps_basefile {
     struct hps_basefile_store *store;
     struct hps_basefile_record record;
+    const struct hps_table *table; /* of the space */
     char name[HPS_BASEFILE_NAME_BYTES];
-    uint32_t row_bytes;
     uint64_t n_pages;
     int fd;
     int fd_direct;           /* -1: the file system does not support O_DIRECT */
@@ -92,6 +92,7 @@ struct hps_basefile_space {
     struct hps_lock writes;                /* one writer at a time; bits follow the inner store */
     atomic_uint epoch;                     /* number of merges that have replaced a base */
     atomic_uint n_calls[2];                /* calls that began in an even and in an odd epoch */
+    struct hps_basefile *old;              /* replaced, but calls may use it. base-merge */
     struct hps_basefile_space *next;       /* under the store's lock */
 };
 
@@ -166,9 +167,10 @@ static inline uint64_t hps_basefile_bytes(const struct hps_basefile *base)
  * owner   the base takes the end of the file, `exists` and `sums`. NULL: they are read
  * error   DATA_LOSS: impossible record; NO_MEMORY, IO, PERMISSION */
 hps_status hps_basefile_base_open(struct hps_basefile_store *store,
-                                  const struct hps_basefile_record *record, uint32_t row_bytes,
-                                  uint64_t *exists, uint32_t *sums, struct hps_basefile **out_base,
-                                  struct hps_error *err) HPS_MUST_CHECK;
+                                  const struct hps_basefile_record *record,
+                                  const struct hps_table *table, uint64_t *exists, uint32_t *sums,
+                                  struct hps_basefile **out_base, struct hps_error *err)
+    HPS_MUST_CHECK;
 void hps_basefile_base_close(struct hps_basefile *base); /* no effect if NULL */
 /* Remove the file of a base, finished or not. A missing file is no error. */
 void hps_basefile_base_remove(struct hps_basefile_store *store, uint64_t number);
@@ -184,7 +186,7 @@ struct hps_basefile_writer;
 
 /* Begin to write a base. n: keys in the range; 0: not known. `cancel` ends it; NULL: nothing does.
  */
-hps_status hps_basefile_writer_new(struct hps_basefile_store *store, uint32_t row_bytes,
+hps_status hps_basefile_writer_new(struct hps_basefile_store *store, const struct hps_table *table,
                                    hps_key first, uint64_t n, const atomic_bool *cancel,
                                    struct hps_basefile_writer **out_writer, struct hps_error *err)
     HPS_MUST_CHECK;
@@ -277,9 +279,14 @@ hps_status hps_basefile_view(struct hps_space *space, const struct hps_view *vie
 
 /* ---- merge.c --------------------------------------------------------------------------------- */
 
-/* Merge the changed rows of a table into a new base. base-merge, or a test. */
-hps_status hps_basefile_merge(struct hps_basefile_space *space, uint32_t table,
-                              struct hps_error *err) HPS_MUST_CHECK;
+/* Merge the changed rows of a table into a new base, which replaces *out_old. base-merge, or a
+ * test. */
+hps_status hps_basefile_merge_begin(struct hps_basefile_space *space, uint32_t table,
+                                    struct hps_basefile **out_old, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* All calls that may use the replaced base have ended: delete the merged rows from the inner store,
+ * unless the space is being closed, and remove the base. No effect if NULL. */
+void hps_basefile_merge_end(struct hps_basefile_space *space, struct hps_basefile *old);
 /* Whether enough rows have changed for a merge. */
 bool hps_basefile_merge_due(const struct hps_basefile *base);
 void *hps_basefile_merger_run(void *store);

@@ -91,8 +91,8 @@ static hps_status table_begin(struct hps_store_load *load, const struct hps_tabl
     struct hps_basefile_store *store = hps_basefile_of(&load->space->base);
     hps_status status = base_end(load, err);
     if (status == HPS_OK && promising(&store->options, table, keys, n)) {
-        status =
-            hps_basefile_writer_new(store, table->row_bytes, keys[0], 0, NULL, &load->writer, err);
+        status = hps_basefile_writer_new(store, &load->space->tables[table->id], keys[0], 0, NULL,
+                                         &load->writer, err);
     }
     return status;
 }

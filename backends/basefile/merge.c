@@ -15,19 +15,17 @@ enum {
     PPM = 1000000,
     MERGE_PPM = 100000,
     RETRY_US = 60000000,
-    REST_SHARE = 9,      /* after a merge, a table rests for nine times its duration */
+    REST_SHARE = 10,     /* a merge takes at most this part of the time of a table */
     CLEAR_KEYS = 1024,   /* deleted from the inner store at once */
     BYTES_MIN = 1 << 20, /* changed rows of a table, unless options.merge_ppm is set */
 };
 
 struct merge {
     struct hps_basefile_space *space;
-    const struct hps_table *table;
     struct hps_basefile *old;
     struct hps_basefile *new;
     struct hps_basefile_writer *writer;
-    bool complete;             /* all rows of the range are in the new base */
-    _Atomic(uint64_t) *recent; /* [words] */
+    bool complete; /* all rows of the range are in the new base */
     struct hps_error *err;
 };
 
@@ -37,7 +35,7 @@ bool hps_basefile_merge_due(const struct hps_basefile *base)
     uint64_t ppm = options->merge_ppm != 0 ? options->merge_ppm : MERGE_PPM;
     uint64_t n = atomic_load_explicit(&base->n_changed, memory_order_relaxed);
     bool whole = atomic_load(&base->n_damaged) == 0; /* else a merge would fail */
-    bool many = options->merge_ppm != 0 || n * base->row_bytes >= BYTES_MIN;
+    bool many = options->merge_ppm != 0 || n * base->table->row_bytes >= BYTES_MIN;
     return n > 0 && many && whole && !options->read_only && n * PPM >= base->record.n * ppm;
 }
 
@@ -50,8 +48,9 @@ static hps_status take_rows(void *ctx, const hps_key *keys, const uint8_t *rows,
     hps_status status = HPS_OK;
     for (uint32_t i = 0; i < n && status == HPS_OK; i++) {
         if (hps_basefile_covers(merge->old, keys[i])) {
-            status = hps_basefile_writer_add(
-                merge->writer, keys[i], rows + (size_t)i * merge->table->row_bytes, merge->err);
+            status = hps_basefile_writer_add(merge->writer, keys[i],
+                                             rows + (size_t)i * merge->old->table->row_bytes,
+                                             merge->err);
         } else if (keys[i] > merge->old->record.first) {
             merge->complete = true;
             status = HPS_CANCELLED;
@@ -68,11 +67,11 @@ static hps_status base_write(struct merge *merge)
         return hps_error_set(merge->err, HPS_EXHAUSTED, "base file %s: no space for a new one",
                              merge->old->name);
     }
-    hps_status status =
-        hps_basefile_writer_new(store, merge->table->row_bytes, record->first, record->n,
-                                &merge->space->cancel, &merge->writer, merge->err);
+    hps_status status = hps_basefile_writer_new(store, merge->old->table, record->first, record->n,
+                                                &merge->space->cancel, &merge->writer, merge->err);
     if (status == HPS_OK) {
-        status = hps_basefile_scan(&merge->space->base, merge->table, take_rows, merge, merge->err);
+        status =
+            hps_basefile_scan(&merge->space->base, merge->old->table, take_rows, merge, merge->err);
     }
     status = merge->complete ? HPS_OK : status;
     if (status == HPS_OK) {
@@ -89,13 +88,14 @@ static hps_status base_name(struct merge *merge)
 {
     struct hps_basefile_space *space = merge->space;
     struct hps_basefile_store *store = merge->old->store;
+    struct hps_basefile_record *record = &space->records[merge->old->table->id];
     struct hps_error error;
     hps_lock_acquire(&store->names);
-    space->records[merge->table->id] = merge->new->record;
+    *record = merge->new->record;
     hps_status status = hps_basefile_records_write(space, merge->err);
     if (status != HPS_OK) {
         /* The record may be on disk. Unless it can be undone, the file must stay. */
-        space->records[merge->table->id] = merge->old->record;
+        *record = merge->old->record;
         if (hps_basefile_records_write(space, &error) == HPS_OK) {
             hps_basefile_base_remove(store, merge->new->record.number);
         } else {
@@ -107,48 +107,75 @@ static hps_status base_name(struct merge *merge)
     return status;
 }
 
-/* Replace the base, and wait until no call uses the old one. */
-static void base_replace(struct merge *merge)
+/* Replace the base. Caller must hold `writes`. */
+static void base_replace(const struct merge *merge)
 {
-    struct hps_basefile_space *space = merge->space;
-    struct hps_basefile_store *store = merge->old->store;
     struct hps_basefile *new = merge->new;
-    hps_lock_acquire(&space->writes);
-    _Atomic(uint64_t) *none = new->changed;
-    new->changed = merge->recent;
-    merge->recent = none;
+    hps_free((void *)new->changed);
+    new->changed = merge->old->recent;
     merge->old->recent = NULL;
     for (uint64_t i = 0; i < hps_basefile_words(new->record.n); i++) {
         new->n_changed += (uint64_t)__builtin_popcountll(new->changed[i]);
     }
-    HPS_ASSERT(hps_basefile_base_of(space, merge->table) == merge->old);
-    atomic_store(&space->bases[merge->table->id], new);
-    hps_lock_release(&space->writes);
-    hps_lock_acquire(&store->lock);
-    unsigned epoch = space->epoch++ % 2;
-    while (space->n_calls[epoch] > 0) {
-        hps_cond_wait(&store->wake, &store->lock);
-    }
-    hps_lock_release(&store->lock);
+    atomic_store(&merge->space->bases[new->table->id], new);
+    atomic_fetch_add(&merge->space->epoch, 1);
 }
 
-/* Delete rows and marks of up to CLEAR_KEYS merged keys from the inner store. */
-static hps_status clear_some(const struct merge *merge, const hps_key *keys, uint32_t n)
+hps_status hps_basefile_merge_begin(struct hps_basefile_space *space, uint32_t table,
+                                    struct hps_basefile **out_old, struct hps_error *err)
 {
-    struct hps_basefile_space *space = merge->space;
+    struct merge merge = {.space = space, .old = atomic_load(&space->bases[table]), .err = err};
+    uint64_t begun_us = hps_clock_us();
+    HPS_ASSERT(merge.old != NULL && merge.old->recent == NULL);
+    _Atomic(uint64_t) *recent =
+        hps_calloc(hps_basefile_words(merge.old->record.n), sizeof(*recent));
+    if (recent == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "rocksdb: no memory for a merge");
+    }
+    hps_lock_acquire(&space->writes);
+    merge.old->recent = recent;
+    hps_lock_release(&space->writes);
+    hps_status status = base_write(&merge);
+    if (status == HPS_OK) {
+        status = base_name(&merge);
+    }
+    hps_lock_acquire(&space->writes);
+    if (status == HPS_OK) {
+        base_replace(&merge);
+    } else {
+        merge.old->recent = NULL;
+        hps_free((void *)recent);
+        hps_basefile_base_close(merge.new);
+    }
+    hps_lock_release(&space->writes);
+    if (status == HPS_OK) {
+        *out_old = merge.old;
+        HPS_LOG(INFO, "rocksdb", "base file merged", HPS_STR("file", merge.new->name),
+                HPS_U64("rows", atomic_load(&merge.old->n_changed)),
+                HPS_U64("us", hps_clock_us() - begun_us));
+    }
+    return status;
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+/* Delete rows and marks of up to CLEAR_KEYS merged keys from the inner store. */
+static hps_status clear_some(struct hps_basefile_space *space, const struct hps_basefile *new,
+                             const hps_key *keys, uint32_t n)
+{
     hps_key merged[CLEAR_KEYS];
     uint32_t n_merged = 0;
     struct hps_error error;
     hps_status status = HPS_OK;
     hps_lock_acquire(&space->writes);
     for (uint32_t i = 0; i < n; i++) {
-        if (!hps_basefile_bit(merge->new->changed, keys[i] - merge->new->record.first)) {
+        if (!hps_basefile_bit(new->changed, keys[i] - new->record.first)) {
             merged[n_merged++] = keys[i];
         }
     }
     const struct hps_write writes[2] = {
-        {.table = merge->table, .keys = merged, .n = n_merged},
-        {.table = &space->marks[merge->table->id], .keys = merged, .n = n_merged}};
+        {.table = new->table, .keys = merged, .n = n_merged},
+        {.table = &space->marks[new->table->id], .keys = merged, .n = n_merged}};
     if (n_merged > 0) {
         status = space->inner->store->ops->durable->apply(space->inner, &hps_basefile_no_limit,
                                                           writes, 2, NULL, 0, &error);
@@ -156,40 +183,40 @@ static hps_status clear_some(const struct merge *merge, const hps_key *keys, uin
     hps_lock_release(&space->writes);
     if (status != HPS_OK) {
         HPS_LOG(WARN, "rocksdb", "merged rows stay in RocksDB until the next merge",
-                HPS_STR("file", merge->new->name), HPS_STR("error", error.text));
+                HPS_STR("file", new->name), HPS_STR("error", error.text));
     }
     return status;
 }
 
 /* The rows in `word` and all later words count as changed again. Their rows and marks are in the
  * inner store, so the next merge deletes them. */
-static void change_again(const struct merge *merge, uint64_t word)
+static void change_again(struct hps_basefile_space *space, struct hps_basefile *new,
+                         const struct hps_basefile *old, uint64_t word)
 {
-    const struct hps_basefile *old = merge->old;
-    hps_lock_acquire(&merge->space->writes);
+    hps_lock_acquire(&space->writes);
     for (; word < hps_basefile_words(old->record.n); word++) {
         for (uint64_t bits = old->changed[word]; bits != 0; bits &= bits - 1) {
-            hps_basefile_change(merge->new,
+            hps_basefile_change(new,
                                 old->record.first + word * 64 + (uint64_t)__builtin_ctzll(bits));
         }
     }
-    hps_lock_release(&merge->space->writes);
+    hps_lock_release(&space->writes);
 }
 
-static void clear_merged(const struct merge *merge)
+static void clear_merged(struct hps_basefile_space *space, const struct hps_basefile *old)
 {
-    const struct hps_basefile *old = merge->old;
+    struct hps_basefile *new = atomic_load(&space->bases[old->table->id]);
     uint64_t words = hps_basefile_words(old->record.n);
     uint64_t begun = 0; /* first word that is not cleared */
     hps_key keys[CLEAR_KEYS];
     uint32_t n = 0;
-    for (uint64_t word = 0; word < words && !atomic_load(&merge->space->cancel); word++) {
+    for (uint64_t word = 0; word < words && !atomic_load(&space->cancel); word++) {
         for (uint64_t bits = old->changed[word]; bits != 0; bits &= bits - 1) {
             keys[n++] = old->record.first + word * 64 + (uint64_t)__builtin_ctzll(bits);
         }
         if (n > CLEAR_KEYS - 64 || word == words - 1) {
-            if (clear_some(merge, keys, n) != HPS_OK) {
-                change_again(merge, begun);
+            if (clear_some(space, new, keys, n) != HPS_OK) {
+                change_again(space, new, old, begun);
                 return;
             }
             begun = word + 1;
@@ -198,69 +225,34 @@ static void clear_merged(const struct merge *merge)
     }
 }
 
-/* ---- one merge ------------------------------------------------------------------------------- */
-
-/* Note which keys change from now on; NULL: no longer. */
-static void recent_set(const struct merge *merge, _Atomic(uint64_t) *recent)
+void hps_basefile_merge_end(struct hps_basefile_space *space, struct hps_basefile *old)
 {
-    hps_lock_acquire(&merge->space->writes);
-    merge->old->recent = recent;
-    hps_lock_release(&merge->space->writes);
-}
-
-/* Write the new base, and name it on disk. */
-static hps_status base_make(struct merge *merge)
-{
-    hps_status status = base_write(merge);
-    if (status != HPS_OK) {
-        return status;
+    if (old != NULL) {
+        clear_merged(space, old);
+        hps_basefile_base_remove(old->store, old->record.number);
+        hps_basefile_base_close(old);
     }
-    status = base_name(merge);
-    if (status != HPS_OK) {
-        hps_basefile_base_close(merge->new);
-    }
-    return status;
-}
-
-hps_status hps_basefile_merge(struct hps_basefile_space *space, uint32_t table,
-                              struct hps_error *err)
-{
-    struct merge merge = {.space = space, .table = &space->tables[table], .err = err};
-    merge.old = hps_basefile_base_of(space, merge.table);
-    HPS_ASSERT(merge.old != NULL);
-    uint64_t begun_us = hps_clock_us();
-    merge.recent = hps_calloc(hps_basefile_words(merge.old->record.n), sizeof(*merge.recent));
-    if (merge.recent == NULL) {
-        return hps_error_set(err, HPS_NO_MEMORY, "rocksdb: no memory for a merge");
-    }
-    recent_set(&merge, merge.recent);
-    hps_status status = base_make(&merge);
-    if (status != HPS_OK) {
-        recent_set(&merge, NULL);
-        hps_free((void *)merge.recent);
-        return status;
-    }
-    base_replace(&merge);
-    clear_merged(&merge);
-    hps_basefile_base_remove(merge.old->store, merge.old->record.number);
-    HPS_LOG(INFO, "rocksdb", "base file merged", HPS_STR("file", merge.new->name),
-            HPS_U64("rows", atomic_load(&merge.old->n_changed)),
-            HPS_U64("us", hps_clock_us() - begun_us));
-    hps_basefile_base_close(merge.old);
-    hps_free((void *)merge.recent);
-    return HPS_OK;
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Of the tables that are due, find the one that may be merged earliest. Returns the time;
- * UINT64_MAX: no table is due. Caller must hold the store's lock. */
+/* Find a merge that can be ended; or else, of the tables that are due, the one that may be merged
+ * earliest. Returns the time; UINT64_MAX: there is none. Caller must hold the store's lock. */
 static uint64_t find_due(const struct hps_basefile_store *store,
                          struct hps_basefile_space **out_space, uint32_t *out_table)
 {
     uint64_t earliest_us = UINT64_MAX;
     for (struct hps_basefile_space *space = store->spaces; space != NULL; space = space->next) {
-        for (uint32_t i = 0; i < space->n_tables && !atomic_load(&space->cancel); i++) {
+        bool waits = space->old != NULL && atomic_load(&space->n_calls[(space->epoch - 1) % 2]) > 0;
+        if (waits || atomic_load(&space->cancel)) {
+            continue;
+        }
+        if (space->old != NULL) {
+            *out_space = space;
+            *out_table = space->old->table->id;
+            return 0;
+        }
+        for (uint32_t i = 0; i < space->n_tables; i++) {
             const struct hps_basefile *base = atomic_load(&space->bases[i]);
             if (base != NULL && hps_basefile_merge_due(base) &&
                 base->merge_after_us < earliest_us) {
@@ -273,15 +265,22 @@ static uint64_t find_due(const struct hps_basefile_store *store,
     return earliest_us;
 }
 
-/* Merge a table, then let it rest. If updates always change the same tenth of the rows, merges
- * still take a small part of the time. */
+/* Begin or end the merge of a table, then let it rest. If updates always change the same tenth of
+ * the rows, merges still take a small part of the time. */
 static void merge_one(struct hps_basefile_space *space, uint32_t table)
 {
     struct hps_basefile_store *store = hps_basefile_of(&space->base);
+    struct hps_basefile *old = space->old;
     struct hps_error error;
+    hps_status status = HPS_OK;
     uint64_t begun_us = hps_clock_us();
-    hps_status status = hps_basefile_merge(space, table, &error);
-    uint64_t ended_us = hps_clock_us();
+    space->old = NULL;
+    if (old != NULL) {
+        hps_basefile_merge_end(space, old);
+    } else {
+        status = hps_basefile_merge_begin(space, table, &space->old, &error);
+    }
+    uint64_t spent_us = hps_clock_us() - begun_us;
     if (status != HPS_OK && status != HPS_CANCELLED) {
         HPS_LOG(WARN, "rocksdb", "merge failed: changed rows stay in RocksDB; retried",
                 HPS_STR("version", space->name), HPS_STR("table", space->tables[table].name),
@@ -289,8 +288,8 @@ static void merge_one(struct hps_basefile_space *space, uint32_t table)
     }
     hps_lock_acquire(&store->lock);
     struct hps_basefile *base = atomic_load(&space->bases[table]);
-    base->merge_after_us =
-        ended_us + (status == HPS_OK ? REST_SHARE * (ended_us - begun_us) : RETRY_US);
+    uint64_t from_us = base->merge_after_us > begun_us ? base->merge_after_us : begun_us;
+    base->merge_after_us = from_us + (status == HPS_OK ? REST_SHARE * spent_us : RETRY_US);
     hps_lock_release(&store->lock);
 }
 

@@ -108,7 +108,7 @@ hps_status hps_basefile_pages_read(const struct hps_basefile *base, uint64_t pag
 
 static uint64_t row_offset(const struct hps_basefile_want *want, uint32_t i)
 {
-    return (want->batch.keys[i] - want->base->record.first) * want->base->row_bytes;
+    return (want->batch.keys[i] - want->base->record.first) * want->base->table->row_bytes;
 }
 
 static uint64_t first_page(const struct hps_basefile_want *want, uint32_t i)
@@ -118,12 +118,12 @@ static uint64_t first_page(const struct hps_basefile_want *want, uint32_t i)
 
 static uint64_t last_page(const struct hps_basefile_want *want, uint32_t i)
 {
-    return (row_offset(want, i) + want->base->row_bytes - 1) / HPS_BASEFILE_PAGE_BYTES;
+    return (row_offset(want, i) + want->base->table->row_bytes - 1) / HPS_BASEFILE_PAGE_BYTES;
 }
 
 static void row_copy(const struct hps_basefile_want *want, uint32_t i, const uint8_t *from)
 {
-    uint32_t row_bytes = want->base->row_bytes;
+    uint32_t row_bytes = want->base->table->row_bytes;
     memcpy(want->batch.rows + (size_t)want->batch.slots[i] * row_bytes, from, row_bytes);
 }
 
@@ -408,7 +408,7 @@ hps_status hps_basefile_read(struct hps_basefile_store *store, const struct hps_
     for (uint32_t i = 0; i < n_wants; i++) {
         struct hps_batch *batch = &wants[i].batch;
         if (batch->n > 0) {
-            uint32_t pages = wants[i].base->row_bytes / HPS_BASEFILE_PAGE_BYTES + 2;
+            uint32_t pages = wants[i].base->table->row_bytes / HPS_BASEFILE_PAGE_BYTES + 2;
             read.run_pages = pages > read.run_pages ? pages : read.run_pages;
             read.n_keys += batch->n;
             hps_key_sort(batch->keys, batch->slots, batch->n);

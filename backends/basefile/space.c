@@ -179,8 +179,8 @@ static hps_status bases_open(struct hps_basefile_space *space, struct hps_error 
         if (records.at[i].number == 0) {
             continue;
         }
-        status = hps_basefile_base_open(store, &records.at[i], space->tables[i].row_bytes, NULL,
-                                        NULL, &base, err);
+        status = hps_basefile_base_open(store, &records.at[i], &space->tables[i], NULL, NULL, &base,
+                                        err);
         if (status == HPS_OK) {
             atomic_fetch_add(&store->bytes, hps_basefile_bytes(base));
             atomic_store(&space->bases[i], base);
@@ -240,6 +240,7 @@ static void space_unlist(struct hps_basefile_space *space)
     }
     *link = space->next;
     hps_lock_release(&store->lock);
+    hps_basefile_merge_end(space, space->old);
 }
 
 void hps_basefile_space_close(struct hps_space *base)

@@ -49,7 +49,7 @@ static void walk_free(struct walk *walk)
 static hps_status walk_init(struct walk *walk, struct hps_basefile *base, hps_rows_fn fn, void *ctx,
                             struct hps_error *err)
 {
-    uint32_t row_bytes = base->row_bytes;
+    uint32_t row_bytes = base->table->row_bytes;
     *walk = (struct walk){.base = base, .fn = fn, .ctx = ctx, .err = err};
     walk->n_max = OUT_BYTES / row_bytes < OUT_ROWS ? OUT_BYTES / row_bytes : OUT_ROWS;
     walk->masked = hps_calloc(hps_basefile_words(base->record.n), sizeof(*walk->masked));
@@ -84,7 +84,7 @@ static hps_status out_flush(struct walk *walk)
 
 static hps_status out_add(struct walk *walk, hps_key key, const uint8_t *row)
 {
-    uint32_t row_bytes = walk->base->row_bytes;
+    uint32_t row_bytes = walk->base->table->row_bytes;
     walk->keys[walk->n] = key;
     memcpy(walk->rows + (size_t)walk->n * row_bytes, row, row_bytes);
     return ++walk->n == walk->n_max ? out_flush(walk) : HPS_OK;
@@ -95,7 +95,7 @@ static hps_status chunk_read(struct walk *walk, uint64_t page)
 {
     struct hps_basefile *base = walk->base;
     uint64_t n = base->n_pages - page;
-    uint64_t n_most = CHUNK_PAGES + base->row_bytes / HPS_BASEFILE_PAGE_BYTES + 2;
+    uint64_t n_most = CHUNK_PAGES + base->table->row_bytes / HPS_BASEFILE_PAGE_BYTES + 2;
     n = n < n_most ? n : n_most;
     hps_status status = hps_basefile_pages_read(base, page, n, walk->chunk, walk->err);
     for (uint64_t i = 0; i < n && status == HPS_OK; i++) {
@@ -118,9 +118,9 @@ static hps_status base_until(struct walk *walk, uint64_t end)
         if (!hps_basefile_exists(base, walk->at) || hps_basefile_bit(walk->masked, walk->at)) {
             continue;
         }
-        uint64_t offset = walk->at * base->row_bytes;
+        uint64_t offset = walk->at * base->table->row_bytes;
         uint64_t page = offset / HPS_BASEFILE_PAGE_BYTES;
-        uint64_t last = (offset + base->row_bytes - 1) / HPS_BASEFILE_PAGE_BYTES;
+        uint64_t last = (offset + base->table->row_bytes - 1) / HPS_BASEFILE_PAGE_BYTES;
         if (page < walk->chunk_first || last >= walk->chunk_end) {
             status = chunk_read(walk, page);
         }
@@ -146,7 +146,7 @@ static hps_status walk_rows(void *ctx, const hps_key *keys, const uint8_t *rows,
             walk->at = inside ? row + 1 : base->record.n;
         }
         if (status == HPS_OK) {
-            status = out_add(walk, keys[i], rows + (size_t)i * base->row_bytes);
+            status = out_add(walk, keys[i], rows + (size_t)i * base->table->row_bytes);
         }
     }
     return status;

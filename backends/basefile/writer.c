@@ -28,7 +28,7 @@ struct hps_basefile_writer {
     struct hps_basefile_store *store;
     struct hps_basefile_record record; /* n and n_rows grow */
     uint64_t n_min;                    /* of keys in the range, at the end */
-    uint32_t row_bytes;
+    const struct hps_table *table;
     const atomic_bool *cancel;
     char name[HPS_BASEFILE_NAME_BYTES];
     int fd;
@@ -56,7 +56,7 @@ static hps_status reserve(struct array *array, uint64_t bytes, struct hps_error 
     return HPS_OK;
 }
 
-hps_status hps_basefile_writer_new(struct hps_basefile_store *store, uint32_t row_bytes,
+hps_status hps_basefile_writer_new(struct hps_basefile_store *store, const struct hps_table *table,
                                    hps_key first, uint64_t n, const atomic_bool *cancel,
                                    struct hps_basefile_writer **out_writer, struct hps_error *err)
 {
@@ -69,7 +69,7 @@ hps_status hps_basefile_writer_new(struct hps_basefile_store *store, uint32_t ro
     }
     writer->store = store;
     writer->n_min = n;
-    writer->row_bytes = row_bytes;
+    writer->table = table;
     writer->cancel = cancel;
     writer->buffer = buffer;
     writer->record = (struct hps_basefile_record){.format = HPS_BASEFILE_FORMAT,
@@ -79,7 +79,8 @@ hps_status hps_basefile_writer_new(struct hps_basefile_store *store, uint32_t ro
     writer->fd = -1;
     hps_status status = reserve(&writer->exists, hps_basefile_words(n) * sizeof(uint64_t), err);
     if (status == HPS_OK) {
-        status = reserve(&writer->sums, hps_basefile_pages(n, row_bytes) * sizeof(uint32_t), err);
+        status =
+            reserve(&writer->sums, hps_basefile_pages(n, table->row_bytes) * sizeof(uint32_t), err);
     }
     if (status == HPS_OK) {
         writer->fd = openat(store->dir.fd, writer->name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
@@ -182,7 +183,7 @@ static hps_status extend(struct hps_basefile_writer *writer, uint64_t n, struct 
 {
     uint64_t holes = n - writer->record.n;
     writer->record.n = n;
-    return append(writer, NULL, holes * writer->row_bytes, err);
+    return append(writer, NULL, holes * writer->table->row_bytes, err);
 }
 
 bool hps_basefile_writer_takes(const struct hps_basefile_writer *writer, hps_key key)
@@ -203,7 +204,7 @@ hps_status hps_basefile_writer_add(struct hps_basefile_writer *writer, hps_key k
         status = extend(writer, i, err);
     }
     if (status == HPS_OK) {
-        status = append(writer, row, writer->row_bytes, err);
+        status = append(writer, row, writer->table->row_bytes, err);
     }
     if (status == HPS_OK) {
         ((uint64_t *)writer->exists.at)[i / 64] |= UINT64_C(1) << i % 64;
@@ -263,9 +264,9 @@ hps_status hps_basefile_writer_finish(struct hps_basefile_writer *writer,
         status = hps_dir_sync(&writer->store->dir, err);
     }
     if (status == HPS_OK) {
-        uint64_t n_pages = hps_basefile_pages(record->n, writer->row_bytes);
+        uint64_t n_pages = hps_basefile_pages(record->n, writer->table->row_bytes);
         status = hps_basefile_base_open(
-            writer->store, record, writer->row_bytes,
+            writer->store, record, writer->table,
             take(&writer->exists, hps_basefile_words(record->n) * sizeof(uint64_t)),
             take(&writer->sums, n_pages * sizeof(uint32_t)), out_base, err);
     }

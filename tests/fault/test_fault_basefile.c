@@ -195,11 +195,10 @@ static void child_merge(void)
         return;
     }
     write_on(space, 4);
-    struct hps_basefile_space *dense = (struct hps_basefile_space *)space;
     for (unsigned round = 0; round < 2; round++) {
         unsigned n = n_files();
         arm(true);
-        hps_status status = hps_basefile_merge(dense, 1, &error);
+        hps_status status = merge(space, 1);
         write_on(space, 1);
         arm(false);
         assert_true(status == HPS_OK || status == HPS_EXHAUSTED);
@@ -315,7 +314,7 @@ static void check_left(void)
     }
     check_all(space);
     /* The store can be changed. */
-    assert_int_equal(hps_basefile_merge((struct hps_basefile_space *)space, 1, &error), HPS_OK);
+    assert_int_equal(merge(space, 1), HPS_OK);
     assert_int_equal(write_some(space, 1, 100, 300, 1, 77), HPS_OK);
     check_all(space);
     assert_int_equal(store->ops->space_drop(space, &error), HPS_OK);
@@ -404,7 +403,7 @@ static hps_status write_again(struct hps_space *space)
 
 static hps_status merge_again(struct hps_space *space)
 {
-    return hps_basefile_merge((struct hps_basefile_space *)space, 1, &error);
+    return merge(space, 1);
 }
 
 static hps_status look_up_again(struct hps_space *space)

@@ -386,6 +386,16 @@ static inline struct hps_basefile *base_of(struct hps_space *space, uint32_t t)
     return hps_basefile_base_of((struct hps_basefile_space *)space, &tables[t]);
 }
 
+/* Merge table t. No call uses the space. */
+static inline hps_status merge(struct hps_space *space, uint32_t t)
+{
+    struct hps_basefile_space *dense = (struct hps_basefile_space *)space;
+    struct hps_basefile *old = NULL;
+    hps_status status = hps_basefile_merge_begin(dense, t, &old, &error);
+    hps_basefile_merge_end(dense, old);
+    return status;
+}
+
 /* Whether lookups of table t use the mapping of its base. */
 static inline bool is_mapped(struct hps_space *space, uint32_t t)
 {

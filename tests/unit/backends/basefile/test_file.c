@@ -51,8 +51,7 @@ static void run_damaged(struct open_options way)
     assert_int_equal(space->store->ops->scan(space, &tables[2], scanned_rows, &scanned, &error),
                      HPS_DATA_LOSS);
     unsigned n = n_files();
-    assert_int_equal(hps_basefile_merge((struct hps_basefile_space *)space, 2, &error),
-                     HPS_DATA_LOSS);
+    assert_int_equal(merge(space, 2), HPS_DATA_LOSS);
     assert_int_equal(n_files(), n); /* the merge left nothing behind */
     /* Updates of its keys repair them; then a merge removes the damage. */
     assert_int_equal(write_some(space, 2, 30, 30, 1, 8), HPS_OK);
@@ -224,7 +223,7 @@ static void test_base_when_its_file_is_of_another_version_then_its_keys_fail(voi
     load(space);
     copy(path_of(space, 1), hps_tmpdir_join(&own, "old"));
     assert_int_equal(write_some(space, 1, 0, 100, 1, 4), HPS_OK);
-    assert_int_equal(hps_basefile_merge((struct hps_basefile_space *)space, 1, &error), HPS_OK);
+    assert_int_equal(merge(space, 1), HPS_OK);
     (void)snprintf(now, sizeof(now), "%s", path_of(space, 1));
     close_all(space);
     copy(hps_tmpdir_join(&own, "old"), now);

@@ -260,23 +260,46 @@ static void test_merge_when_a_table_is_always_due_then_another_is_merged_too(voi
     close_all(space);
 }
 
-/* The old base and the new one count once. Else no base would be mapped until the call ends. */
-static void test_merge_when_it_waits_for_a_call_then_bases_are_still_mapped(void **state)
+/* Wait until the base of table t has another number. */
+static void wait_merged(struct hps_space *space, uint32_t t, uint64_t first)
+{
+    for (uint64_t number = first; number == first; (void)sched_yield()) {
+        unsigned epoch = hps_basefile_enter((struct hps_basefile_space *)space);
+        number = base_of(space, t)->record.number;
+        hps_basefile_leave((struct hps_basefile_space *)space, epoch);
+    }
+}
+
+/* A call such as an export uses the old base. This base and the new one count once, else no base
+ * would be mapped until the call ends. */
+static void test_merge_when_it_waits_for_a_call_then_bases_are_mapped_and_others_merged(
+    void **state)
 {
     (void)state;
     struct hps_space *space = open_space(open_store());
+    struct hps_space *other = NULL;
     load(space);
     how.memory_bytes = ((struct hps_basefile_store *)space->store)->bytes;
     how.merges = true;
     space = restart(space);
-    const struct hps_basefile *old = base_of(space, 0);
+    struct hps_store *store = space->store;
+    uint64_t first = base_of(space, 0)->record.number;
     unsigned epoch = hps_basefile_enter((struct hps_basefile_space *)space);
     assert_int_equal(write_some(space, 0, 0, 500, 1, 2), HPS_OK);
-    while (base_of(space, 0) == old) {
+    wait_merged(space, 0, first);
+    assert_true(is_mapped(space, 1));
+    const struct hps_space_id id = {"m", 2, tables, N_TABLES, 0};
+    assert_int_equal(store->ops->space_open(store, &id, &other, &error), HPS_OK);
+    load(other);
+    uint64_t number = base_of(other, 0)->record.number;
+    assert_int_equal(write_some(other, 0, 0, 500, 1, 2), HPS_OK);
+    wait_merged(other, 0, number);
+    assert_true(n_files() > 2 * (N_TABLES - 1)); /* the old base is there */
+    hps_basefile_leave((struct hps_basefile_space *)space, epoch);
+    while (n_files() > 2 * (N_TABLES - 1)) {
         (void)sched_yield();
     }
-    assert_true(is_mapped(space, 1));
-    hps_basefile_leave((struct hps_basefile_space *)space, epoch);
+    store->ops->space_close(other);
     close_all(space);
 }
 
@@ -295,18 +318,14 @@ static void test_merge_when_few_bytes_have_changed_then_not_due(void **state)
     assert_int_equal(write_some(space, 3, 0, 200, 1, 2), HPS_OK); /* 900 KB */
     assert_false(hps_basefile_merge_due(base_of(space, 3)));
     assert_int_equal(write_some(space, 3, 200, 50, 1, 2), HPS_OK);
-    uint64_t number = first;
-    while (number == first) { /* the merge has begun */
-        unsigned epoch = hps_basefile_enter((struct hps_basefile_space *)space);
-        number = base_of(space, 3)->record.number;
-        hps_basefile_leave((struct hps_basefile_space *)space, epoch);
-    }
+    wait_merged(space, 3, first);
     check_all(space);
     close_all(space);
 }
 
 static const struct hps_store_ops *usual_ops;
 static uint32_t n_applies; /* until one fails */
+static uint32_t n_puts;    /* of records that fail */
 
 static hps_status apply_or_fail(struct hps_space *space, const struct hps_call *call,
                                 const struct hps_write *writes, uint32_t n_writes,
@@ -317,6 +336,54 @@ static hps_status apply_or_fail(struct hps_space *space, const struct hps_call *
         return hps_error_set(err, HPS_EXHAUSTED, "no space");
     }
     return usual_ops->durable->apply(space, call, writes, n_writes, records, n_records, err);
+}
+
+static hps_status put_or_fail(struct hps_store *store, const void *key, size_t key_size,
+                              const void *value, size_t value_size, struct hps_error *err)
+{
+    if (n_puts > 0) {
+        n_puts--;
+        return hps_error_set(err, HPS_EXHAUSTED, "no space");
+    }
+    return usual_ops->durable->record_put(store, key, key_size, value, value_size, err);
+}
+
+/* Merge table 1 with an inner store whose writes may fail. */
+static hps_status merge_or_fail(struct hps_space *space)
+{
+    struct hps_store *inner = ((struct hps_basefile_space *)space)->inner->store;
+    struct hps_store_ops ops = *inner->ops;
+    struct hps_store_durable_ops durable = *ops.durable;
+    usual_ops = inner->ops;
+    ops.durable = &durable;
+    durable.apply = apply_or_fail;
+    durable.record_put = put_or_fail;
+    inner->ops = &ops;
+    hps_status status = merge(space, 1);
+    inner->ops = usual_ops;
+    return status;
+}
+
+/* 1 failure: the old record can be written again. 2: the new one may be on disk. */
+static void test_merge_when_its_record_cannot_be_written_then_the_old_base_stays(void **state)
+{
+    (void)state;
+    struct hps_space *space = open_space(open_store());
+    load(space);
+    assert_int_equal(write_some(space, 1, 0, 500, 1, 2), HPS_OK);
+    for (uint32_t n = 1; n < 3; n++) {
+        uint64_t number = base_of(space, 1)->record.number;
+        n_puts = n;
+        assert_int_equal(merge_or_fail(space), HPS_EXHAUSTED);
+        assert_int_equal(n_puts, 0);
+        assert_int_equal(base_of(space, 1)->record.number, number);
+        assert_int_equal(n_files(), N_TABLES - 2 + n);
+        check_all(space);
+        space = restart(space);
+        assert_int_equal(n_files(), N_TABLES - 1);
+        check_all(space);
+    }
+    close_all(space);
 }
 
 static hps_status count_rows(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
@@ -344,27 +411,19 @@ static void test_merge_when_merged_rows_cannot_be_deleted_then_the_next_one_dele
 {
     (void)state;
     struct hps_space *space = open_space(open_store());
-    struct hps_basefile_space *dense = (struct hps_basefile_space *)space;
     load(space);
     uint32_t n_further = n_inner(space, 1);
     for (uint32_t i = 0; i < N_KEYS; i += 500) {
         assert_int_equal(write_some(space, 1, i, 500, 1, 2 + i / 500), HPS_OK);
     }
     uint32_t n_before = n_inner(space, 1);
-    struct hps_store_ops ops = *dense->inner->store->ops;
-    struct hps_store_durable_ops durable = *ops.durable;
-    usual_ops = dense->inner->store->ops;
-    ops.durable = &durable;
-    durable.apply = apply_or_fail;
     n_applies = 1; /* a part of the rows */
-    dense->inner->store->ops = &ops;
-    assert_int_equal(hps_basefile_merge(dense, 1, &error), HPS_OK);
-    dense->inner->store->ops = usual_ops;
+    assert_int_equal(merge_or_fail(space), HPS_OK);
     uint32_t n_left = n_inner(space, 1) - n_further;
     assert_true(n_left > 0 && n_left < n_before - n_further);
     assert_int_equal(base_of(space, 1)->n_changed * 2, n_left);
     check_all(space);
-    assert_int_equal(hps_basefile_merge(dense, 1, &error), HPS_OK);
+    assert_int_equal(merge(space, 1), HPS_OK);
     assert_int_equal(n_inner(space, 1), n_further);
     check_all(space);
     close_all(space);
@@ -380,9 +439,12 @@ int main(void)
         cmocka_unit_test_setup_teardown(
             test_merge_when_a_table_is_always_due_then_another_is_merged_too, setup, teardown),
         cmocka_unit_test_setup_teardown(
-            test_merge_when_it_waits_for_a_call_then_bases_are_still_mapped, setup, teardown),
+            test_merge_when_it_waits_for_a_call_then_bases_are_mapped_and_others_merged, setup,
+            teardown),
         cmocka_unit_test_setup_teardown(test_merge_when_few_bytes_have_changed_then_not_due, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(
+            test_merge_when_its_record_cannot_be_written_then_the_old_base_stays, setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_merge_when_merged_rows_cannot_be_deleted_then_the_next_one_deletes_them, setup,
             teardown),

@@ -56,7 +56,7 @@ static void test_store_when_off_then_no_base_is_written_and_bases_are_served(voi
     how.off = true;
     space = restart(space);
     assert_int_equal(write_some(space, 2, 0, 400, 1, 3), HPS_OK);
-    assert_int_equal(hps_basefile_merge((struct hps_basefile_space *)space, 2, &error), HPS_OK);
+    assert_int_equal(merge(space, 2), HPS_OK);
     check_all(space);
     close_all(space);
 }
@@ -87,7 +87,7 @@ static void run_way(const struct open_options *way)
         }
         if (round % 5 == 0) {
             uint32_t t = (uint32_t)(random >> 50) % (N_TABLES - 1);
-            if (hps_basefile_merge((struct hps_basefile_space *)space, t, &error) != HPS_OK) {
+            if (merge(space, t) != HPS_OK) {
                 fail_msg("merge: %s", error.text);
             }
             assert_int_equal(base_of(space, t)->n_changed, 0);
@@ -228,7 +228,7 @@ static void test_open_when_files_are_left_over_then_they_are_removed(void **stat
     assert_int_equal(n_files(), N_TABLES - 1);
     check_all(space);
     assert_int_equal(write_some(space, 1, 0, 100, 1, 4), HPS_OK);
-    assert_int_equal(hps_basefile_merge((struct hps_basefile_space *)space, 1, &error), HPS_OK);
+    assert_int_equal(merge(space, 1), HPS_OK);
     assert_true(base_of(space, 1)->record.number > 77); /* no number is used again */
     close_all(space);
     how.read_only = true;
@@ -252,7 +252,7 @@ static void check_checkpoint(struct hps_tmpdir *parent)
     uint32_t before[N_TABLES][MODEL_KEYS];
     memcpy(before, model, sizeof(model));
     assert_int_equal(write_some(space, 1, 0, 500, 1, 10), HPS_OK);
-    assert_int_equal(hps_basefile_merge((struct hps_basefile_space *)space, 1, &error), HPS_OK);
+    assert_int_equal(merge(space, 1), HPS_OK);
     check_all(space);
     close_all(space);
     struct hps_tmpdir saved = own;
@@ -322,7 +322,7 @@ static void test_files_when_written_then_they_have_the_mode_of_the_database(void
     struct hps_space *space = open_space(open_store());
     load(space);
     assert_int_equal(write_some(space, 1, 0, 100, 1, 2), HPS_OK);
-    assert_int_equal(hps_basefile_merge((struct hps_basefile_space *)space, 1, &error), HPS_OK);
+    assert_int_equal(merge(space, 1), HPS_OK);
     for (uint32_t t = 0; t < 2; t++) {
         struct stat info;
         assert_int_equal(stat(path_of(space, t), &info), 0);
