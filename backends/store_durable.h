@@ -77,6 +77,13 @@ static inline uint64_t hps_disk_table_bytes(uint64_t n_rows, uint32_t row_bytes)
     return bytes + (hps_disk_aligned(row_bytes) ? bytes / HPS_DISK_ALIGN_SHARE : 0);
 }
 
+/* Bytes of a base file (backends/basefile/basefile.h) with n keys in its range. */
+static inline uint64_t hps_disk_base_bytes(uint64_t n, uint32_t row_bytes)
+{
+    uint64_t n_pages = (n * row_bytes + HPS_DISK_BLOCK_BYTES - 1) / HPS_DISK_BLOCK_BYTES;
+    return n_pages * (HPS_DISK_BLOCK_BYTES + sizeof(uint32_t)) + (n + 63) / 64 * sizeof(uint64_t);
+}
+
 struct hps_store_durable_ops {
     /* Apply all writes and records to the space, or none of them, even if the process crashes.
      * After the call returned OK, a crash of the process loses nothing. A power cut loses the

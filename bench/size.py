@@ -72,9 +72,9 @@ def rows_of(options, name):
     return [math.ceil(rows * RUNS[name][2] * options.scale) for rows in ROWS]
 
 
-def estimate(rows, row_bytes):
-    """Bytes of a store, as hpsd estimates them before a load (hps_disk_table_bytes), also for base files."""
-    return sum(rows) * (row_bytes + 24) * 9 / 8
+def estimate(rows, row_bytes, base_file):
+    """Bytes of a store, as hpsd estimates them before a load (hps_disk_table_bytes, hps_disk_base_bytes)."""
+    return sum(rows) * (row_bytes * 1025 / 1024 + 1 / 8 if base_file == "auto" else (row_bytes + 24) * 9 / 8)
 
 
 class Watch(threading.Thread):
@@ -109,7 +109,7 @@ class Run:
         self.bench, self.options, self.files, self.shared, self.base_file = bench, bench.options, files, shared, base_file
         self.title, (self.dtype, row_bytes, _) = f"{name}, {'base files' if base_file == 'auto' else 'RocksDB'}", RUNS[name]
         self.rows = rows_of(bench.options, name)
-        self.bytes, self.largest, self.estimate = sum(self.rows) * row_bytes, max(self.rows) * row_bytes, estimate(self.rows, row_bytes)
+        self.bytes, self.largest, self.estimate = sum(self.rows) * row_bytes, max(self.rows) * row_bytes, estimate(self.rows, row_bytes, base_file)
         self.work, self.one, self.usual, self.seed = bench.directory("run"), None, None, 0
         self.store, self.rows_out = f"{self.work}/state", {name: [] for name in TABLES}
 
@@ -338,7 +338,7 @@ class Bench(dlrm.Bench):
     def plan(self, name):
         """(whether the run can be made, whether the largest tables must share a file)."""
         options, rows, row_bytes = self.options, rows_of(self.options, name), RUNS[name][1]
-        total, largest, store = sum(rows) * row_bytes, max(rows) * row_bytes, estimate(rows, row_bytes)
+        total, largest, store = sum(rows) * row_bytes, max(rows) * row_bytes, max(estimate(rows, row_bytes, base_file) for base_file in options.base_file.split(","))
         free, memory = shutil.disk_usage(self.work).free, kib("/proc/meminfo", "MemAvailable")
         whole, shared = total + store + SPARE_DISK, max(total, total - (len(LARGEST) - 1) * largest + store) + SPARE_DISK
         needs = f"needs {whole / GIB:.1f} GiB of disk ({shared / GIB:.1f} with one file for the largest tables; {store / GIB:.1f} more for a " \

@@ -333,6 +333,8 @@ static hps_status open_stores(const struct hps_config *config, const char *membe
     if (config->persistent_db.type == HPS_CONFIG_PERSISTENT_ROCKS_DB) {
         status = open_rocksdb(config, &store, err);
         add_store(env, status, store);
+        env->base_files = config->persistent_db.base_file == HPS_CONFIG_BASE_FILE_AUTO;
+        env->merges = config->update_source.type == HPS_CONFIG_UPDATE_SOURCE_KAFKA;
     }
     if (status == HPS_OK && config->volatile_db.type == HPS_CONFIG_VOLATILE_REDIS_CLUSTER) {
         status = open_redis(config, member, env->stores.n == 0, &store, err);

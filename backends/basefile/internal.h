@@ -28,7 +28,7 @@
 #include "base/worker.h"
 
 enum {
-    HPS_BASEFILE_PAGE_BYTES = 4096,
+    HPS_BASEFILE_PAGE_BYTES = HPS_DISK_BLOCK_BYTES,
     HPS_BASEFILE_FORMAT = 1,
     HPS_BASEFILE_HOLES = 64,      /* holes permitted in any base */
     HPS_BASEFILE_HOLE_SHARE = 50, /* one more hole for this many rows */
@@ -155,8 +155,7 @@ static inline uint64_t hps_basefile_pages(uint64_t n, uint32_t row_bytes)
 
 static inline uint64_t hps_basefile_bytes(const struct hps_basefile *base)
 {
-    return base->n_pages * (HPS_BASEFILE_PAGE_BYTES + sizeof(uint32_t)) +
-           hps_basefile_words(base->record.n) * sizeof(uint64_t);
+    return hps_disk_base_bytes(base->record.n, base->table->row_bytes);
 }
 
 /* ---- base.c ---------------------------------------------------------------------------------- */

@@ -45,6 +45,9 @@ static hps_status load_begin(struct hps_space *base, uint64_t rows_expected,
     }
     load->space = space;
     load->bases = bases;
+    if (hps_basefile_of(base)->options.write) { /* bases need less than the inner store expects */
+        rows_expected = bytes_expected = 0;
+    }
     status =
         inner_ops(space)->begin(space->inner, rows_expected, bytes_expected, &load->inner, err);
     if (status == HPS_OK) {

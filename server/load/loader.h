@@ -31,6 +31,8 @@ struct hps_load_env {
     uint32_t key_bytes;           /* bytes of a key in the files: 8, or 4 without supportlonglong */
     bool nan_allowed;             /* false: a row with a NaN fails the load */
     uint64_t disk_free_min_bytes; /* a sort leaves this much disk space free */
+    bool base_files;              /* tables with nearly consecutive keys get base files */
+    bool merges;                  /* updates are merged into these files, a copy at a time */
     /* The part of a load's rows, 0 to 1, that is written to a shared store above a durable one. */
     double shared_seed_ratio;
     /* True: a row that a lookup finds below the shared store is inserted into the shared store. */
@@ -52,10 +54,10 @@ hps_status hps_load_open_spaces(const struct hps_load_env *env, struct hps_versi
 
 /* What a load needs, and how much of it is available to the load. */
 struct hps_load_plan {
-    uint64_t n_rows;               /* rows in the files, including duplicates */
-    uint64_t row_bytes;            /* bytes of these rows as stored; keys are not included */
-    uint64_t store_bytes;          /* estimate of these rows in a durable store */
-    uint64_t disk_bytes_needed;    /* estimate for the durable store and the largest sort */
+    uint64_t n_rows;            /* rows in the files, including duplicates */
+    uint64_t row_bytes;         /* bytes of these rows as stored; keys are not included */
+    uint64_t store_bytes;       /* estimate of these rows in a durable store */
+    uint64_t disk_bytes_needed; /* estimate for the durable store and the largest sort or merge */
     uint64_t disk_bytes_available; /* free for the durable store; 0: there is no durable store */
     uint64_t host_bytes_needed;    /* estimate for the host map; 0: the load does not fill it */
     uint64_t host_bytes_available; /* free in the host map */

@@ -71,6 +71,14 @@ hps_status hps_load_describe(const struct hps_load_env *env, const struct hps_so
     return status;
 }
 
+/* Add a sort or a later merge. They run one after the other, so the largest counts. */
+static void plan_beside(struct hps_load_plan *plan, uint64_t bytes)
+{
+    if (bytes > plan->disk_bytes_needed) {
+        plan->disk_bytes_needed = bytes;
+    }
+}
+
 static hps_status plan_table(const struct hps_load_env *env, const struct hps_source *source,
                              uint32_t i, struct hps_table *table, struct hps_load_plan *plan,
                              struct hps_error *err)
@@ -96,11 +104,17 @@ static hps_status plan_table(const struct hps_load_env *env, const struct hps_so
                                 .n_rows = desc.n_rows};
     plan->n_rows += desc.n_rows;
     plan->row_bytes += desc.n_rows * table->row_bytes;
-    plan->store_bytes += hps_disk_table_bytes(desc.n_rows, table->row_bytes);
+    /* Only tables without a file of keys are known to be sorted; their keys are 0, 1, 2, … */
+    uint64_t base_bytes = hps_disk_base_bytes(desc.n_rows, table->row_bytes);
+    plan->store_bytes += env->base_files && desc.sorted_unique
+                             ? base_bytes
+                             : hps_disk_table_bytes(desc.n_rows, table->row_bytes);
     uint64_t spilled = desc.n_rows * (table->row_bytes + sizeof(hps_key));
-    if (!desc.sorted_unique && spilled > env->memory_bytes && spilled > plan->disk_bytes_needed) {
-        /* the largest sort, because sorts run one after the other */
-        plan->disk_bytes_needed = spilled;
+    if (!desc.sorted_unique && spilled > env->memory_bytes) {
+        plan_beside(plan, spilled);
+    }
+    if (env->base_files && env->merges) {
+        plan_beside(plan, base_bytes);
     }
     return hps_load_default_row(from, table, err);
 }

@@ -283,6 +283,59 @@ static void test_load_when_rows_cannot_be_converted_then_refused_with_the_table(
     default_values[DIM - 1] = 3;
 }
 
+/* Write zeros without a file of keys: model/t.npy. */
+static void write_npy(void)
+{
+    const struct hps_row_writer_options options = {HPS_ROW_FORM_NPY, DIM, HPS_DTYPE_FP32};
+    const float row[DIM] = {0};
+    struct hps_row_writer *writer;
+    hps_tmpdir_mkdir(&dir, "model");
+    assert_int_equal(
+        hps_row_writer_open(hps_tmpdir_join(&dir, "model/t.npy"), &options, &writer, NULL), HPS_OK);
+    for (hps_key key = 0; key < N_ROWS; key++) {
+        assert_int_equal(hps_row_writer_append(writer, &key, row, 1, NULL), HPS_OK);
+    }
+    assert_int_equal(hps_row_writer_close(writer, NULL), HPS_OK);
+}
+
+/* A table without a file of keys is stored in a base file. Any other may be. */
+static void test_plan_when_base_files_then_their_size_and_a_merge_count(void **state)
+{
+    (void)state;
+    const uint64_t base = 4096 + 4 + 8, file = N_ROWS * (4 * DIM + 24) * 9 / 8;
+    const uint64_t expected[2][2][2] = {{{file, file}, {base, 2 * base}},
+                                        {{file, file}, {file, file + base}}};
+    for (int with_keys = 0; with_keys < 2; with_keys++) {
+        struct hps_source source;
+        if (with_keys == 1) {
+            write_model(HPS_DTYPE_FP32, 1);
+        } else {
+            write_npy();
+        }
+        assert_int_equal(
+            hps_source_open_dir(NULL, hps_tmpdir_join(&dir, "model"), &model, &source, NULL),
+            HPS_OK);
+        for (int base_files = 0; base_files < 2; base_files++) {
+            for (int merges = 0; merges < 2; merges++) {
+                struct hps_load_env env = {.key_bytes = 8,
+                                           .memory_bytes = 1 << 20,
+                                           .base_files = base_files == 1,
+                                           .merges = merges == 1};
+                const struct hps_fake_options disk = {.tier = HPS_TIER_ROCKSDB,
+                                                      .caps = HPS_STORE_DURABLE | HPS_STORE_SCANS};
+                struct hps_version *version = hps_version_new("m", 1, 1);
+                struct hps_load_plan plan;
+                hps_stores_add(&env.stores, hps_fake_store_new(&disk));
+                assert_int_equal(hps_load_plan(&env, &source, 0, version, &plan, NULL), HPS_OK);
+                assert_int_equal(plan.disk_bytes_needed, expected[with_keys][base_files][merges]);
+                hps_version_free(version);
+                hps_stores_close(&env.stores);
+            }
+        }
+        hps_source_close(&source);
+    }
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -293,6 +346,7 @@ int main(void)
         T(test_load_id_when_type_or_bytes_differ_then_another),
         T(test_load_when_rows_are_fp32_then_the_id_is_the_hash_of_earlier_builds),
         T(test_load_when_rows_cannot_be_converted_then_refused_with_the_table),
+        T(test_plan_when_base_files_then_their_size_and_a_merge_count),
     };
 #undef T
     return cmocka_run_group_tests(tests, NULL, NULL);
