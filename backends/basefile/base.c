@@ -24,21 +24,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "format");
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static hps_status base_alloc(struct hps_basefile *base, struct hps_error *err)
-{
-    uint64_t words = hps_basefile_words(base->record.n);
-    if (base->exists == NULL) {
-        base->exists = hps_alloc(words * sizeof(*base->exists));
-        base->sums = hps_alloc(base->n_pages * sizeof(*base->sums));
-    }
-    base->changed = hps_calloc(words, sizeof(*base->changed));
-    base->pages = hps_calloc(base->n_pages, sizeof(*base->pages));
-    return base->exists != NULL && base->sums != NULL && base->changed != NULL &&
-                   base->pages != NULL
-               ? HPS_OK
-               : hps_error_set(err, HPS_NO_MEMORY, "base file %s: no memory", base->name);
-}
-
 /* Read what follows the pages: the bits and the checksums. Returns why they cannot be used, or
  * NULL.
  */
@@ -79,14 +64,47 @@ static hps_status base_lost(struct hps_basefile *base, const char *why, struct h
     return base->fd >= 0 ? HPS_OK : hps_file_error(err, errno, "cannot open", "/dev/zero");
 }
 
-/* Open the file, and read its end unless the base has it already. */
-static hps_status file_open(struct hps_basefile *base, bool known, struct hps_error *err)
+hps_status hps_basefile_base_new(struct hps_basefile_store *store,
+                                 const struct hps_basefile_record *record,
+                                 const struct hps_table *table, uint64_t n_max,
+                                 struct hps_basefile **out_base, struct hps_error *err)
+{
+    if (n_max == 0 || n_max > HPS_BASEFILE_NUMBER_MAX || record->n_rows > n_max) {
+        return hps_error_set(err, HPS_DATA_LOSS, "base file %" PRIu64 ": impossible size",
+                             record->number);
+    }
+    struct hps_basefile *base = hps_calloc(1, sizeof(*base));
+    if (base == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "base file: no memory");
+    }
+    base->store = store;
+    base->record = *record;
+    base->table = table;
+    base->fd = base->fd_direct = -1;
+    hps_basefile_name(base->name, record->number);
+    base->exists = hps_calloc(hps_basefile_words(n_max), sizeof(*base->exists));
+    base->sums = hps_calloc(hps_basefile_pages(n_max, table->row_bytes), sizeof(*base->sums));
+    if (base->exists == NULL || base->sums == NULL) {
+        hps_basefile_base_close(base);
+        return hps_error_set(err, HPS_NO_MEMORY, "base file: no memory for its checksums");
+    }
+    *out_base = base;
+    return HPS_OK;
+}
+
+hps_status hps_basefile_base_open(struct hps_basefile *base, bool written, struct hps_error *err)
 {
     const struct hps_dir *dir = &base->store->dir;
     struct hps_error ignored;
+    base->n_pages = hps_basefile_pages(base->record.n, base->table->row_bytes);
+    base->changed = hps_calloc(hps_basefile_words(base->record.n), sizeof(*base->changed));
+    base->pages = hps_calloc(base->n_pages, sizeof(*base->pages));
+    if (base->changed == NULL || base->pages == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "base file %s: no memory", base->name);
+    }
     hps_status status = hps_dir_open_file(dir, base->name, O_RDONLY, &base->fd, err);
     const char *lost = status == HPS_NOT_FOUND ? "it is missing" : NULL;
-    if (status == HPS_OK && !known) {
+    if (status == HPS_OK && !written) {
         lost = ends_read(base);
     }
     if (lost != NULL) {
@@ -105,47 +123,6 @@ static hps_status file_open(struct hps_basefile *base, bool known, struct hps_er
         (void)madvise(map, bytes, MADV_RANDOM);
     }
     return HPS_OK;
-}
-
-hps_status hps_basefile_base_open(struct hps_basefile_store *store,
-                                  const struct hps_basefile_record *record,
-                                  const struct hps_table *table, uint64_t *exists, uint32_t *sums,
-                                  struct hps_basefile **out_base, struct hps_error *err)
-{
-    struct hps_basefile *base = NULL;
-    hps_status status;
-    if (record->n == 0 || record->n > HPS_BASEFILE_NUMBER_MAX || record->n_rows > record->n) {
-        status = hps_error_set(err, HPS_DATA_LOSS, "base file %" PRIu64 ": impossible size",
-                               record->number);
-        goto failed;
-    }
-    base = hps_calloc(1, sizeof(*base));
-    if (base == NULL) {
-        status = hps_error_set(err, HPS_NO_MEMORY, "base file: no memory");
-        goto failed;
-    }
-    hps_basefile_name(base->name, record->number);
-    base->store = store;
-    base->record = *record;
-    base->table = table;
-    base->n_pages = hps_basefile_pages(record->n, table->row_bytes);
-    base->fd = base->fd_direct = -1;
-    base->exists = exists;
-    base->sums = sums;
-    status = base_alloc(base, err);
-    if (status == HPS_OK) {
-        status = file_open(base, exists != NULL, err);
-    }
-    if (status == HPS_OK) {
-        *out_base = base;
-    } else {
-        hps_basefile_base_close(base);
-    }
-    return status;
-failed:
-    hps_free(exists);
-    hps_free(sums);
-    return status;
 }
 
 void hps_basefile_base_close(struct hps_basefile *base)

@@ -160,15 +160,17 @@ static inline uint64_t hps_basefile_bytes(const struct hps_basefile *base)
 
 /* ---- base.c ---------------------------------------------------------------------------------- */
 
-/* Open the base that a record names. No row has changed. If the file is missing or does not fit the
- * record, all its pages count as damaged.
- *
- * owner   the base takes the end of the file, `exists` and `sums`. NULL: they are read
- * error   DATA_LOSS: impossible record; NO_MEMORY, IO, PERMISSION */
-hps_status hps_basefile_base_open(struct hps_basefile_store *store,
-                                  const struct hps_basefile_record *record,
-                                  const struct hps_table *table, uint64_t *exists, uint32_t *sums,
-                                  struct hps_basefile **out_base, struct hps_error *err)
+/* Make a base that is not open. n_max: most keys in its range. DATA_LOSS: impossible record;
+ * NO_MEMORY */
+hps_status hps_basefile_base_new(struct hps_basefile_store *store,
+                                 const struct hps_basefile_record *record,
+                                 const struct hps_table *table, uint64_t n_max,
+                                 struct hps_basefile **out_base, struct hps_error *err)
+    HPS_MUST_CHECK;
+/* Open the file. No row has changed. If the file is missing or does not fit the record, all its
+ * pages count as damaged. written: `exists` and `sums` are set, else they are read. NO_MEMORY, IO,
+ * PERMISSION */
+hps_status hps_basefile_base_open(struct hps_basefile *base, bool written, struct hps_error *err)
     HPS_MUST_CHECK;
 void hps_basefile_base_close(struct hps_basefile *base); /* no effect if NULL */
 /* Remove the file of a base, finished or not. A missing file is no error. */
@@ -183,10 +185,9 @@ void hps_basefile_change(struct hps_basefile *base, hps_key key);
 
 struct hps_basefile_writer;
 
-/* Begin to write a base. n: keys in the range; 0: not known. `cancel` ends it; NULL: nothing does.
- */
+/* Begin to write a base. n_max: most keys in its range. `cancel` ends it; NULL: nothing does. */
 hps_status hps_basefile_writer_new(struct hps_basefile_store *store, const struct hps_table *table,
-                                   hps_key first, uint64_t n, const atomic_bool *cancel,
+                                   hps_key first, uint64_t n_max, const atomic_bool *cancel,
                                    struct hps_basefile_writer **out_writer, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Whether the base may have `key` as its next row: the holes do not become too many. Keys must
@@ -196,9 +197,9 @@ bool hps_basefile_writer_takes(const struct hps_basefile_writer *writer, hps_key
  * NO_MEMORY, IO */
 hps_status hps_basefile_writer_add(struct hps_basefile_writer *writer, hps_key key,
                                    const uint8_t *row, struct hps_error *err) HPS_MUST_CHECK;
-/* Write all to disk, sync the file and its directory, and open it. Errors as
- * hps_basefile_writer_add and hps_basefile_base_open. */
-hps_status hps_basefile_writer_finish(struct hps_basefile_writer *writer,
+/* Write all to disk, sync the file and its directory, and open it. n_min: least keys in its range.
+ * Errors as hps_basefile_writer_add and hps_basefile_base_open. */
+hps_status hps_basefile_writer_finish(struct hps_basefile_writer *writer, uint64_t n_min,
                                       struct hps_basefile **out_base, struct hps_error *err)
     HPS_MUST_CHECK;
 /* Free it. Unless hps_basefile_writer_finish succeeded, remove the file. No effect if NULL. */

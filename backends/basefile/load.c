@@ -11,7 +11,10 @@
 #include "base/heap.h"
 #include "base/log.h"
 
-enum { ROWS_MIN = 1024 };
+enum {
+    ROWS_MIN = 1024,
+    ROWS_UNKNOWN = 1 << 20, /* of a table whose number of rows is not known */
+};
 
 struct hps_store_load {
     struct hps_basefile_space *space;
@@ -75,13 +78,21 @@ static bool promising(const struct hps_basefile_options *options, const struct h
            span + 1 - half <= half / HPS_BASEFILE_HOLE_SHARE + HPS_BASEFILE_HOLES;
 }
 
+/* The most keys in the range of a base. */
+static uint64_t range_max(const struct hps_table *table)
+{
+    uint64_t n = table->n_rows != 0 ? table->n_rows : ROWS_UNKNOWN;
+    n = n < HPS_BASEFILE_NUMBER_MAX / 2 ? n : HPS_BASEFILE_NUMBER_MAX / 2;
+    return n + n / HPS_BASEFILE_HOLE_SHARE + HPS_BASEFILE_HOLES;
+}
+
 /* End the base of the current table. */
 static hps_status base_end(struct hps_store_load *load, struct hps_error *err)
 {
     if (load->writer == NULL) {
         return HPS_OK;
     }
-    hps_status status = hps_basefile_writer_finish(load->writer, &load->bases[load->table], err);
+    hps_status status = hps_basefile_writer_finish(load->writer, 0, &load->bases[load->table], err);
     hps_basefile_writer_free(load->writer);
     load->writer = NULL;
     return status;
@@ -94,7 +105,8 @@ static hps_status table_begin(struct hps_store_load *load, const struct hps_tabl
     struct hps_basefile_store *store = hps_basefile_of(&load->space->base);
     hps_status status = base_end(load, err);
     if (status == HPS_OK && promising(&store->options, table, keys, n)) {
-        status = hps_basefile_writer_new(store, &load->space->tables[table->id], keys[0], 0, NULL,
+        table = &load->space->tables[table->id]; /* this one stays */
+        status = hps_basefile_writer_new(store, table, keys[0], range_max(table), NULL,
                                          &load->writer, err);
     }
     return status;

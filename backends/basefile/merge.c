@@ -75,7 +75,7 @@ static hps_status base_write(struct merge *merge)
     }
     status = merge->complete ? HPS_OK : status;
     if (status == HPS_OK) {
-        status = hps_basefile_writer_finish(merge->writer, &merge->new, merge->err);
+        status = hps_basefile_writer_finish(merge->writer, record->n, &merge->new, merge->err);
     }
     hps_basefile_writer_free(merge->writer);
     return status;

@@ -162,31 +162,43 @@ static hps_status take_marks(void *ctx, const hps_key *keys, const uint8_t *rows
     return HPS_OK;
 }
 
-/* Open the bases that the space's record names, and read the marks. */
-static hps_status bases_open(struct hps_basefile_space *space, struct hps_error *err)
+/* Open the base of a table, and read the marks. */
+static hps_status base_open(struct hps_basefile_space *space, uint32_t table, struct hps_error *err)
 {
     struct hps_basefile_store *store = hps_basefile_of(&space->base);
+    const struct hps_basefile_record *record = &space->records[table];
+    struct hps_basefile *base = NULL;
+    hps_status status =
+        hps_basefile_base_new(store, record, &space->tables[table], record->n, &base, err);
+    if (status == HPS_OK) {
+        status = hps_basefile_base_open(base, false, err);
+    }
+    if (status == HPS_OK) {
+        status = store->inner->ops->scan(space->inner, &space->marks[table], take_marks, base, err);
+    }
+    if (status != HPS_OK) {
+        hps_basefile_base_close(base);
+        return status;
+    }
+    atomic_fetch_add(&store->bytes, hps_basefile_bytes(base));
+    atomic_store(&space->bases[table], base);
+    atomic_store(&space->any, true);
+    return HPS_OK;
+}
+
+/* Open the bases that the record names. */
+static hps_status bases_open(struct hps_basefile_space *space, struct hps_error *err)
+{
     struct hps_basefile_records records = {.key = space->key, .err = err};
-    hps_status status = hps_basefile_records_read(store->inner, &records);
+    hps_status status = hps_basefile_records_read(space->inner->store, &records);
     if (status == HPS_OK && records.n != 0 && records.n != space->n_tables) {
         status = hps_error_set(err, HPS_DATA_LOSS, "rocksdb: %s: base files of other tables",
                                space->name);
     }
     space->recorded = records.n > 0;
     for (uint32_t i = 0; i < records.n && status == HPS_OK; i++) {
-        struct hps_basefile *base = NULL;
         space->records[i] = records.at[i];
-        if (records.at[i].number == 0) {
-            continue;
-        }
-        status = hps_basefile_base_open(store, &records.at[i], &space->tables[i], NULL, NULL, &base,
-                                        err);
-        if (status == HPS_OK) {
-            atomic_fetch_add(&store->bytes, hps_basefile_bytes(base));
-            atomic_store(&space->bases[i], base);
-            atomic_store(&space->any, true);
-            status = store->inner->ops->scan(space->inner, &space->marks[i], take_marks, base, err);
-        }
+        status = records.at[i].number != 0 ? base_open(space, i, err) : HPS_OK;
     }
     hps_free(records.at);
     return status;
