@@ -37,6 +37,8 @@ static struct shared {
     atomic_bool loaded; /* the commit of the load was acknowledged */
 } * shared;
 
+static ino_t unreadable; /* reads of this file fail; 0: none */
+
 /* Whether the call must fail. A full disk only hits base files: RocksDB's own writes are tested in
  * test_fault_rocksdb.c. */
 static bool fails(int fd, const char *name)
@@ -73,6 +75,7 @@ static bool fails(int fd, const char *name)
 /* hpsd calls pwrite and openat. In this program these names mean the next two functions' symbols
  * with 64 at the end, which RocksDB calls. */
 ssize_t pwrite_small(int fd, const void *data, size_t n, off_t offset) __asm__("pwrite");
+ssize_t pread_small(int fd, void *data, size_t n, off_t offset) __asm__("pread");
 int openat_small(int dir, const char *name, int flags, ...) __asm__("openat");
 
 ssize_t pwrite(int fd, const void *data, size_t n, off_t offset)
@@ -83,6 +86,17 @@ ssize_t pwrite(int fd, const void *data, size_t n, off_t offset)
 ssize_t pwrite_small(int fd, const void *data, size_t n, off_t offset)
 {
     return pwrite(fd, data, n, offset);
+}
+
+ssize_t pread_small(int fd, void *data, size_t n, off_t offset)
+{
+    struct stat info;
+    if (unreadable != 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
+        info.st_ino == unreadable) {
+        errno = EIO;
+        return -1;
+    }
+    return syscall(SYS_pread64, fd, data, n, offset);
 }
 
 ssize_t write(int fd, const void *data, size_t n)
@@ -372,6 +386,28 @@ static void test_merge_when_the_disk_is_full_at_each_write_then_rows_stay(void *
     assert_in_range(fail_each(child_merge, FULL), 10, 1000);
 }
 
+/* ---- an unreadable file ---------------------------------------------------------------------- */
+
+static void test_open_when_the_end_of_a_base_is_unreadable_then_only_its_keys_fail(void **state)
+{
+    (void)state;
+    static uint8_t rows[(MODEL_KEYS + 1) * 132];
+    static uint8_t found[MODEL_KEYS + 1];
+    struct stat info;
+    struct hps_space *space = open_space(open_store());
+    load(space);
+    assert_int_equal(stat(path_of(space, 1), &info), 0);
+    unreadable = info.st_ino;
+    space = restart(space);
+    assert_int_equal(look_up(space, 1, 0, N_KEYS, found, rows), HPS_DATA_LOSS);
+    check_some(space, 1, N_KEYS + 1, N_FURTHER - 1); /* keys after the base */
+    check_some(space, 2, 0, MODEL_KEYS);
+    unreadable = 0;
+    space = restart(space);
+    check_all(space);
+    close_all(space);
+}
+
 /* ---- no memory ------------------------------------------------------------------------------- */
 
 /* A call may fail once, because one allocation fails. Then it succeeds. */
@@ -487,6 +523,9 @@ int main(void)
             test_load_when_the_disk_is_full_at_each_write_then_it_fails_whole, setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_merge_when_the_disk_is_full_at_each_write_then_rows_stay, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_open_when_the_end_of_a_base_is_unreadable_then_only_its_keys_fail, setup,
+            teardown),
         cmocka_unit_test_setup_teardown(
             test_store_when_an_allocation_fails_then_the_call_fails_and_the_next_succeeds, setup,
             teardown),

@@ -132,6 +132,21 @@ static void test_get_when_auto_then_bases_are_mapped_if_they_fit_beside_the_inne
     close_all(space);
 }
 
+static void test_get_when_all_rings_are_in_use_then_threads_read_the_rows(void **state)
+{
+    (void)state;
+    how.mode = HPS_READ_DIRECT;
+    struct hps_space *space = open_space(open_store());
+    struct hps_basefile_store *store = hps_basefile_of(space);
+    load(space);
+    struct hps_basefile_ring *rings = store->rings;
+    store->rings = NULL;
+    store->n_rings_left = 0;
+    check_all(space);
+    store->rings = rings;
+    close_all(space);
+}
+
 static void test_apply_when_a_key_is_written_twice_then_the_last_write_wins(void **state)
 {
     (void)state;
@@ -344,6 +359,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(
             test_get_when_auto_then_bases_are_mapped_if_they_fit_beside_the_inner_store, setup,
             teardown),
+        cmocka_unit_test_setup_teardown(
+            test_get_when_all_rings_are_in_use_then_threads_read_the_rows, setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_apply_when_a_key_is_written_twice_then_the_last_write_wins, setup, teardown),
         cmocka_unit_test_setup_teardown(test_load_when_aborted_or_dropped_then_no_files_are_left,
