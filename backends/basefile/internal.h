@@ -211,6 +211,7 @@ void hps_basefile_writer_free(struct hps_basefile_writer *writer);
 struct hps_basefile_want {
     struct hps_basefile *base;
     struct hps_batch batch;
+    uint8_t *found; /* [batch.n] used by the read */
 };
 
 /* Probe io_uring. False: the kernel does not permit it. */
@@ -238,6 +239,9 @@ static inline struct hps_basefile *hps_basefile_base_of(const struct hps_basefil
 {
     return table->id < space->n_tables ? atomic_load(&space->bases[table->id]) : NULL;
 }
+
+/* Give a table its first base. */
+void hps_basefile_install(struct hps_basefile_space *space, struct hps_basefile *base);
 
 /* What the record of a space has for each table, or those of all spaces. */
 struct hps_basefile_records {

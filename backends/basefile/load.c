@@ -19,11 +19,10 @@ enum {
 struct hps_store_load {
     struct hps_basefile_space *space;
     struct hps_store_load *inner;
-    bool any; /* a row was added; the next two fields are its place */
-    uint32_t table;
-    hps_key key;
+    int64_t table;                      /* of the last row; -1: no row was added */
+    hps_key key;                        /* of the last row */
     struct hps_basefile_writer *writer; /* of the current table; NULL: no base, or no more of it */
-    struct hps_basefile **bases;        /* [space->n_tables] finished; NULL: none */
+    struct hps_basefile *bases[];       /* [space->n_tables] finished; NULL: none */
 };
 
 static const struct hps_store_bulk_ops *inner_ops(const struct hps_basefile_space *space)
@@ -39,27 +38,23 @@ static hps_status load_begin(struct hps_space *base, uint64_t rows_expected,
     if (atomic_load(&space->any)) {
         return hps_error_set(err, HPS_PRECONDITION, "rocksdb: %s is not empty", space->name);
     }
-    struct hps_store_load *load = hps_calloc(1, sizeof(*load));
-    struct hps_basefile **bases = hps_calloc((size_t)space->n_tables + 1, sizeof(*bases));
-    hps_status status;
-    if (load == NULL || bases == NULL) {
-        status = hps_error_set(err, HPS_NO_MEMORY, "rocksdb: no memory for a load");
-        goto failed;
+    struct hps_store_load *load =
+        hps_calloc(1, sizeof(*load) + space->n_tables * sizeof(load->bases[0]));
+    if (load == NULL) {
+        return hps_error_set(err, HPS_NO_MEMORY, "rocksdb: no memory for a load");
     }
     load->space = space;
-    load->bases = bases;
+    load->table = -1;
     if (hps_basefile_of(base)->options.write) { /* bases need less than the inner store expects */
         rows_expected = bytes_expected = 0;
     }
-    status =
+    hps_status status =
         inner_ops(space)->begin(space->inner, rows_expected, bytes_expected, &load->inner, err);
     if (status == HPS_OK) {
         *out_load = load;
-        return HPS_OK;
+    } else {
+        hps_free(load);
     }
-failed:
-    hps_free(load);
-    hps_free((void *)bases);
     return status;
 }
 
@@ -115,8 +110,8 @@ static hps_status table_begin(struct hps_store_load *load, const struct hps_tabl
 static hps_status check_order(const struct hps_store_load *load, const struct hps_table *table,
                               const hps_key *keys, uint32_t n, struct hps_error *err)
 {
-    bool same = load->any && load->table == table->id;
-    bool sorted = !load->any || table->id >= load->table;
+    bool same = load->table == table->id;
+    bool sorted = load->table <= table->id;
     for (uint32_t i = 0; i < n && sorted; i++) {
         sorted = i > 0 ? keys[i] > keys[i - 1] : !same || keys[0] > load->key;
     }
@@ -135,13 +130,12 @@ static hps_status load_add(struct hps_store_load *load, const struct hps_table *
     }
     HPS_ASSERT(table->id < load->space->n_tables);
     hps_status status = check_order(load, table, keys, n, err);
-    if (status == HPS_OK && (!load->any || load->table != table->id)) {
+    if (status == HPS_OK && load->table != table->id) {
         status = table_begin(load, table, keys, n, err);
     }
     if (status != HPS_OK) {
         return status;
     }
-    load->any = true;
     load->table = table->id;
     load->key = keys[n - 1];
     uint32_t i = 0;
@@ -164,26 +158,16 @@ static hps_status load_add(struct hps_store_load *load, const struct hps_table *
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-static void load_free(struct hps_store_load *load)
-{
-    hps_free((void *)load->bases);
-    hps_free(load);
-}
-
 /* Lookups find the bases. */
 static void bases_install(const struct hps_store_load *load)
 {
     struct hps_basefile_space *space = load->space;
-    bool any = false;
     hps_lock_acquire(&space->writes);
     for (uint32_t i = 0; i < space->n_tables; i++) {
         if (load->bases[i] != NULL) {
-            any = true;
-            atomic_fetch_add(&load->bases[i]->store->bytes, hps_basefile_bytes(load->bases[i]));
+            hps_basefile_install(space, load->bases[i]);
         }
-        atomic_store(&space->bases[i], load->bases[i]);
     }
-    atomic_store(&space->any, any);
     hps_lock_release(&space->writes);
 }
 
@@ -207,7 +191,7 @@ static hps_status load_commit(struct hps_store_load *load, struct hps_error *err
     hps_lock_release(&store->names);
     if (status == HPS_OK) {
         bases_install(load);
-        load_free(load);
+        hps_free(load);
     }
     return status;
 }
@@ -233,7 +217,7 @@ static void load_abort(struct hps_store_load *load)
     }
     hps_lock_release(&store->names);
     inner_ops(space)->abort(load->inner);
-    load_free(load);
+    hps_free(load);
 }
 
 const struct hps_store_bulk_ops hps_basefile_bulk_ops = {

@@ -35,7 +35,6 @@ struct read {
     uint32_t n_keys;
     uint32_t run_pages;
     bool mapped;
-    uint8_t *found; /* [n_keys] 1: found */
     uint64_t deadline_us;
     atomic_int status; /* the first failure */
 };
@@ -45,7 +44,6 @@ struct cursor {
     const struct hps_basefile_want *want;
     uint32_t at; /* index of the next key in the want */
     uint32_t n;
-    uint8_t *found; /* of the next key */
 };
 
 /* Keys of one want on adjacent pages. */
@@ -53,7 +51,6 @@ struct run {
     const struct hps_basefile_want *want;
     uint32_t first; /* index of the first key in the want */
     uint32_t n;
-    uint8_t *found; /* of the first key */
     uint64_t page;
     uint32_t n_pages;
 };
@@ -125,6 +122,7 @@ static void row_copy(const struct hps_basefile_want *want, uint32_t i, const uin
 {
     uint32_t row_bytes = want->base->table->row_bytes;
     memcpy(want->batch.rows + (size_t)want->batch.slots[i] * row_bytes, from, row_bytes);
+    want->found[i] = 1;
 }
 
 /* Copy the row of key i from the mapping, if its pages were checked. */
@@ -149,7 +147,6 @@ static bool row_mapped(const struct read *read, const struct hps_basefile_want *
 static void cursor_step(struct cursor *cursor)
 {
     cursor->at++;
-    cursor->found++;
     cursor->n--;
 }
 
@@ -164,13 +161,12 @@ static bool run_next(const struct read *read, struct cursor *cursor, struct run 
             continue;
         }
         if (row_mapped(read, want, cursor->at)) {
-            *cursor->found = 1;
             cursor_step(cursor);
             continue;
         }
         uint64_t page = first_page(want, cursor->at);
         uint64_t end = page;
-        *run = (struct run){want, cursor->at, 0, cursor->found, page, 0};
+        *run = (struct run){want, cursor->at, 0, page, 0};
         while (cursor->n > 0 && cursor->at < want->batch.n && first_page(want, cursor->at) <= end) {
             uint64_t after = last_page(want, cursor->at) + 1;
             if (run->n > 0 && after - page > read->run_pages) {
@@ -211,7 +207,6 @@ static void run_take(struct read *read, const struct run *run, const uint8_t *da
         if (all) {
             row_copy(run->want, at,
                      data + (row_offset(run->want, at) - run->page * HPS_BASEFILE_PAGE_BYTES));
-            run->found[i] = 1;
         }
     }
 }
@@ -343,7 +338,7 @@ static uint32_t ring_take(struct read *read, struct hps_basefile_ring *ring, str
 static bool ring_read(struct read *read)
 {
     struct run runs[DEPTH]; /* in flight; the index is the tag */
-    struct cursor cursor = {read->wants, 0, read->n_keys, read->found};
+    struct cursor cursor = {read->wants, 0, read->n_keys};
     struct hps_basefile_ring *ring = NULL;
     uint32_t n_max = RING_BYTES / (read->run_pages * HPS_BASEFILE_PAGE_BYTES);
     uint32_t n = 0; /* in flight */
@@ -377,7 +372,7 @@ static void read_piece(void *ctx, uint32_t piece)
     struct read *read = ctx;
     uint32_t from = piece * PIECE_KEYS;
     uint32_t n = read->n_keys - from < PIECE_KEYS ? read->n_keys - from : PIECE_KEYS;
-    struct cursor cursor = {read->wants, from, n, read->found + from};
+    struct cursor cursor = {read->wants, from, n};
     struct run run;
     uint8_t *data = hps_alloc_aligned(HPS_BASEFILE_PAGE_BYTES,
                                       (size_t)read->run_pages * HPS_BASEFILE_PAGE_BYTES);
@@ -417,24 +412,26 @@ hps_status hps_basefile_read(struct hps_basefile_store *store, const struct hps_
     if (read.n_keys == 0) {
         return HPS_OK;
     }
-    read.found = hps_calloc(read.n_keys, 1);
-    if (read.found == NULL) {
+    uint8_t *found = hps_calloc(read.n_keys, 1);
+    if (found == NULL) {
         return HPS_NO_MEMORY;
+    }
+    uint8_t *next = found;
+    for (uint32_t w = 0; w < n_wants; w++) {
+        wants[w].found = next;
+        next += wants[w].batch.n;
     }
     if (!read_late(&read) && !ring_read(&read)) {
         hps_pool_split(store->options.readers, (read.n_keys + PIECE_KEYS - 1) / PIECE_KEYS,
                        read_piece, &read);
     }
-    const uint8_t *found = read.found;
     for (uint32_t w = 0; w < n_wants; w++) {
-        uint32_t n = wants[w].batch.n;
-        for (uint32_t i = n; i-- > 0;) {
-            if (found[i] != 0) {
+        for (uint32_t i = wants[w].batch.n; i-- > 0;) {
+            if (wants[w].found[i] != 0) {
                 hps_batch_found(&wants[w].batch, i);
             }
         }
-        found += n;
     }
-    hps_free(read.found);
+    hps_free(found);
     return (hps_status)atomic_load(&read.status);
 }

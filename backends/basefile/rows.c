@@ -35,7 +35,7 @@ static void divide(const struct hps_part_batch *part, struct hps_basefile *base,
     }
     *inner = *part;
     inner->batch.n = n;
-    *want = (struct hps_basefile_want){base, batch};
+    *want = (struct hps_basefile_want){.base = base, .batch = batch};
     want->batch.keys += n;
     want->batch.slots += n;
     want->batch.n -= n;

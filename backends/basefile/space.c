@@ -150,6 +150,13 @@ static hps_status space_new(struct hps_basefile_store *store, const struct hps_s
     return HPS_OK;
 }
 
+void hps_basefile_install(struct hps_basefile_space *space, struct hps_basefile *base)
+{
+    atomic_fetch_add(&base->store->bytes, hps_basefile_bytes(base));
+    atomic_store(&space->bases[base->table->id], base);
+    atomic_store(&space->any, true);
+}
+
 static hps_status take_marks(void *ctx, const hps_key *keys, const uint8_t *rows, uint32_t n)
 {
     struct hps_basefile *base = ctx;
@@ -180,9 +187,7 @@ static hps_status base_open(struct hps_basefile_space *space, uint32_t table, st
         hps_basefile_base_close(base);
         return status;
     }
-    atomic_fetch_add(&store->bytes, hps_basefile_bytes(base));
-    atomic_store(&space->bases[table], base);
-    atomic_store(&space->any, true);
+    hps_basefile_install(space, base);
     return HPS_OK;
 }
 

@@ -62,10 +62,8 @@ static hps_status file_visit(void *ctx, const struct hps_dir *dir, const char *n
     return HPS_OK;
 }
 
-/* Remove leftover files, and find the newest number of files and records: a file may be lost.
- * *out_any: there are bases. */
-static hps_status files_clean(struct hps_basefile_store *store, bool *out_any,
-                              struct hps_error *err)
+/* Remove leftover files, and find the newest number of files and records: a file may be lost. */
+static hps_status files_clean(struct hps_basefile_store *store, struct hps_error *err)
 {
     struct cleaning cleaning = {.store = store, .named = {.err = err}};
     hps_status status = hps_basefile_records_read(store->inner, &cleaning.named);
@@ -75,13 +73,12 @@ static hps_status files_clean(struct hps_basefile_store *store, bool *out_any,
     if (status == HPS_OK && !store->options.read_only) {
         status = hps_dir_each(&store->dir, file_visit, &cleaning, err);
     }
-    *out_any = cleaning.named.n > 0;
     hps_free(cleaning.named.at);
     return status;
 }
 
-/* Open the directory of the database, which may be a link. *out_any: there are bases. */
-static hps_status dir_open(struct hps_basefile_store *store, const char *path, bool *out_any,
+/* Open the directory of the database, which may be a link. */
+static hps_status dir_open(struct hps_basefile_store *store, const char *path,
                            struct hps_error *err)
 {
     char *database = hps_file_path("%s/hpsd", path);
@@ -90,7 +87,7 @@ static hps_status dir_open(struct hps_basefile_store *store, const char *path, b
     }
     hps_status status = hps_dir_open(database, &store->dir, err);
     hps_free(database);
-    return status == HPS_OK ? files_clean(store, out_any, err) : status;
+    return status == HPS_OK ? files_clean(store, err) : status;
 }
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */
@@ -309,10 +306,9 @@ static const struct hps_store_ops store_ops = {
 static hps_status store_start(struct hps_basefile_store *store, const char *path,
                               struct hps_error *err)
 {
-    bool any = false;
-    hps_status status = dir_open(store, path, &any, err);
-    if (status != HPS_OK || (!any && !store->options.write)) {
-        return status;
+    hps_status status = dir_open(store, path, err);
+    if (status != HPS_OK || (store->number == 0 && !store->options.write)) {
+        return status; /* there are no bases, and will be none */
     }
     bool uring = !store->options.no_uring && hps_basefile_rings_open(store);
     HPS_LOG(INFO, "rocksdb", "base files: reads", HPS_STR("by", uring ? "io_uring" : "pread"));

@@ -197,8 +197,7 @@ done:
 struct viewing {
     const struct hps_view *view;
     struct hps_basefile **bases; /* [view->n_tables] at the begin of the view */
-    uint32_t next;               /* table of the view, the one after the current one */
-    bool marks;                  /* the marks of the next table are passed */
+    uint32_t n_begun;            /* tables of the view */
     struct walk walk;            /* base NULL: the table is only in the inner store */
     struct hps_error *err;
 };
@@ -214,7 +213,7 @@ static hps_status viewing_pass(void *ctx, const hps_key *keys, const uint8_t *ro
 {
     const struct viewing *viewing = ctx;
     const struct hps_view *view = viewing->view;
-    return view->rows(view->ctx, &view->tables[viewing->next - 1], keys, rows, n);
+    return view->rows(view->ctx, &view->tables[viewing->n_begun - 1], keys, rows, n);
 }
 
 /* End the current table. */
@@ -229,24 +228,23 @@ static hps_status viewing_begin(void *ctx, const struct hps_table *table)
 {
     struct viewing *viewing = ctx;
     const struct hps_view *view = viewing->view;
-    hps_status status = viewing->marks ? HPS_OK : viewing_end(viewing);
-    viewing->marks = (table->id & HPS_BASEFILE_MARKS) != 0;
+    const struct hps_basefile *base = viewing->walk.base;
+    bool marked = base != NULL && base->table->id == table->id; /* its marks were passed */
+    hps_status status = marked ? HPS_OK : viewing_end(viewing);
     if (status != HPS_OK) {
         return status;
     }
-    if (viewing->marks) {
-        return walk_init(&viewing->walk, viewing->bases[viewing->next], viewing_pass, viewing,
-                         viewing->err);
-    }
-    return view->begin(view->ctx, &view->tables[viewing->next++]); /* the caller's own struct */
+    return (table->id & HPS_BASEFILE_MARKS) != 0
+               ? walk_init(&viewing->walk, viewing->bases[viewing->n_begun], viewing_pass, viewing,
+                           viewing->err)
+               : view->begin(view->ctx, &view->tables[viewing->n_begun++]); /* its own struct */
 }
 
 static hps_status viewing_rows(void *ctx, const struct hps_table *table, const hps_key *keys,
                                const uint8_t *rows, uint32_t n)
 {
     struct viewing *viewing = ctx;
-    (void)table;
-    if (viewing->marks) {
+    if ((table->id & HPS_BASEFILE_MARKS) != 0) {
         walk_mask(&viewing->walk, keys, n);
         return HPS_OK;
     }
