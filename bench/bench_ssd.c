@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -266,21 +265,6 @@ static void rows_make(const struct place *place, uint64_t first, hps_key keys[PI
     }
 }
 
-/* The host of a virtual machine may back memory only when it is first touched, which takes longer
- * than the load. So touch what the page cache will use. */
-static void memory_touch(void)
-{
-    size_t bytes = (size_t)N_ROWS * (ROW_BYTES + ROW_BYTES / 4);
-    char *all = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    if (all != MAP_FAILED) {
-        for (size_t i = 0; i < bytes; i += 4096) {
-            all[i] = 1;
-        }
-        (void)munmap(all, bytes);
-    }
-}
-
 /* The time includes that of making the rows, during which RocksDB's load writes earlier ones. */
 static hps_status place_load(struct place *place, struct hps_error *err)
 {
@@ -290,7 +274,6 @@ static hps_status place_load(struct place *place, struct hps_error *err)
     struct hps_store_load *load = NULL;
     struct hps_store_usage usage;
 
-    memory_touch();
     uint64_t start_ns = bench_now_ns();
     hps_status status =
         ops->bulk->begin(place->space, N_ROWS, (uint64_t)N_ROWS * ROW_BYTES, &load, err);

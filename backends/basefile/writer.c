@@ -16,7 +16,10 @@
 #include "base/rows/crc32c.h"
 #include "base/rows/fileio.h"
 
-enum { BUFFER_BYTES = 1 << 20 };
+enum {
+    BUFFER_BYTES = 1 << 20,
+    CACHED_BYTES = 8 << 20, /* of a file that is being written, in the page cache */
+};
 
 struct hps_basefile_writer {
     struct hps_basefile *base; /* its n and n_rows grow; NULL: finished */
@@ -79,6 +82,15 @@ void hps_basefile_writer_free(struct hps_basefile_writer *writer)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
+/* Free the page cache of the file up to `end`, once it is on the disk, for files that are read. */
+static void uncache(const struct hps_basefile_writer *writer, uint64_t end)
+{
+    (void)sync_file_range(writer->fd, 0, (off_t)end,
+                          SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
+                              SYNC_FILE_RANGE_WAIT_AFTER);
+    (void)posix_fadvise(writer->fd, 0, (off_t)end, POSIX_FADV_DONTNEED);
+}
+
 /* Write n bytes at the end of the file. */
 static hps_status put(struct hps_basefile_writer *writer, const void *from, uint64_t n,
                       struct hps_error *err)
@@ -99,6 +111,9 @@ static hps_status put(struct hps_basefile_writer *writer, const void *from, uint
     /* Begin to write to the disk, so that the sync at the end has little left to do. */
     (void)sync_file_range(writer->fd, (off_t)writer->offset, (off_t)n, SYNC_FILE_RANGE_WRITE);
     writer->offset += n;
+    if (writer->offset > CACHED_BYTES) {
+        uncache(writer, writer->offset - CACHED_BYTES);
+    }
     return status;
 }
 
