@@ -2,12 +2,15 @@
  *
  * Base files on a disk that fails, and in a process that is killed. A child process loads, writes
  * and merges. It ends, like after kill -9, before the n-th call that changes a file, for each n. Or
- * that call finds a full disk. Afterwards the store has exactly the acknowledged rows.
+ * that call finds a full disk. Or the power is cut, which takes all unsynced bytes. Afterwards the
+ * store has exactly the acknowledged rows.
  */
 #include "tests/unit/backends/basefile/basefile_test.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -15,7 +18,7 @@
 
 /* ---- calls that change files ----------------------------------------------------------------- */
 
-enum how_failed { COUNT, KILL, FULL };
+enum how_failed { COUNT, KILL, FULL, CUT };
 
 /* ThreadSanitizer ends a child that starts threads, so it gets no kills. AddressSanitizer looks for
  * bad memory in a part of the steps; without a sanitizer all are tested. */
@@ -27,6 +30,15 @@ enum { STEP = 9 };
 enum { STEP = 1 };
 #endif
 
+enum { N_FILES = 256 };
+
+/* The synced part of a file. */
+struct synced {
+    char path[256];
+    off_t size;
+    bool named; /* the directory was synced after the file was created */
+};
+
 /* Shared by parent and child. */
 static struct shared {
     atomic_int left;     /* calls until the failure; 0: none */
@@ -35,26 +47,94 @@ static struct shared {
     atomic_bool armed;
     atomic_uint acked;  /* writes that were acknowledged */
     atomic_bool loaded; /* the commit of the load was acknowledged */
+    uint32_t n_files;   /* files_lock, in the child */
+    struct synced files[N_FILES];
 } * shared;
 
 static ino_t unreadable; /* reads of this file fail; 0: none */
+
+/* Sets the path of an open file. Returns whether the file is below the directory of the test. */
+static bool own_path(int fd, char path[1024])
+{
+    char link[64];
+    (void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, 1023);
+    path[n > 0 ? n : 0] = '\0';
+    return strncmp(path, own.path, strlen(own.path)) == 0;
+}
+
+/* ---- power ----------------------------------------------------------------------------------- */
+
+static pthread_mutex_t files_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct synced *synced_of(const char *path, off_t size, bool named)
+{
+    for (uint32_t i = 0; i < shared->n_files; i++) {
+        if (strcmp(shared->files[i].path, path) == 0) {
+            return &shared->files[i];
+        }
+    }
+    assert_true(shared->n_files < N_FILES && strlen(path) < sizeof(shared->files[0].path));
+    struct synced *file = &shared->files[shared->n_files++];
+    *file = (struct synced){.size = size, .named = named};
+    (void)snprintf(file->path, sizeof(file->path), "%s", path);
+    return file;
+}
+
+/* Note an open file before a write, or after a sync. */
+static void note(int fd, bool synced)
+{
+    struct stat info;
+    char path[1024];
+    if (shared == NULL || atomic_load(&shared->how) != CUT || !own_path(fd, path)) {
+        return;
+    }
+    assert_int_equal(fstat(fd, &info), 0);
+    pthread_mutex_lock(&files_lock);
+    if (!S_ISDIR(info.st_mode)) {
+        struct synced *file = synced_of(path, info.st_size, true);
+        file->size = synced ? info.st_size : file->size;
+    } else if (synced) {
+        for (uint32_t i = 0; i < shared->n_files; i++) {
+            shared->files[i].named = true;
+        }
+    }
+    pthread_mutex_unlock(&files_lock);
+}
+
+/* Note a new base file, which may exist without the sync of its directory. RocksDB syncs names. */
+static void note_created(const char *name)
+{
+    char path[1024];
+    if (shared != NULL && atomic_load(&shared->how) == CUT && strncmp(name, "base-", 5) == 0) {
+        (void)snprintf(path, sizeof(path), "%s/hpsd/%s", own.path, name);
+        pthread_mutex_lock(&files_lock);
+        (void)synced_of(path, 0, false);
+        pthread_mutex_unlock(&files_lock);
+    }
+}
+
+/* Remove the bytes and names that the child did not sync. */
+static void lose(void)
+{
+    for (uint32_t i = 0; i < shared->n_files; i++) {
+        if (shared->files[i].named) {
+            (void)syscall(SYS_truncate, shared->files[i].path, shared->files[i].size);
+        } else {
+            (void)syscall(SYS_unlink, shared->files[i].path);
+        }
+    }
+}
+
+/* ---- the calls ------------------------------------------------------------------------------- */
 
 /* Whether the call must fail. A full disk only hits base files: RocksDB's own writes are tested in
  * test_fault_rocksdb.c. */
 static bool fails(int fd, const char *name)
 {
-    char link[64];
     char path[1024] = "";
-    if (shared == NULL || !atomic_load(&shared->armed)) {
+    if (shared == NULL || !atomic_load(&shared->armed) || (fd >= 0 && !own_path(fd, path))) {
         return false;
-    }
-    if (fd >= 0) {
-        (void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-        ssize_t n = readlink(link, path, sizeof(path) - 1);
-        path[n > 0 ? n : 0] = '\0';
-        if (strncmp(path, own.path, strlen(own.path)) != 0) {
-            return false;
-        }
     }
     bool base = strstr(path, "/base-") != NULL || (name != NULL && strstr(name, "base-") != NULL);
     bool full = atomic_load(&shared->how) == FULL;
@@ -80,6 +160,7 @@ int openat_small(int dir, const char *name, int flags, ...) __asm__("openat");
 
 ssize_t pwrite(int fd, const void *data, size_t n, off_t offset)
 {
+    note(fd, false);
     return fails(fd, NULL) ? -1 : syscall(SYS_pwrite64, fd, data, n, offset);
 }
 
@@ -101,17 +182,26 @@ ssize_t pread_small(int fd, void *data, size_t n, off_t offset)
 
 ssize_t write(int fd, const void *data, size_t n)
 {
+    note(fd, false);
     return fails(fd, NULL) ? -1 : syscall(SYS_write, fd, data, n);
 }
 
 int fsync(int fd)
 {
-    return fails(fd, NULL) ? -1 : (int)syscall(SYS_fsync, fd);
+    if (fails(fd, NULL)) {
+        return -1;
+    }
+    note(fd, true);
+    return (int)syscall(SYS_fsync, fd);
 }
 
 int fdatasync(int fd)
 {
-    return fails(fd, NULL) ? -1 : (int)syscall(SYS_fdatasync, fd);
+    if (fails(fd, NULL)) {
+        return -1;
+    }
+    note(fd, true);
+    return (int)syscall(SYS_fdatasync, fd);
 }
 
 int unlinkat(int dir, const char *name, int flags)
@@ -122,9 +212,13 @@ int unlinkat(int dir, const char *name, int flags)
 
 static int open_or_fail(int dir, const char *name, int flags, mode_t mode)
 {
-    return (flags & O_CREAT) != 0 && fails(dir, name)
-               ? -1
-               : (int)syscall(SYS_openat, dir, name, flags, mode);
+    if ((flags & O_CREAT) != 0 && fails(dir, name)) {
+        return -1;
+    }
+    if ((flags & O_CREAT) != 0) {
+        note_created(name);
+    }
+    return (int)syscall(SYS_openat, dir, name, flags, mode);
 }
 
 int openat(int dir, const char *name, int flags, ...)
@@ -157,9 +251,15 @@ static hps_status write_number(struct hps_space *space, uint32_t w)
 
 static void write_on(struct hps_space *space, uint32_t n)
 {
+    const struct hps_store_durable_ops *durable = space->store->ops->durable;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t w = atomic_load(&shared->acked);
         if (write_number(space, w) != HPS_OK) {
+            return;
+        }
+        /* A record of the store is on disk, with all earlier writes. */
+        if (atomic_load(&shared->how) == CUT &&
+            durable->record_put(space->store, "sync", 4, "", 0, &error) != HPS_OK) {
             return;
         }
         atomic_store(&shared->acked, w + 1);
@@ -197,7 +297,9 @@ static void child_load(void)
 {
     struct hps_space *space = open_space(open_store());
     arm(true);
-    load_and_record(space);
+    if (load_and_record(space)) {
+        write_on(space, 1);
+    }
     arm(false);
     close_all(space);
 }
@@ -247,6 +349,7 @@ static bool run_child(void (*work)(void), enum how_failed how_failed, int n)
     atomic_store(&shared->n_calls, 0);
     atomic_store(&shared->acked, 0);
     atomic_store(&shared->loaded, false);
+    shared->n_files = 0;
     arm(false);
     pid_t child = fork();
     if (child == 0) {
@@ -258,6 +361,9 @@ static bool run_child(void (*work)(void), enum how_failed how_failed, int n)
     arm(false);
     if (!WIFEXITED(status) || (WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != 9)) {
         fail_msg("child: status %x at call %d", status, n);
+    }
+    if (how_failed == CUT && WEXITSTATUS(status) != 0) {
+        lose();
     }
     return WEXITSTATUS(status) == 0;
 }
@@ -349,7 +455,8 @@ static int fail_each(void (*work)(void), enum how_failed how_failed)
     assert_true(run_child(work, how_failed, 0));
     int n_calls = (int)atomic_load(&shared->n_calls);
     check_left();
-    for (int n = 1; n <= n_calls; n += STEP) {
+    /* A missing sync shows at many steps. */
+    for (int n = 1; n <= n_calls; n += how_failed == CUT ? 3 * STEP : STEP) {
         hps_ignore(run_child(work, how_failed, n) ? HPS_OK : HPS_CANCELLED);
         check_left();
     }
@@ -406,6 +513,18 @@ static void test_open_when_the_end_of_a_base_is_unreadable_then_only_its_keys_fa
     space = restart(space);
     check_all(space);
     close_all(space);
+}
+
+static void test_load_when_power_is_cut_at_each_step_then_nothing_or_all_is_served(void **state)
+{
+    (void)state;
+    assert_in_range(fail_each(child_load, CUT), 20, 1000);
+}
+
+static void test_merge_when_power_is_cut_at_each_step_then_every_synced_row_is_there(void **state)
+{
+    (void)state;
+    assert_in_range(fail_each(child_merge, CUT), 20, 1000);
 }
 
 /* ---- no memory ------------------------------------------------------------------------------- */
@@ -525,6 +644,12 @@ int main(void)
             test_merge_when_the_disk_is_full_at_each_write_then_rows_stay, setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_open_when_the_end_of_a_base_is_unreadable_then_only_its_keys_fail, setup,
+            teardown),
+        cmocka_unit_test_setup_teardown(
+            test_load_when_power_is_cut_at_each_step_then_nothing_or_all_is_served, setup,
+            teardown),
+        cmocka_unit_test_setup_teardown(
+            test_merge_when_power_is_cut_at_each_step_then_every_synced_row_is_there, setup,
             teardown),
         cmocka_unit_test_setup_teardown(
             test_store_when_an_allocation_fails_then_the_call_fails_and_the_next_succeeds, setup,
