@@ -12,6 +12,8 @@ nvdisasm (PyPI: nvidia-cuda-nvdisasm), on the PATH or next to nvcc, prints the m
 which loads in flight are counted. Without nvdisasm, they are not compared, and a message says so.
 Standard library only.
 
+`budget.py --ptx DIR` takes the PTX of all kernels from DIR, where the build for tests/gpu/offline has made it: nvcc then
+compiles only this, in a third of the time.
 `budget.py --code DIR` writes the machine code of the default to DIR/code_sm_90.sass and so on.
 """
 import os
@@ -29,6 +31,7 @@ PROCESSORS = [80, 90, 100]
 VARIANT_PROCESSORS = [90]  # of the devices that they are measured on
 SKIPPED = 77
 LOOKUP = "hps_embed_kernel_lookup"
+OF_TESTS = ("bench_", "check_")  # kernels with other names need a budget
 HEADER = """# SPDX-License-Identifier: Apache-2.0
 #
 # What each kernel may take, written by `python3 tests/gpu/budget.py --write`: registers a thread,
@@ -105,25 +108,28 @@ def in_flight(code):
     return [most["ways"], most["rows"]]
 
 
-def compile_kernels(nvcc, processor, definitions, folder):
-    """(the compiled file, the output of ptxas)"""
-    cubin = os.path.join(folder, "kernels.cubin")
-    flags = ["-std=c++20", "-O2", "-fmad=false", "-DHPS_CUDA", "-D_GNU_SOURCE", "-I", ROOT, *definitions]
-    return cubin, run([nvcc, *flags, f"-arch=sm_{processor}", "-Xptxas", "-v", "-keep", "-keep-dir", folder,
-                       "-cubin", SOURCE, "-o", cubin]).stderr
+def compile_kernels(nvcc, processor, definitions, folder, ptx=None):
+    """(the PTX, the compiled file, the output of ptxas)"""
+    cubin, flags = os.path.join(folder, "kernels.cubin"), []
+    source = ptx
+    if ptx is None:
+        source, ptx = SOURCE, os.path.join(folder, "kernels.ptx")
+        flags = ["-std=c++20", "-O2", "-fmad=false", "-DHPS_CUDA", "-D_GNU_SOURCE", "-I", ROOT, *definitions, "-keep",
+                 "-keep-dir", folder]
+    return ptx, cubin, run([nvcc, *flags, f"-arch=sm_{processor}", "-Xptxas", "-v", "-cubin", source, "-o", cubin]).stderr
 
 
 def write_code(nvcc, nvdisasm, path):
     for processor in PROCESSORS:
         with tempfile.TemporaryDirectory() as folder:
-            cubin, _ = compile_kernels(nvcc, processor, [], folder)
+            _, cubin, _ = compile_kernels(nvcc, processor, [], folder)
             with open(os.path.join(path, f"code_sm_{processor}.sass"), "w", encoding="utf-8") as f:
                 f.write(run([nvdisasm, "-c", "-ndf", cubin]).stdout)
 
 
-def measure(nvcc, nvdisasm, processor, definitions, folder):
+def measure(nvcc, nvdisasm, processor, definitions, folder, ptx=None):
     """{kernel: [registers, spilled bytes, 16-byte loads, stores, ways in flight, rows in flight]}"""
-    cubin, out = compile_kernels(nvcc, processor, definitions, folder)
+    ptx, cubin, out = compile_kernels(nvcc, processor, definitions, folder, ptx)
     took, name = {}, None
     for line in out.split("\n"):
         if match := re.search(r"Compiling entry function '(\w+)'", line):
@@ -133,7 +139,7 @@ def measure(nvcc, nvdisasm, processor, definitions, folder):
             took[name][1] = int(match.group(1)) + int(match.group(2))
         elif match := re.search(r"Used (\d+) registers", line):
             took[name][0] = int(match.group(1))
-    with open(os.path.join(folder, "kernels.ptx"), encoding="utf-8") as f:
+    with open(ptx, encoding="utf-8") as f:
         for body in re.split(r"\.entry\s+", f.read())[1:]:
             took[kernel_of(body)][2:4] = [
                 len(re.findall(r"ld\.global\.nc(?:\.L2::cache_hint)?\.v4\.[bu]32", body)),
@@ -142,7 +148,7 @@ def measure(nvcc, nvdisasm, processor, definitions, folder):
         for body in re.split(r"\n\.text\.", run([nvdisasm, "-c", "-ndf", cubin]).stdout)[1:]:
             if kernel_of(body) == LOOKUP:
                 took[LOOKUP][4:6] = in_flight(body)
-    return took
+    return {name: numbers for name, numbers in took.items() if not name.startswith(OF_TESTS)}
 
 
 def read_budget():
@@ -211,11 +217,12 @@ def main():
         if nvdisasm is not None:
             write_code(nvcc, nvdisasm, sys.argv[2])
         return 0 if nvdisasm is not None else SKIPPED
-    measured = {}
+    made, measured = sys.argv[2] if sys.argv[1:2] == ["--ptx"] else None, {}
     with tempfile.TemporaryDirectory() as folder:
         for variant, definitions in variants().items():
             for processor in VARIANT_PROCESSORS if variant else PROCESSORS:
-                took = measure(nvcc, nvdisasm, processor, definitions, folder)
+                ptx = made and os.path.join(os.path.abspath(made), f"{variant or f'sm_{processor}'}.ptx")
+                took = measure(nvcc, nvdisasm, processor, definitions, folder, ptx)
                 for kernel, numbers in took.items():
                     name = f"{kernel}@{variant}" if variant else kernel
                     measured[name, f"sm_{processor}"] = numbers
