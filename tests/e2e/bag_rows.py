@@ -50,9 +50,9 @@ class Stored:
         """The table's keys for the int64 keys of a file or request."""
         return np.asarray(keys, "<i8") & (2**32 - 1 if self.narrow else -1)
 
-    def index(self, key):
-        """The row's index, or None for an unknown key."""
-        return self.at.get(int(self.meant(key)))
+    def indices(self, keys):
+        """The rows' indices; -1: an unknown key."""
+        return np.array([self.at.get(key, -1) for key in self.meant(keys).tolist()], int)
 
     def put(self, keys, rows):
         """Add or replace rows; rows: bytes of the table's type."""
@@ -74,12 +74,12 @@ class Stored:
     def rows(self, keys, states, unknown=None):
         """The row values of a reply in which the keys have these states; unknown: replaces the default row of unknown
         keys."""
-        out = np.empty((len(keys), self.dim), np.float32)
-        for i, (key, state) in enumerate(zip(keys, states, strict=True)):
-            if state == FOUND:
-                out[i] = self.values[self.index(key)]
-            else:
-                out[i] = self.default_row if state == DEFAULTED or unknown is None else unknown
+        at, states = self.indices(keys), np.asarray(states, int)
+        assert len(states) == len(at) and (at[states == FOUND] >= 0).all()
+        out = self.values[at]
+        out[states != FOUND] = self.default_row
+        if unknown is not None:
+            out[states == UNKNOWN] = unknown
         return out
 
     def some_keys(self, n, n_unknown=0, seed=1):
@@ -125,12 +125,14 @@ def pooled(rows, offsets, pooling, weights=None):
     """One row for each bag. Every product, sum and quotient is rounded to float32 separately."""
     out = np.zeros((len(offsets) - 1, rows.shape[1]), np.float32)
     weights = np.ones(len(rows), np.float32) if weights is None else weights
+    divisor = {SUM: lambda w: np.float32(1), MEAN: added, SQRTN: lambda w: np.sqrt(added(w * w)),
+               BY_COUNT: lambda w: np.float32(len(w))}[pooling]
+    rows = weights[:, None] * rows
     for bag, (begin, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
         if begin == end:
             continue
-        w = weights[begin:end]
-        by = {SUM: np.float32(1), MEAN: added(w), SQRTN: np.sqrt(added(w * w)), BY_COUNT: np.float32(len(w))}[pooling]
-        out[bag] = added(w[:, None] * rows[begin:end]) / by if by else 0
+        by = divisor(weights[begin:end])
+        out[bag] = added(rows[begin:end]) / by if by else 0
     return out
 
 

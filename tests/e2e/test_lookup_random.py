@@ -71,6 +71,7 @@ class Part:
         else:
             self.offsets = np.arange(n_rows + 1)
         self.keys = draw_keys(rng, table, n_keys)
+        self.at = table.indices(self.keys)
         self.query = query(table, self.keys, self.offsets if self.pooling else None, self.pooling, self.weights)
         if rng.random() < 0.2:
             self.query.key_list.extend(map(int, self.keys))
@@ -81,12 +82,15 @@ class Part:
         return len(self.offsets) - 1
 
     def has_unknown(self):
-        return any(self.table.index(key) is None for key in self.keys)
+        return (self.at < 0).any()
 
     def check_states(self, told, impatient):
-        for key, state in zip(self.keys, told, strict=True):
-            right = UNKNOWN if self.table.index(key) is None else FOUND
-            assert state == right or (impatient and state == DEFAULTED), (key, state)
+        told = np.asarray(told, int)
+        assert len(told) == len(self.keys)
+        wrong = told != np.where(self.at < 0, UNKNOWN, FOUND)
+        if impatient:
+            wrong &= told != DEFAULTED
+        assert not wrong.any(), (self.keys[wrong][0], told[wrong][0])
 
     def values(self, told, zero):
         """The expected float32 values [n_rows, dim] if the keys have these states."""
@@ -96,12 +100,11 @@ class Part:
 
     def raw(self, told, zero):
         """The expected bytes of unpooled rows in the stored type."""
-        out = np.tile(self.table.default_bytes[0], (len(self.keys), 1))
-        for i, (key, state) in enumerate(zip(self.keys, told, strict=True)):
-            if state == FOUND:
-                out[i] = self.table.bytes[self.table.index(key)]
-            elif state == UNKNOWN and zero:
-                out[i] = 0
+        told = np.asarray(told, int)
+        out = self.table.bytes[self.at]
+        out[told != FOUND] = self.table.default_bytes[0]
+        if zero:
+            out[told == UNKNOWN] = 0
         return out.tobytes()
 
 
@@ -334,7 +337,7 @@ def check_groups(versions, version, groups, output_type, ask_front):
     else:
         assert not bad
         wanted = [(versions.table(version, place), keys) for place, keys in enumerate(groups) if len(keys)]
-        right = [[UNKNOWN if table.index(key) is None else FOUND for key in keys] for table, keys in wanted]
+        right = [np.where(table.indices(keys) < 0, UNKNOWN, FOUND).tolist() for table, keys in wanted]
         assert told == list(itertools.chain(*right))
         assert rows == b"".join(as_sent(table.rows(keys, of_keys, np.float32(0)), output_type)
                                 for (table, keys), of_keys in zip(wanted, right))
