@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What hpsd's consumer can do with which permissions, on a broker that grants none by default. Nothing may wait for a
 permission that it does not need. The table in docs/updates.md must agree with these tests."""
+import contextlib
 import os
 import subprocess
 import time
@@ -9,6 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
+from kafka_cluster import Operator
 from log_reader import CAUGHT_UP, COMMITS, COMPACTION, CREATED, FAILED, NO_TIME, OK, PATIENCE_S, PERMISSION, Reader
 from rig import Authority, Table, kafka, refused, scratch, until
 from test_updates import DIM, KEYS, config_of, keyed, updates, values, wait_now
@@ -33,6 +35,7 @@ class Guarded:
         self.broker = kafka.Broker(work, secure=(keystore, USER, PASSWORD),
                                    authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
                                    super_users="User:ANONYMOUS")
+        self.operator = None
 
     def reader(self, model):
         return Reader(self.broker.secure_bootstrap, model, security_protocol="SASL_SSL", sasl_mechanisms="PLAIN",
@@ -45,18 +48,27 @@ class Guarded:
                                f"sasl.password={PASSWORD}", f"ssl.ca.location={self.authority.path}"]}
 
     def rights(self, verb, *what):
+        """Run Kafka's tool, as documents do. Each run starts Java, so tests use grant and revoke."""
         done = subprocess.run(kafka.java("kafka.admin.AclCommand", "--bootstrap-server", self.broker.bootstrap, verb,
                                          "--allow-principal", f"User:{USER}", *what, heap="-Xmx128m"),
                               capture_output=True, text=True, timeout=PATIENCE_S)
         assert done.returncode == 0, done.stdout + done.stderr
 
-    def grant(self, kind, name, *operations):
-        self.rights("--add", *(word for one in operations for word in ("--operation", one)), f"--{kind}", name,
-                    "--resource-pattern-type", "prefixed")
+    def ask(self, verb, *words):
+        if self.operator is None:
+            self.operator = Operator(self.broker.bootstrap)
+        self.operator.ask(verb, USER, *words)
 
-    def grant_no_more(self, topic, operation):
-        self.rights("--remove", "--force", "--operation", operation, "--topic", topic,
-                    "--resource-pattern-type", "prefixed")
+    def grant(self, kind, name, *operations):
+        """name: of one topic or group, or a prefix and *"""
+        self.ask("allow", kind, name, *operations)
+
+    def revoke(self, topic):
+        self.ask("deny", "topic", topic)
+
+    def close(self):
+        if self.operator is not None:
+            self.operator.close()
 
 
 @pytest.fixture(name="guarded", scope="module")
@@ -66,7 +78,7 @@ def guarded_broker():
         pytest.skip(f"no Kafka broker: {why}")
     with scratch() as work:
         guarded = Guarded(work)
-        with guarded.broker:
+        with guarded.broker, contextlib.closing(guarded):
             yield guarded
 
 
@@ -84,7 +96,7 @@ def first_record(guarded, reader, topic, tag):
 
 def test_consumer_when_it_has_no_permission_on_the_group_then_reads_without_delay(guarded):
     kafka_module = guarded.broker.kafka()
-    guarded.grant("topic", "hps_et.ungrouped.", "Read", "DescribeConfigs")
+    guarded.grant("topic", "hps_et.ungrouped.*", "Read", "DescribeConfigs")
     with guarded.reader("ungrouped") as reader:
         took = [first_record(guarded, reader, f"hps_et.ungrouped.t{i}", i) for i in range(3)]
         assert max(took) < SOON_S, took
@@ -158,7 +170,7 @@ def test_freshness_when_a_topic_is_hidden_then_no_version_claims_it_even_after_a
         until(lambda: in_state("failed", version) == {"b"}, "the hidden topic to be failed")
         wait_now(one, "hidden", "--version", version, code=5)
 
-    guarded.grant_no_more("hps_et.hidden.b", "Read")
+    guarded.revoke("hps_et.hidden.b")
     guarded.broker.write("hps_et.hidden.b", [keyed(1, 101)])
     check(5)
     one.load("hidden", f"{work}/files", version=3)  # at a start, it begins before the other version

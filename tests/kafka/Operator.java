@@ -2,7 +2,7 @@
 //
 // Obeys lines of its standard input, each answered by "ok" or "error TEXT", until that ends:
 //
-//   allow USER topic|group|cluster NAME OPERATION...    (from any host; NAME is literal, or * for all)
+//   allow USER topic|group|cluster NAME OPERATION...    (from any host; NAME is literal, a prefix and *, or * for all)
 //   deny USER topic|group|cluster NAME                  (what was allowed is no more)
 //   move TOPIC PARTITION BROKER[,BROKER...]             (replicas; the first is to lead, if it can)
 //   lead TOPIC PARTITION                                (the first of the replicas)
@@ -40,7 +40,10 @@ public class Operator {
     }
 
     static void allow(Admin admin, String[] words) throws Exception {
-        var what = new ResourcePattern(type(words[2]), words[3], PatternType.LITERAL);
+        boolean begins = words[3].length() > 1 && words[3].endsWith("*");
+        var what = begins
+            ? new ResourcePattern(type(words[2]), words[3].substring(0, words[3].length() - 1), PatternType.PREFIXED)
+            : new ResourcePattern(type(words[2]), words[3], PatternType.LITERAL);
         List<AclBinding> bindings = new ArrayList<>();
         for (String operation : Arrays.copyOfRange(words, 4, words.length)) {
             bindings.add(new AclBinding(what, new AccessControlEntry(
