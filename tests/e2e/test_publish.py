@@ -358,13 +358,14 @@ def test_wait_when_another_producer_writes_then_servers_are_queried_only_for_our
 
 
 def test_wait_when_there_are_many_ranges_then_requests_have_at_most_64_kib(broker):
-    tables = [f"pieces{i}_{'x' * 100}" for i in range(2)]
-    topics = [broker.create(f"hps_et.m.{table}", 600) for table in tables]
+    tables = [f"pieces{i}_{'x' * 112}" for i in range(2)]  # long names, so that few partitions suffice
+    topics = [broker.create(f"hps_et.m.{table}", 300) for table in tables]
     with Admin(tables=[(table, 1, "FP32") for table in tables]) as server:
         publish(broker, "-", "--wait", "--addr", server.address,
-                lines="".join(f"{table} {key} 1\n" for key in range(6000) for table in tables))
+                lines="".join(f"{table} {key} 1\n" for key in range(3000) for table in tables))
     assert all(request.ByteSize() <= 64 * 1024 for request in server.waited)
     waits = [request.records for request in server.waited if request.goal == pb.WAIT_GOAL_RECORDS]
+    assert len(waits) > 1
     asked = {(of.topic, of.partition): of.last[-1] + 1 for records in waits for of in records}
     assert asked == {(topic, partition): end for topic in topics
                      for partition, (_, end) in enumerate(broker.offsets(topic).values()) if end > 0}
