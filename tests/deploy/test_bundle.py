@@ -111,9 +111,31 @@ def tried(bundle, tmp_path, *args):
     return done.returncode, done.stdout, results(tmp_path / "out")
 
 
-def test_try_when_run_on_the_simulated_device_then_every_step_has_results(bundle, tmp_path):
-    code, said, found = tried(bundle, tmp_path, "--limit", "1000")
+def changed(bundle, tmp_path, program, script):
+    """The bundle with a script in place of one program."""
+    own = tmp_path / "bundle"
+    (own / "bin").mkdir(parents=True)
+    (own / "try.sh").write_bytes(open(f"{bundle}/try.sh", "rb").read())
+    for name in {"hpsd", "hpsd-sim", "hpsctl", "hps-bench", "hps-gen"} - {program}:
+        os.symlink(f"{bundle}/bin/{name}", own / "bin" / name)
+    (own / "bin" / program).write_text(f"#!/bin/sh\n{script}\n")
+    for name in ("try.sh", f"bin/{program}"):
+        os.chmod(own / name, 0o755)
+    return own
+
+
+def test_try_when_run_on_the_simulated_device_then_every_step_has_results_and_rocksdb_is_loaded_once(bundle, tmp_path):
+    script = f"""for file; do :; done
+        [ "$1" = --version ] || {{
+            grep -q persistent_db "$file" && printf "rocksdb "
+            [ ! -e "$(dirname "$file")/state/rocksdb/hpsd" ] || printf "exists "
+            echo
+        }} >>{tmp_path}/starts
+        exec {bundle}/bin/hpsd-sim "$@" """
+    code, said, found = tried(changed(bundle, tmp_path, "hpsd-sim", script), tmp_path, "--limit", "1000")
     assert code == 0 and "not run" not in said, said
+    reused, host_map = "rocksdb exists ", "exists "  # a host map is loaded alone
+    assert (tmp_path / "starts").read_text().splitlines() == ["rocksdb ", *[reused] * 3, *[host_map] * 4]
     files = os.listdir(tmp_path / "out")
     assert len(files) <= 8 and all(os.path.getsize(tmp_path / "out" / name) < 16 << 20 for name in files)
     values = {(line["bench"], line["case"], line["metric"]): line["value"] for line in found}
@@ -147,19 +169,6 @@ def test_try_when_the_limit_is_short_then_the_rest_is_listed(bundle, tmp_path):
     assert code == 0 and ("not run: hpsd_hit_rate" in said or said.endswith("not run: hpsd_model: hps-gen\n")), said
 
 
-def changed(bundle, tmp_path, program, script):
-    """The bundle with a script in place of one program."""
-    own = tmp_path / "bundle"
-    (own / "bin").mkdir(parents=True)
-    (own / "try.sh").write_bytes(open(f"{bundle}/try.sh", "rb").read())
-    for name in {"hpsd", "hpsd-sim", "hpsctl", "hps-bench", "hps-gen"} - {program}:
-        os.symlink(f"{bundle}/bin/{name}", own / "bin" / name)
-    (own / "bin" / program).write_text(f"#!/bin/sh\n{script}\n")
-    for name in ("try.sh", f"bin/{program}"):
-        os.chmod(own / name, 0o755)
-    return own
-
-
 def test_try_when_the_first_start_fails_and_there_is_no_device_then_nothing_is_measured_as_of_a_gpu(bundle, tmp_path):
     script = f"""[ "$1" = --version ] || [ -e {tmp_path}/started ] || {{ touch {tmp_path}/started; exit 1; }}
         exec {bundle}/bin/hpsd "$@" """
@@ -169,20 +178,6 @@ def test_try_when_the_first_start_fails_and_there_is_no_device_then_nothing_is_m
         assert f"not run: {case}: no device\n" in said, said
     assert {line["case"].split(",")[0] for line in found} == {"none", "host", "host map", "RocksDB alone"}
     assert {line["case"][:17] for line in found if line["bench"] == "hpsd_orders"} == {"host, no device, "}
-
-
-def test_try_when_rows_are_read_from_rocksdb_then_it_was_loaded_once(bundle, tmp_path):
-    script = f"""for file; do :; done
-        [ "$1" = --version ] || {{
-            grep -q persistent_db "$file" && printf "rocksdb "
-            [ ! -e "$(dirname "$file")/state/rocksdb/hpsd" ] || printf "exists "
-            echo
-        }} >>{tmp_path}/starts
-        exec {bundle}/bin/hpsd-sim "$@" """
-    code, said, _ = tried(changed(bundle, tmp_path, "hpsd-sim", script), tmp_path, "--limit", "1000")
-    assert code == 0, said
-    reused, host_map = "rocksdb exists ", "exists "  # a host map is loaded alone
-    assert (tmp_path / "starts").read_text().splitlines() == ["rocksdb ", *[reused] * 3, *[host_map] * 4]
 
 
 def test_try_when_rows_are_wrong_then_it_says_so_and_fails(bundle, tmp_path):
