@@ -43,6 +43,23 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.xdist_group(broker))
 
 
+SHARED = []  # the broker of this process, once a test has used it
+
+
+def pytest_runtest_setup(item):
+    for broker in SHARED:
+        if broker.process is None and "broker" in item.fixturenames:
+            broker.start()
+
+
+@pytest.hookimpl(trylast=True)  # after the fixtures of the test
+def pytest_runtest_teardown(nextitem):
+    """End the shared broker after the last of the tests that use it, because a broker without clients takes CPU time."""
+    if nextitem is None or "broker" not in nextitem.fixturenames:
+        for broker in SHARED:
+            broker.kill()
+
+
 @pytest.fixture(name="work")
 def work_directory():
     with scratch() as path:
@@ -53,7 +70,9 @@ def work_directory():
 def shared_broker():
     """A Kafka broker for all tests. Tests use their own topics and do not stop the broker."""
     with scratch() as path, started_broker(path) as broker:
+        SHARED.append(broker)
         yield broker
+        SHARED.remove(broker)
 
 
 @pytest.fixture(name="own_broker")
