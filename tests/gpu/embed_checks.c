@@ -11,6 +11,7 @@
 #include "base/heap.h"
 #include "tests/gpu/embed_rig.h"
 #include "tests/gpu/shape_checks.h"
+#include "tests/lib/work.h"
 
 enum {
     MAPPED_ALL = 1 << 30,
@@ -357,7 +358,7 @@ static bool counts_race_changes(struct hps_device *device, struct hps_error *err
     embed_rig_open(&rig, device, &config, 1 << 20, 0, err);
     embed_keys_of_one_set(&rig, 400, 16, 7, keys, 60);
     embed_table_open_keys(&rig, &table, 16, 400, keys, 60);
-    for (uint32_t round = 0; round < 150 && !rig.failed; round++) {
+    for (uint32_t round = 0; round < 30 + HPS_TEST_WORK(120) && !rig.failed; round++) {
         uint32_t indices[60], n = 0;
         for (uint32_t i = 0; i < table.n_keys; i++) {
             indices[n] = i;
