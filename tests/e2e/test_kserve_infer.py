@@ -55,6 +55,7 @@ def test_infer_when_of_a_model_then_one_flat_output_has_the_rows_of_all_tables(s
     np.testing.assert_array_equal(answer.values["OUTPUT0"], expected)
 
 
+@pytest.mark.one_thread
 @pytest.mark.parametrize("shape", [(3, 4), (12, 1), (2, 3, 2)])
 def test_infer_when_keys_have_any_shape_and_counts_one_row_then_the_shape_is_ignored(served, way, shape):
     groups = served.groups()
@@ -88,6 +89,7 @@ def test_infer_when_samples_have_no_keys_or_only_status_is_requested_then_the_re
     assert way.infer("m", inputs, ["STATUS"]).values["STATUS"].size == 6
 
 
+@pytest.mark.one_thread
 @pytest.mark.parametrize("way", ["gRPC", "HTTP"], indirect=True)
 def test_infer_when_the_reply_of_several_samples_is_too_large_then_refused_before_the_lookup(served, way):
     n = (32 << 20) // (8 * 4) // 2  # keys of table "users" in each of two samples
@@ -150,6 +152,7 @@ def test_infer_when_of_the_tables_view_then_one_output_per_table(served, way):
     assert len(way.infer("m.tables", groups[1:2]).about["outputs"]) == 1
 
 
+@pytest.mark.one_thread
 @pytest.mark.parametrize("offset_type", ["<i8", "<i4"])
 @pytest.mark.parametrize("pooling", ["sum", "mean", "mean_by_count", "sqrtn"])
 def test_infer_when_offsets_are_given_then_rows_are_pooled(served, way, pooling, offset_type):
@@ -249,6 +252,7 @@ WRONG = [  # id, model, inputs, further arguments, words of the error
 
 
 @short_ways
+@pytest.mark.one_thread
 @pytest.mark.parametrize("model, inputs, more, words", [pytest.param(*case[1:], id=case[0]) for case in WRONG])
 def test_infer_when_the_request_is_invalid_then_the_error_names_the_mistake(way, model, inputs, more, words):
     way.refused(400, words, model, inputs, **more)
@@ -262,6 +266,7 @@ def test_infer_when_the_model_is_unknown_then_the_error_is_tritons(way):
         way.refused(404, f"Request for unknown model: 'm' version '{version}' is not found", "m", GOOD, version=version)
 
 
+@pytest.mark.one_thread
 @pytest.mark.parametrize("change, words", [
     (lambda message: message.raw_input_contents.pop(), "1 buffers, but there are 2 inputs"),
     (lambda message: message.raw_input_contents.append(b""), "3 buffers, but there are 2 inputs"),
@@ -282,6 +287,7 @@ def test_infer_when_sizes_are_inconsistent_then_the_error_has_both(served, chang
         served.stub.ModelInfer(message, timeout=PATIENCE_S)
 
 
+@pytest.mark.one_thread
 @pytest.mark.parametrize("change, words", [
     (lambda one: one.contents.uint64_contents.append(1), "got uint64_contents, but values of INT64 belong in int64_contents"),
     (lambda one: one.contents.int_contents.extend([1] * 9), "got int_contents"),
@@ -300,6 +306,7 @@ WRONG_INPUTS = [[("KEYS", KEYS)], [("X", KEYS)], [("KEYS", KEYS.astype("<f4")), 
                 [("KEYS", KEYS), ("NUMKEYS", COUNTS + 1)]]
 
 
+@pytest.mark.one_thread
 @pytest.mark.parametrize("inputs", WRONG_INPUTS)
 @pytest.mark.parametrize("model", ["nope", "nope.tables", ""])
 def test_infer_when_model_and_inputs_are_wrong_then_the_model_is_not_found(served, model, inputs):
@@ -314,12 +321,14 @@ def test_infer_when_model_and_inputs_are_wrong_then_the_model_is_not_found(serve
         served.stub.ModelInfer(message, timeout=PATIENCE_S)
 
 
+@pytest.mark.one_thread
 @pytest.mark.parametrize("side", ["inputs", "outputs"])
 @short_ways
 def test_infer_when_shared_memory_is_requested_then_unimplemented(way, side):
     way.refused(501, "shared memory is not supported", "m", GOOD, ["OUTPUT0"], change=(side, "shared_memory_region"))
 
 
+@pytest.mark.one_thread
 @pytest.mark.parametrize("way", ["gRPC", "HTTP"], indirect=True)
 def test_infer_when_a_million_outputs_are_requested_then_refused(way):
     way.refused(400, "more than ", "m", GOOD, ["OUTPUT0"] * 10**6)
@@ -349,6 +358,7 @@ def test_stream_when_some_requests_are_invalid_then_all_get_replies_in_order(ser
     assert count == 200
 
 
+@pytest.mark.one_thread
 @pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip])
 @pytest.mark.parametrize("model, inputs, more, words", [pytest.param(*case[1:], id=case[0]) for case in WRONG])
 def test_stream_when_a_request_is_invalid_then_its_error_has_its_id(served, model, inputs, more, words, compression):
