@@ -22,9 +22,11 @@
  * of the range, plus 64 rows, as holes. Once a record names it, the file never changes. Bits and
  * sums stay in memory: 1 bit per row and 4 bytes per page.
  *
- * RECORD. The record "basefile/<model>@<version>" of the store has for each table the number, the
- * range and the CRC-32C of the bits and sums of its base. A version without bases has none. A file
- * that no record names is a leftover, and is removed when the store is opened.
+ * RECORD. The record "version-base/<model>@<version>" of the store has for each table the number,
+ * the range and the CRC-32C of the bits and sums of its base. A version without bases has none. The
+ * keys sort next to those of the server's "version/" records: a scan for either reads no block with
+ * other records, which may be damaged. A file that no record names is a leftover, and is removed
+ * when the store is opened.
  *
  * CHANGES. In memory, each base has a second bit per row, `changed`: the inner store decides. On
  * disk, a *mark* says the same: an entry of a hidden table of the inner store. A write first

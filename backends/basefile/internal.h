@@ -39,7 +39,7 @@ enum {
 /* This bit is set in the id of the hidden table that has the marks of a table. */
 #define HPS_BASEFILE_MARKS      (UINT32_C(1) << 30)
 #define HPS_BASEFILE_NUMBER_MAX (UINT64_C(1) << 40) /* numbers in the range of a base */
-#define HPS_BASEFILE_RECORDS    "basefile/"         /* keys of the store's records */
+#define HPS_BASEFILE_RECORDS    "version-base/"     /* keys of the store's records */
 #define HPS_BASEFILE_PREFIX     "base-"             /* of the names of files */
 
 /* Which base a table has, on disk. All integers of records and files are little-endian. */

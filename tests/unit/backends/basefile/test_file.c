@@ -203,11 +203,12 @@ static void test_space_when_its_record_is_newer_or_damaged_then_open_fails(void 
         changed[1].n_rows += i == 2 ? N_KEYS : 0;
         size_t bytes = sizeof(changed) - (i == 1 ? 1 : 0);
         store->ops->space_close(space);
-        assert_int_equal(durable->record_put(store, "basefile/m@1", 12, changed, bytes, &error),
+        assert_int_equal(durable->record_put(store, "version-base/m@1", 16, changed, bytes, &error),
                          HPS_OK);
         assert_int_equal(try_space(store, &space), expected[i]);
         assert_int_equal(
-            durable->record_put(store, "basefile/m@1", 12, values, sizeof(values), &error), HPS_OK);
+            durable->record_put(store, "version-base/m@1", 16, values, sizeof(values), &error),
+            HPS_OK);
         space = open_space(store);
     }
     check_all(space);

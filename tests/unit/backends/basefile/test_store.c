@@ -227,7 +227,7 @@ static void test_load_when_no_table_has_a_base_then_no_record_is_written(void **
     struct hps_space *space = open_space(open_store());
     load(space);
     const struct hps_store_durable_ops *durable = space->store->ops->durable;
-    assert_int_equal(durable->record_scan(space->store, "basefile/", see_record, &n, &error),
+    assert_int_equal(durable->record_scan(space->store, "version-base/", see_record, &n, &error),
                      HPS_OK);
     assert_int_equal(n, 0);
     close_all(space);
