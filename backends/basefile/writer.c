@@ -82,13 +82,20 @@ void hps_basefile_writer_free(struct hps_basefile_writer *writer)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Free the page cache of the file up to `end`, once it is on the disk, for files that are read. */
-static void uncache(const struct hps_basefile_writer *writer, uint64_t end)
+/* Wait until the file is on the disk up to `end`, and free its page cache, for files that are read.
+ * Only this call reports an error of the disk, not the sync at the end. */
+static hps_status uncache(const struct hps_basefile_writer *writer, uint64_t end,
+                          struct hps_error *err)
 {
-    (void)sync_file_range(writer->fd, 0, (off_t)end,
-                          SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
-                              SYNC_FILE_RANGE_WAIT_AFTER);
+    if (sync_file_range(writer->fd, 0, (off_t)end,
+                        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
+                            SYNC_FILE_RANGE_WAIT_AFTER) != 0) {
+        return errno == ENOSYS || errno == EINVAL || errno == ESPIPE
+                   ? HPS_OK
+                   : hps_file_error(err, errno, "cannot write", writer->base->name);
+    }
     (void)posix_fadvise(writer->fd, 0, (off_t)end, POSIX_FADV_DONTNEED);
+    return HPS_OK;
 }
 
 /* Write n bytes at the end of the file. */
@@ -111,8 +118,8 @@ static hps_status put(struct hps_basefile_writer *writer, const void *from, uint
     /* Begin to write to the disk, so that the sync at the end has little left to do. */
     (void)sync_file_range(writer->fd, (off_t)writer->offset, (off_t)n, SYNC_FILE_RANGE_WRITE);
     writer->offset += n;
-    if (writer->offset > CACHED_BYTES) {
-        uncache(writer, writer->offset - CACHED_BYTES);
+    if (status == HPS_OK && writer->offset > CACHED_BYTES) {
+        status = uncache(writer, writer->offset - CACHED_BYTES, err);
     }
     return status;
 }

@@ -169,6 +169,18 @@ ssize_t pwrite_small(int fd, const void *data, size_t n, off_t offset)
     return pwrite(fd, data, n, offset);
 }
 
+static bool unwritable; /* the disk fails after writes have succeeded; the kernel tells it once */
+
+int sync_file_range(int fd, off64_t offset, off64_t n, unsigned flags)
+{
+    if (unwritable && (flags & SYNC_FILE_RANGE_WAIT_AFTER) != 0) {
+        unwritable = false;
+        errno = EIO;
+        return -1;
+    }
+    return (int)syscall(SYS_sync_file_range, fd, offset, n, flags);
+}
+
 ssize_t pread_small(int fd, void *data, size_t n, off_t offset)
 {
     struct stat info;
@@ -529,6 +541,34 @@ static void test_merge_when_power_is_cut_at_each_step_then_every_synced_row_is_t
     assert_in_range(fail_each(child_merge, CUT), 20, 1000);
 }
 
+/* ---- an unwritable file ---------------------------------------------------------------------- */
+
+static void test_load_when_the_disk_fails_once_after_a_write_then_it_fails(void **state)
+{
+    (void)state;
+    enum { N = 400, ROUNDS = 10 }; /* 18 MB */
+    static uint8_t rows[N * 4500];
+    hps_key keys[N];
+    struct hps_store_load *rows_load = NULL;
+    struct hps_space *space = open_space(open_store());
+    const struct hps_store_bulk_ops *bulk = space->store->ops->bulk;
+    assert_int_equal(bulk->begin(space, 0, 0, &rows_load, &error), HPS_OK);
+    unwritable = true;
+    hps_status status = HPS_OK;
+    for (uint32_t round = 0; round < ROUNDS && status == HPS_OK; round++) {
+        for (uint32_t i = 0; i < N; i++) {
+            keys[i] = round * N + i;
+        }
+        status = bulk->add(rows_load, &tables[3], keys, rows, N, &error);
+    }
+    assert_int_equal(status, HPS_IO);
+    bulk->abort(rows_load);
+    assert_int_equal(n_files(), 0);
+    load(space);
+    check_all(space);
+    close_all(space);
+}
+
 /* ---- no memory ------------------------------------------------------------------------------- */
 
 /* A call may fail once, because one allocation fails. Then it succeeds. */
@@ -647,6 +687,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(
             test_open_when_the_end_of_a_base_is_unreadable_then_only_its_keys_fail, setup,
             teardown),
+        cmocka_unit_test_setup_teardown(
+            test_load_when_the_disk_fails_once_after_a_write_then_it_fails, setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_load_when_power_is_cut_at_each_step_then_nothing_or_all_is_served, setup,
             teardown),
