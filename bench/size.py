@@ -42,9 +42,9 @@ TABLES = {
              ("run", "M rows", "GiB of rows", "load s", "M rows/s", "peak memory GiB", "memory GiB", "disk ÷ rows", "peak disk ÷ rows")),
     "lookups": ("Lookups", "Multi-hot: 214 keys per sample, pooled with SUM. The last number: calls in flight.",
                 ("run", "p50 ms", "p99 ms", "k keys/s", "samples/s", "hit rate %")),
-    "restart": ("Restart", "SIGTERM, then a start without the store in the page cache. Multi-hot, Zipf, at the rate of *alone* below.",
+    "restart": ("Restart", "SIGTERM, then a start without the store in the page cache. Multi-hot, Zipf, at the rate of the next table.",
                 ("run", "stop s", "ready s", "hit rate before %", "first second %", "s until 95 % of it", "p99 of the first second ms")),
-    "busy": ("Other work", "Multi-hot, Zipf, at the rate of *alone*: half of what one call in flight reaches. Latency counts from when a call was due.",
+    "busy": ("Other work", "Multi-hot, Zipf, at half the rate that one call in flight reaches. Latency counts from the time at which a call was due.",
              ("run", "p50 ms", "p99 ms", "max ms", "failed, unsent", "disk ÷ rows", "memory GiB", "took, or rate")),
     "updates": ("Updates", "Rows of the first table, in random order, through Kafka in the same machine.", ("run", "M rows", "rows/s", "s until visible", "merges")),
     "checked": ("Checked answers", "Multi-hot samples, compared with the formula of hps-gen.", ("run", "rows checked", "wrong"))}

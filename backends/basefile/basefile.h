@@ -23,10 +23,10 @@
  * sums stay in memory: 1 bit per row and 4 bytes per page.
  *
  * RECORD. The record "version-base/<model>@<version>" of the store has for each table the number,
- * the range and the CRC-32C of the bits and sums of its base. A version without bases has none. The
- * keys sort next to those of the server's "version/" records: a scan for either reads no block with
- * other records, which may be damaged. A file that no record names is a leftover, and is removed
- * when the store is opened.
+ * the range and the CRC-32C of the bits and sums of its base. A version without bases has no
+ * record. The keys sort next to the server's records "version/", because a scan also reads other
+ * records of the block where its first key lies, and these may be damaged. A file that no record
+ * names is a leftover. It is removed when the store is opened.
  *
  * CHANGES. In memory, each base has a second bit per row, `changed`: the inner store decides. On
  * disk, a *mark* says the same: an entry of a hidden table of the inner store. A write first
@@ -59,7 +59,7 @@
  * entries; after 3 the new base and some entries that repeat it, which count as changed. A merge
  * that fails (full disk, damaged page, unload) removes its file and changes nothing else; it is
  * tried again later. After a merge a table rests for nine times its duration. Scans are calls, too.
- * So an export delays the merges of its version, but not those of others.
+ * So an export delays only merges of the version that it exports.
  *
  * SCANS first copy the bits `changed`, and skip the rows of the base with a set bit. Rows from the
  * scan of the inner store replace rows of the base. A view shows one moment, so it reads the marks
@@ -78,8 +78,9 @@
  * counted (metric) and logged once. Scans and merges of the table fail with DATA_LOSS. An update of
  * a key of the page repairs this key; a new load of the version repairs all. If the bits and sums
  * are damaged, or a file is missing or has another size, the space opens, and all pages of the base
- * count as damaged. A space cannot be opened if its record is damaged (DATA_LOSS) or has a newer
- * format (NEWER_FORMAT). A store that can have bases has format 3, which older builds refuse.
+ * count as damaged. The store cannot be opened if a record is damaged (DATA_LOSS) or has a newer
+ * format (NEWER_FORMAT): it is not known then which files are leftovers. A store that can have
+ * bases has format 3, which older builds refuse.
  *
  * DISK. A load and a merge check the free space before every MiB, and leave the minimum free space.
  * A merge begins only if the whole new base fits.
@@ -121,7 +122,7 @@ struct hps_basefile_options {
 
 /* Open the layer above options->inner, and remove leftover files.
  *
- * error   NO_MEMORY, EXHAUSTED (threads), PERMISSION, IO */
+ * error   NO_MEMORY, EXHAUSTED (threads), PERMISSION, IO; DATA_LOSS, NEWER_FORMAT: see DAMAGE */
 hps_status hps_basefile_open(const struct hps_basefile_options *options,
                              struct hps_store **out_store, struct hps_error *err) HPS_MUST_CHECK;
 

@@ -243,7 +243,7 @@ static inline struct hps_basefile *hps_basefile_base_of(const struct hps_basefil
 /* Give a table its first base. */
 void hps_basefile_install(struct hps_basefile_space *space, struct hps_basefile *base);
 
-/* What the record of a space has for each table, or those of all spaces. */
+/* The entries of one record, or of all records: an entry per table. */
 struct hps_basefile_records {
     const char *key;                /* of the space; NULL: of all */
     struct hps_basefile_record *at; /* [n] the caller frees it */

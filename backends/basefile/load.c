@@ -13,7 +13,7 @@
 
 enum {
     ROWS_MIN = 1024,
-    ROWS_UNKNOWN = 1 << 20, /* of a table whose number of rows is not known */
+    ROWS_UNKNOWN = 1 << 20, /* capacity of a base if the number of rows is unknown */
 };
 
 struct hps_store_load {
@@ -204,7 +204,7 @@ static void load_abort(struct hps_store_load *load)
     hps_basefile_writer_free(load->writer);
     hps_lock_acquire(&store->names);
     memset(space->records, 0, space->n_tables * sizeof(*space->records));
-    /* If that fails, the next load of the space replaces the record. */
+    /* If that fails, the next load of the version fails. The drop after it deletes the record. */
     if (hps_basefile_records_write(space, &error) != HPS_OK) {
         HPS_LOG(WARN, "rocksdb", "record of a failed load left behind",
                 HPS_STR("version", space->name), HPS_STR("error", error.text));

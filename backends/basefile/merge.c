@@ -236,8 +236,8 @@ void hps_basefile_merge_end(struct hps_basefile_space *space, struct hps_basefil
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Find a merge that can be ended; or else, of the tables that are due, the one that may be merged
- * earliest. Returns the time; UINT64_MAX: there is none. Caller must hold the store's lock. */
+/* Find a merge that can be ended. If there is none, find the due table that may be merged earliest.
+ * Returns the time, or UINT64_MAX if there is no such table. Caller must hold the store's lock. */
 static uint64_t find_due(const struct hps_basefile_store *store,
                          struct hps_basefile_space **out_space, uint32_t *out_table)
 {

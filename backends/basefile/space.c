@@ -21,7 +21,7 @@ static hps_status take_record(void *ctx, const void *key, size_t key_size, const
     uint32_t format = 0;
     (void)key;
     if (records->key != NULL && key_size != strlen(records->key)) {
-        return HPS_OK; /* of a version whose name begins with this one's */
+        return HPS_OK; /* another version: m@12 begins with m@1 */
     }
     if (value_size >= sizeof(format)) {
         memcpy(&format, value, sizeof(format));

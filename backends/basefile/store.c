@@ -308,7 +308,7 @@ static hps_status store_start(struct hps_basefile_store *store, const char *path
 {
     hps_status status = dir_open(store, path, err);
     if (status != HPS_OK || (store->number == 0 && !store->options.write)) {
-        return status; /* there are no bases, and will be none */
+        return status; /* no reads and no merges */
     }
     bool uring = !store->options.no_uring && hps_basefile_rings_open(store);
     HPS_LOG(INFO, "rocksdb", "base files: reads", HPS_STR("by", uring ? "io_uring" : "pread"));

@@ -348,7 +348,7 @@ static hps_status put_or_fail(struct hps_store *store, const void *key, size_t k
     return usual_ops->durable->record_put(store, key, key_size, value, value_size, err);
 }
 
-/* Merge table 1 with an inner store whose writes may fail. */
+/* Merge table 1; writes to the inner store may fail. */
 static hps_status merge_or_fail(struct hps_space *space)
 {
     struct hps_store *inner = ((struct hps_basefile_space *)space)->inner->store;
