@@ -81,13 +81,15 @@ static hps_status sink_flush(struct sink *sink, struct hps_error *err)
 static hps_status sink_append(struct sink *sink, const void *data, size_t size,
                               struct hps_error *err)
 {
-    if (size > BUFFER_BYTES - sink->used) {
+    bool direct = size > BUFFER_BYTES / 2;
+
+    if (direct || size > BUFFER_BYTES - sink->used) {
         hps_status status = sink_flush(sink, err);
         if (status != HPS_OK) {
             return status;
         }
     }
-    if (size > BUFFER_BYTES / 2) {
+    if (direct) {
         hps_status status = hps_file_pwrite(sink->fd, sink->path, data, size, sink->bytes, err);
         if (status == HPS_OK) {
             sink->bytes += size;

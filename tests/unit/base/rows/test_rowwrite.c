@@ -18,7 +18,7 @@
 
 #include "tests/lib/tmpdir_fixture.h"
 
-static void test_writer_when_pieces_are_large_then_written_directly(void **state)
+static void test_writer_when_pieces_are_large_then_rows_keep_their_order(void **state)
 {
     (void)state;
     enum { DIM = 1024, N = 700 };
@@ -33,9 +33,11 @@ static void test_writer_when_pieces_are_large_then_written_directly(void **state
     }
     assert_int_equal(hps_row_writer_open(hps_tmpdir_join(&dir, "t"), &options, &writer, NULL),
                      HPS_OK);
-    assert_int_equal(hps_row_writer_append(writer, keys, rows, 100, NULL), HPS_OK);
-    assert_int_equal(hps_row_writer_append(writer, keys + 100, rows[100], 599, NULL), HPS_OK);
-    assert_int_equal(hps_row_writer_append(writer, keys + 699, rows[699], 1, NULL), HPS_OK);
+    /* 400 KiB, then 600 KiB that also fit the buffer, then more than it holds. */
+    static const size_t pieces[] = {100, 150, 449, 1};
+    for (size_t i = 0, r = 0; i < 4; r += pieces[i++]) {
+        assert_int_equal(hps_row_writer_append(writer, keys + r, rows[r], pieces[i], NULL), HPS_OK);
+    }
     assert_int_equal(hps_row_writer_close(writer, NULL), HPS_OK);
     const struct hps_row_options any = {0};
     struct hps_row_reader *reader = NULL;
@@ -148,7 +150,7 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_writer_when_pieces_are_large_then_written_directly),
+        T(test_writer_when_pieces_are_large_then_rows_keep_their_order),
         T(test_writer_when_aborted_then_no_file_is_left),
         T(test_writer_when_its_data_is_inconsistent_then_invalid),
         T(test_writer_when_disk_is_full_then_exhausted_and_no_file_is_left),
