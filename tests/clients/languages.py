@@ -66,7 +66,8 @@ LANGUAGES = {
     "rust": Language(
         ("cargo", "protoc"), "pub mod hps", "example", "src/main.rs",
         documents.block(PAGE, "cargo init").code + "cargo fetch -q\n", "cargo build -q", f"{HOME}/rust/target/debug/{{name}}",
-        {"CARGO_HOME": f"{HOME}/rust", "CARGO_TARGET_DIR": f"{HOME}/rust/target", "CARGO_TERM_COLOR": "never"}),
+        {"CARGO_HOME": f"{HOME}/rust", "CARGO_TARGET_DIR": f"{HOME}/rust/target", "CARGO_TERM_COLOR": "never",
+         "CARGO_PROFILE_DEV_DEBUG": "0"}),
 }
 
 
