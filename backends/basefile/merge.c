@@ -236,8 +236,9 @@ void hps_basefile_merge_end(struct hps_basefile_space *space, struct hps_basefil
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Find a merge that can be ended. If there is none, find the due table that may be merged earliest.
- * Returns the time, or UINT64_MAX if there is no such table. Caller must hold the store's lock. */
+/* Find the next merge. A merge that can end comes first, then the due table with the earliest
+ * `merge_after_us`. Returns the time of the merge; UINT64_MAX: none. Caller must hold the store's
+ * lock. */
 static uint64_t find_due(const struct hps_basefile_store *store,
                          struct hps_basefile_space **out_space, uint32_t *out_table)
 {

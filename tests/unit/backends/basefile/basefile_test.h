@@ -392,7 +392,7 @@ static inline hps_status merge(struct hps_space *space, uint32_t t)
     struct hps_basefile_space *dense = (struct hps_basefile_space *)space;
     struct hps_basefile *old = NULL;
     hps_status status = hps_basefile_merge_begin(dense, t, &old, &error);
-    /* base-merge may still look at the old base, under this lock. */
+    /* base-merge holds this lock while it reads a base. Later it finds the new base. */
     hps_lock_acquire(&hps_basefile_of(space)->lock);
     hps_lock_release(&hps_basefile_of(space)->lock);
     hps_basefile_merge_end(dense, old);
