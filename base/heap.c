@@ -10,8 +10,8 @@
 
 #include "base/assert.h"
 
-/* glibc before 2.41 has a thread cache for malloc (blocks up to 1,032 bytes), but not for calloc.
- * For large blocks only calloc knows which pages are zero already. */
+/* glibc before 2.41, which clients and tools use, has a thread cache for malloc (blocks up to 1,032
+ * bytes), but not for calloc. For large blocks only calloc knows which pages are zero already. */
 enum { SMALL_BYTES_MAX = 1024 };
 
 static void *libc_alloc(void *ctx, size_t size)
