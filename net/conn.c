@@ -317,10 +317,10 @@ hps_status hps_conn_want(struct hps_conn *conn, unsigned events)
     return status;
 }
 
-void hps_conn_rest(struct hps_conn *conn)
+void hps_conn_rest(struct hps_conn *conn, unsigned events)
 {
     if (conn->phase == PHASE_OPEN) {
-        hps_ignore(hps_conn_want(conn, conn->want & ~(unsigned)HPS_LOOP_READ)); /* or it calls */
+        hps_ignore(hps_conn_want(conn, conn->want & ~events)); /* or it calls */
     }
 }
 

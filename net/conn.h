@@ -61,10 +61,10 @@ hps_status hps_conn_handshake(struct hps_conn *conn, struct hps_error *err) HPS_
  * until the socket is writable, and vice versa. */
 hps_status hps_conn_want(struct hps_conn *conn, unsigned events) HPS_MUST_CHECK;
 
-/* Until the next hps_conn_want, on_ready is not called for reading. For a connection that knows
- * already that it has to read, so that it need not be looked at in each turn. No effect before the
+/* Until the next hps_conn_want, on_ready is not called for `events`. For a connection that is
+ * queued for them already, so that the loop need not look at it in each turn. No effect before the
  * handshake is finished. */
-void hps_conn_rest(struct hps_conn *conn);
+void hps_conn_rest(struct hps_conn *conn, unsigned events);
 
 /* Reads up to `capacity` > 0 bytes. OK: *out_size > 0. AGAIN: no byte is available; wait for
  * HPS_LOOP_READ. CLOSED: the peer has sent all its bytes and closed the stream. IO: the connection

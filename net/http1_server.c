@@ -206,8 +206,8 @@ static void on_ready(void *ctx, unsigned events)
     struct http1 *http = ctx;
 
     if (!http1_is_dead(http)) {
-        if ((http->item.events & events & HPS_LOOP_READ) != 0) {
-            hps_conn_rest(http->base.conn); /* it has been queued for a whole turn */
+        if ((http->item.events & events) != 0) {
+            hps_conn_rest(http->base.conn, events); /* it has been queued for a whole turn */
         }
         hps_run_add(&http->item, events);
     }

@@ -240,8 +240,8 @@ static void on_ready(void *ctx, unsigned events)
     struct hps_http2 *h2 = ctx;
 
     if (!http2_is_dead(h2)) {
-        if ((h2->item.events & events & HPS_LOOP_READ) != 0) {
-            hps_conn_rest(h2->base.conn); /* it has been queued for a whole turn */
+        if ((h2->item.events & events) != 0) {
+            hps_conn_rest(h2->base.conn, events); /* it has been queued for a whole turn */
         }
         hps_run_add(&h2->item, events);
     }

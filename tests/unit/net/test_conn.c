@@ -333,6 +333,33 @@ static void test_writev_when_peer_does_not_read_then_again_and_writable_later(vo
     }
 }
 
+static void test_conn_when_resting_then_other_events_alone_are_reported_until_it_wants(void **state)
+{
+    (void)state;
+    for (int tls = 0; tls < 2; tls++) {
+        struct rig rig;
+        rig_open(&rig, "127.0.0.1:0", tls);
+        unsigned both = HPS_LOOP_READ | HPS_LOOP_WRITE;
+        assert_int_equal(hps_conn_want(rig.client.conn, both), HPS_OK);
+        hps_conn_rest(rig.client.conn, HPS_LOOP_WRITE);
+        rig.client.ready = 0;
+        assert_int_equal(write_text(&rig.server, "text"), HPS_OK);
+        while (rig.client.ready == 0) {
+            hps_loop_turn(rig.loop, 1000000);
+        }
+        assert_int_equal(rig.client.ready, HPS_LOOP_READ);
+        hps_conn_rest(rig.client.conn, HPS_LOOP_READ);
+        rig.client.ready = 0;
+        hps_loop_turn(rig.loop, 0);
+        assert_int_equal(rig.client.ready, 0);
+        assert_int_equal(hps_conn_want(rig.client.conn, both), HPS_OK);
+        while (rig.client.ready != both) {
+            hps_loop_turn(rig.loop, 1000000);
+        }
+        rig_close(&rig);
+    }
+}
+
 /* ---- ends of streams ------------------------------------------------------------------------- */
 
 static void test_read_when_tls_ends_without_close_notify_then_io(void **state)
@@ -680,6 +707,8 @@ int main(void)
         cmocka_unit_test(test_conn_when_tls_then_bytes_half_close_and_peer_are_reported),
         cmocka_unit_test(test_conn_when_both_ends_send_bulk_then_all_bytes_arrive_in_order),
         cmocka_unit_test(test_writev_when_peer_does_not_read_then_again_and_writable_later),
+        cmocka_unit_test(
+            test_conn_when_resting_then_other_events_alone_are_reported_until_it_wants),
         cmocka_unit_test(test_read_when_tls_ends_without_close_notify_then_io),
         cmocka_unit_test(test_free_when_tls_then_peer_reads_close_notify),
         cmocka_unit_test(test_writev_when_peer_has_closed_then_closed_without_signal),
