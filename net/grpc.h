@@ -314,17 +314,18 @@ struct hps_charge *hps_grpc_call_charge(struct hps_grpc_call *call);
  * thread. */
 void hps_grpc_call_discharge(struct hps_grpc_call *call, uint64_t bytes);
 
-/* Records on all loops how much each client has read so far, for hps_grpc_readers_cut. Call it when
- * the reply of `call` begins to wait for memory that other replies use, and repeatedly while the
- * reply waits. Calls within 40 ms count as one. Loop thread. */
+/* Makes all loops record how much each client has read so far, for hps_grpc_readers_cut. Call it
+ * when the reply of `call` begins to wait for memory that other replies use, and repeatedly while
+ * the reply waits. Calls within 40 ms count as one. Loop thread. */
 void hps_grpc_readers_watch(struct hps_grpc_call *call);
 /* Makes each loop disconnect a slow reader, or end one of its calls, to free memory for the waiting
  * reply of `call`. Call it when that reply would otherwise be rejected. Candidates are connections
  * and calls whose client has read less than reply_bytes_per_s_min since hps_grpc_readers_watch
- * recorded it, at least 80 ms ago. A loop ends the candidate that would take longest to read its
- * replies. scope: whose memory is short (hps_charge_short_of). If it is that of one client, only
- * its own connections are candidates; if it is that of one connection, there are none. The memory
- * becomes free soon after this function returns. Calls within 40 ms count as one. Loop thread. */
+ * recorded it, at least 80 ms ago. A loop looks at candidates for 1 ms, and the next time at
+ * further ones. It ends the one that would take longest to read its replies. scope: whose memory is
+ * short (hps_charge_short_of). If it is that of one client, only its own connections are
+ * candidates; if it is that of one connection, there are none. The memory becomes free soon after
+ * this function returns. Calls within 40 ms count as one. Loop thread. */
 void hps_grpc_readers_cut(struct hps_grpc_call *call, enum hps_limit_scope scope);
 
 /* Queues one message made of slices, and takes their references. If the call has ended, only

@@ -51,7 +51,7 @@ void grpc_press(struct hps_grpc_call *call, enum grpc_pressure what, enum hps_li
 
 void hps_grpc_readers_watch(struct hps_grpc_call *call)
 {
-    press(call->grpc_loop, GRPC_NOTE_READERS, 0);
+    press(call->grpc_loop, GRPC_NOTE_CLIENTS, 0);
 }
 
 void hps_grpc_readers_cut(struct hps_grpc_call *call, enum hps_limit_scope scope)

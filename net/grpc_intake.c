@@ -7,7 +7,7 @@
  *   - the client sent less than the minimum for 10 s: a tick of the loop refuses the request;
  *   - another request finds no memory: each loop refuses the slow requests of one connection, the
  *     one with most memory in slow requests. If only the quota of one client is used up, only its
- *     connections are candidates.
+ *     connections are candidates. A search ends after 1 ms.
  *
  * Loop thread of the connection.
  */
@@ -20,10 +20,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-enum {
-    SECOND_US = 1000 * 1000,
-    NOTE_US = 40 * 1000, /* minimum time between two samples, also with shorter ticks */
-};
+enum { SECOND_US = 1000 * 1000 };
 
 /* Whether the server waits only for the client: the request is incomplete, and the flow-control
  * window is open. */
@@ -72,7 +69,7 @@ void grpc_intakes_check(struct grpc_conn *conn, uint64_t now_us)
     for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
         struct grpc_pace *pace = &call->request->pace;
         grpc_pace_see(pace, call_waits(call), call->request->received, now_us);
-        if (conn->grpc_loop->ticked_us[0] == now_us) {
+        if (grpc_is_noting(conn->grpc_loop)) {
             grpc_pace_note(pace, call->request->received);
         }
         if (grpc_pace_was_slow(pace, call->request->received, minimum, now_us)) {
@@ -81,23 +78,13 @@ void grpc_intakes_check(struct grpc_conn *conn, uint64_t now_us)
     }
 }
 
-void grpc_intakes_tick(struct hps_grpc_loop *grpc_loop, uint64_t now_us)
-{
-    if (now_us - grpc_loop->ticked_us[0] < NOTE_US) {
-        return;
-    }
-    memmove(grpc_loop->ticked_us + 1, grpc_loop->ticked_us,
-            sizeof grpc_loop->ticked_us - sizeof grpc_loop->ticked_us[0]);
-    grpc_loop->ticked_us[0] = now_us;
-}
-
 /* ---- when there is no memory ----------------------------------------------------------------- */
 
 /* Whether the server waited for the request during all the time since sample i, and the client sent
  * less than `minimum` in this time. */
 static bool is_slow(const struct hps_grpc_call *call, int i, uint64_t minimum, uint64_t now_us)
 {
-    uint64_t noted_us = call->grpc_loop->ticked_us[i];
+    uint64_t noted_us = call->grpc_loop->noted_us[i];
     const struct grpc_pace *pace = &call->request->pace;
 
     if (!call_waits(call) || pace->since_us == 0 || pace->since_us > noted_us) {
@@ -124,17 +111,18 @@ static size_t slow_bytes(const struct grpc_conn *conn, int i, uint64_t now_us, b
     return bytes;
 }
 
-void grpc_intakes_cut(struct hps_grpc_loop *grpc_loop, uint64_t client)
+void grpc_intakes_cut(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what, uint64_t client)
 {
     uint64_t now_us = hps_clock_us();
-    int i = grpc_notes_usable(grpc_loop->ticked_us, now_us);
+    int i = grpc_notes_usable(grpc_loop->noted_us, now_us);
     const struct grpc_conn *slowest = NULL;
     size_t most = 0;
 
     if (i < 0 || grpc_loop->limits->request_bytes_per_s_min == 0) {
         return;
     }
-    for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
+    struct grpc_conn *conn = grpc_search_begin(grpc_loop, what);
+    for (; grpc_search_goes_on(grpc_loop, what, conn, now_us); conn = conn->next) {
         bool meant = client == 0 || conn->client == client;
         size_t bytes = meant ? slow_bytes(conn, i, now_us, false) : 0;
         if (bytes > most) {

@@ -101,8 +101,8 @@ struct grpc_route {
 
 /* Actions of a loop when memory or places are short. */
 enum grpc_pressure {
-    GRPC_NOTE_READERS,    /* sample how much each client has read */
-    GRPC_CUT_READERS,     /* end the slowest reader of replies */
+    GRPC_NOTE_CLIENTS,    /* sample the progress of each client */
+    GRPC_CUT_READERS,     /* end the slowest reader of replies: see grpc_paces_cut */
     GRPC_CUT_OWN_READERS, /* the same, among the connections of one client */
     GRPC_CUT_SENDERS,     /* refuse slow requests */
     GRPC_CUT_OWN_SENDERS, /* the same, among the connections of one client */
@@ -131,8 +131,7 @@ struct grpc_pace {
     uint64_t since_us;  /* since then the server waits only for the client; 0: it does not wait */
     uint64_t period_us; /* begin of the period that is compared with the minimum rate */
     uint64_t taken;     /* total bytes when the period began */
-    uint64_t noted[GRPC_NOTES]; /* total bytes at the loop's noted_us (of a request: ticked_us) with
-                                   the same index */
+    uint64_t noted[GRPC_NOTES]; /* total bytes at the loop's noted_us with the same index */
 };
 
 enum grpc_loop_phase {
@@ -157,13 +156,14 @@ struct hps_grpc_loop {
     uint64_t changes;              /* of the guard's rules so far */
     void (*drain_done)(void *ctx);
     void *drain_ctx;
-    struct grpc_conn *tick_next; /* the next that the tick checks; NULL: it is complete */
-    uint64_t tick_began_us;
+    struct grpc_conn *tick_next;   /* the next that the tick checks; NULL: it is complete */
     enum grpc_loop_phase phase;    /* changed only by loop_phase_set of grpc_server.c */
-    uint64_t noted_us[GRPC_NOTES]; /* times of the samples of replies, newest first; 0: no sample */
+    uint64_t noted_us[GRPC_NOTES]; /* when ticks completed samples, newest first; 0: no sample, or
+                                      for the newest: the tick takes it now */
+    struct grpc_conn
+        *cut_next[GRPC_PRESSURES]; /* begin of the next search of grpc_search_goes_on */
     struct hps_task press;         /* posted while any bit of `pressed` is set */
     atomic_uint pressed;           /* bit p: must do enum grpc_pressure p */
-    uint64_t ticked_us[GRPC_NOTES]; /* the same, of the samples of requests */
     atomic_uint refs; /* one for itself, and one for each posted adoption and `press` */
     atomic_uint n_conns;
 };
@@ -638,12 +638,29 @@ void grpc_pace_note(struct grpc_pace *pace, uint64_t taken);
 /* Returns the index of the newest sample that is at least 80 ms old; -1: no such sample. noted_us:
  * GRPC_NOTES times, newest first; 0: no sample. */
 int grpc_notes_usable(const uint64_t *noted_us, uint64_t now_us);
-/* Samples how much each client of the loop has read. */
-void grpc_paces_note(struct hps_grpc_loop *grpc_loop);
-/* Ends the slowest reader of the loop. Candidates are connections and calls whose client has read
- * less than the minimum since a sample at least 80 ms ago. The one that would take longest to read
- * its replies is ended. client: only its connections; 0: all connections */
-void grpc_paces_cut(struct hps_grpc_loop *grpc_loop, uint64_t client);
+/* A tick begins: it samples the progress of all clients, unless the last sample is younger than
+ * 40 ms. A sample counts from the time when it is complete, in favour of the clients. */
+void grpc_notes_begin(struct hps_grpc_loop *grpc_loop, uint64_t now_us);
+void grpc_notes_complete(struct hps_grpc_loop *grpc_loop);
+static inline bool grpc_is_noting(const struct hps_grpc_loop *grpc_loop)
+{
+    return grpc_loop->noted_us[0] == 0;
+}
+/* The connection at which a search for slow clients begins; NULL: there is none. */
+static inline struct grpc_conn *grpc_search_begin(const struct hps_grpc_loop *grpc_loop,
+                                                  enum grpc_pressure what)
+{
+    return grpc_loop->cut_next[what] != NULL ? grpc_loop->cut_next[what] : grpc_loop->conns;
+}
+/* Whether a search that began at from_us should look at `conn` (may be NULL). It ends after 1 ms,
+ * and the next search for the same continues with `conn`. */
+bool grpc_search_goes_on(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what,
+                         struct grpc_conn *conn, uint64_t from_us);
+/* Ends the slowest reader of the loop, or of the connections that it looked at within 1 ms.
+ * Candidates are connections and calls whose client has read less than the minimum since a sample
+ * at least 80 ms ago. The one that would take longest to read its replies is ended. client: only
+ * its connections; 0: all connections */
+void grpc_paces_cut(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what, uint64_t client);
 /* Notifies the observer. */
 void grpc_slow_count(const struct grpc_conn *conn, enum hps_grpc_slow why);
 /* The server does not wait for the client. */
@@ -654,16 +671,13 @@ static inline void grpc_pace_rest(struct grpc_pace *pace)
 
 /* ---- grpc_intake.c --------------------------------------------------------------------------- */
 
-/* For each tick of a loop, before it checks connections: begins a sample, unless one began within
- * 40 ms. */
-void grpc_intakes_tick(struct hps_grpc_loop *grpc_loop, uint64_t now_us);
 /* For each tick: samples the requests of the connection, and refuses requests that were sent at
  * less than the minimum for 10 s. */
 void grpc_intakes_check(struct grpc_conn *conn, uint64_t now_us);
-/* Refuses slow requests of one connection of the loop: that with most memory in such requests. A
- * request is slow if it was sent at less than the minimum since a sample at least 80 ms ago.
- * client: as for grpc_paces_cut */
-void grpc_intakes_cut(struct hps_grpc_loop *grpc_loop, uint64_t client);
+/* Refuses slow requests of one connection of the loop: that with most memory in such requests,
+ * among those that it looked at within 1 ms. A request is slow if it was sent at less than the
+ * minimum since a sample at least 80 ms ago. client: as for grpc_paces_cut */
+void grpc_intakes_cut(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what, uint64_t client);
 
 /* ---- grpc_tick.c ----------------------------------------------------------------------------- */
 

@@ -8,7 +8,7 @@
  *   - it read less than the minimum for 10 s: a tick of the loop ends it;
  *   - a reply finds no memory: each loop ends one reader that read less than the minimum since a
  *     sample, the one that would take longest to read the rest. If only the quota of one client is
- *     used up, only its connections are candidates.
+ *     used up, only its connections are candidates. A search ends after 1 ms.
  *
  * Loop thread of the connection.
  */
@@ -22,7 +22,9 @@
 
 enum {
     PERIOD_US = 10 * 1000 * 1000,
+    NOTE_US = 40 * 1000,      /* minimum time between two samples, also with shorter ticks */
     NOTED_US_MIN = 80 * 1000, /* less is too short to judge a client with a long round trip */
+    SEARCH_US = 1000,
 };
 
 enum { SECOND_US = 1000 * 1000 };
@@ -160,6 +162,9 @@ bool grpc_paces_check(struct grpc_conn *conn, uint64_t now_us)
         return true;
     }
     see(conn, now_us);
+    if (grpc_is_noting(conn->grpc_loop)) {
+        grpc_pace_note(&conn->pace, hps_http_written_bodies(conn->http));
+    }
     if (grpc_pace_was_slow(&conn->pace, hps_http_written_bodies(conn->http), minimum, now_us)) {
         cut_conn(conn, HPS_GRPC_SLOW_RATE);
         return false;
@@ -167,6 +172,9 @@ bool grpc_paces_check(struct grpc_conn *conn, uint64_t now_us)
     minimum = call_minimum(conn);
     for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
         uint64_t framed = call->stream->framed;
+        if (grpc_is_noting(conn->grpc_loop)) {
+            grpc_pace_note(&call->reply->pace, framed);
+        }
         if (grpc_pace_was_slow(&call->reply->pace, framed, minimum, now_us)) {
             cut_call(call, HPS_GRPC_SLOW_RATE);
         }
@@ -182,25 +190,19 @@ void grpc_pace_note(struct grpc_pace *pace, uint64_t taken)
     pace->noted[0] = taken;
 }
 
-void grpc_paces_note(struct hps_grpc_loop *grpc_loop)
+void grpc_notes_begin(struct hps_grpc_loop *grpc_loop, uint64_t now_us)
 {
-    uint64_t now_us = hps_clock_us();
-
-    if (grpc_loop->limits->reply_bytes_per_s_min == 0) {
-        return;
+    if (!grpc_is_noting(grpc_loop) && now_us - grpc_loop->noted_us[0] >= NOTE_US) {
+        memmove(grpc_loop->noted_us + 1, grpc_loop->noted_us,
+                sizeof grpc_loop->noted_us - sizeof grpc_loop->noted_us[0]);
+        grpc_loop->noted_us[0] = 0;
     }
-    memmove(grpc_loop->noted_us + 1, grpc_loop->noted_us,
-            sizeof grpc_loop->noted_us - sizeof grpc_loop->noted_us[0]);
-    grpc_loop->noted_us[0] = now_us;
-    for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
-        if (!conn->http->ready) {
-            continue;
-        }
-        see(conn, now_us);
-        grpc_pace_note(&conn->pace, hps_http_written_bodies(conn->http));
-        for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
-            grpc_pace_note(&call->reply->pace, call->stream->framed);
-        }
+}
+
+void grpc_notes_complete(struct hps_grpc_loop *grpc_loop)
+{
+    if (grpc_is_noting(grpc_loop)) {
+        grpc_loop->noted_us[0] = hps_clock_us();
     }
 }
 
@@ -215,6 +217,15 @@ int grpc_notes_usable(const uint64_t *noted_us, uint64_t now_us)
         }
     }
     return -1;
+}
+
+bool grpc_search_goes_on(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what,
+                         struct grpc_conn *conn, uint64_t from_us)
+{
+    bool goes_on = conn != NULL && hps_clock_us() - from_us <= SEARCH_US;
+
+    grpc_loop->cut_next[what] = goes_on ? NULL : conn;
+    return goes_on;
 }
 
 /* The time in which a reader would read `bytes` more, if it was slow since the sample; else 0. */
@@ -265,7 +276,7 @@ static void look_at_conn(struct grpc_conn *conn, int i, uint64_t now_us, struct 
     }
 }
 
-void grpc_paces_cut(struct hps_grpc_loop *grpc_loop, uint64_t client)
+void grpc_paces_cut(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what, uint64_t client)
 {
     uint64_t now_us = hps_clock_us();
     int i = grpc_notes_usable(grpc_loop->noted_us, now_us);
@@ -274,7 +285,8 @@ void grpc_paces_cut(struct hps_grpc_loop *grpc_loop, uint64_t client)
     if (i < 0 || grpc_loop->limits->reply_bytes_per_s_min == 0) {
         return;
     }
-    for (struct grpc_conn *conn = grpc_loop->conns; conn != NULL; conn = conn->next) {
+    struct grpc_conn *conn = grpc_search_begin(grpc_loop, what);
+    for (; grpc_search_goes_on(grpc_loop, what, conn, now_us); conn = conn->next) {
         if (conn->http->ready && (client == 0 || conn->client == client)) {
             look_at_conn(conn, i, now_us, &slowest);
         }

@@ -267,6 +267,14 @@ static void conn_gone(struct grpc_conn *conn)
     }
     if (grpc_loop->tick_next == conn) {
         grpc_loop->tick_next = conn->next;
+        if (conn->next == NULL) {
+            grpc_notes_complete(grpc_loop);
+        }
+    }
+    for (unsigned what = 0; what < GRPC_PRESSURES; what++) {
+        if (grpc_loop->cut_next[what] == conn) {
+            grpc_loop->cut_next[what] = conn->next;
+        }
     }
     atomic_fetch_sub_explicit(&grpc_loop->n_conns, 1, memory_order_relaxed);
     if (observer->on_connection != NULL) {
@@ -531,7 +539,8 @@ void hps_grpc_loop_limits_set(struct hps_grpc_loop *grpc_loop, const struct hps_
     HPS_ASSERT(hps_loop_is_mine(grpc_loop->loop));
     HPS_ASSERT(limits->request_bytes_max > 0 && limits->streams_max > 0);
     *grpc_loop->limits = *limits;
-    hps_timer_set_after(grpc_loop->loop, &grpc_loop->tick, grpc_tick_us(limits));
+    hps_timer_set_after(grpc_loop->loop, &grpc_loop->tick,
+                        grpc_loop->tick_next != NULL ? 0 : grpc_tick_us(limits));
 }
 
 void hps_grpc_loop_drain(struct hps_grpc_loop *grpc_loop, void (*done)(void *ctx), void *ctx)

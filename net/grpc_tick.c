@@ -11,7 +11,8 @@
 enum {
     TICK_US_MIN = 5 * 1000,
     TICK_US_MAX = 1000 * 1000,
-    CHECKS_PER_TURN = 64,                /* connections per iteration */
+    CHECKS_PER_TURN = 64,                /* connections per iteration, at most */
+    CHECKS_US = 100,                     /* per iteration: a connection may have many calls */
     DRAIN_NOTICE_US = 1000 * 1000,       /* for a reply to the PING, or for another request */
     AGE_GRACE_US = 5 * 60 * 1000 * 1000, /* for calls of a draining HTTP/2 connection */
 };
@@ -142,16 +143,21 @@ static void check_conn(struct grpc_conn *conn, uint64_t now_us)
 void grpc_loop_tick(void *ctx)
 {
     struct hps_grpc_loop *grpc_loop = ctx;
+    uint64_t from_us = hps_clock_us();
 
     if (grpc_loop->tick_next == NULL) {
-        grpc_loop->tick_began_us = hps_clock_us();
         grpc_loop->tick_next = grpc_loop->conns;
-        grpc_intakes_tick(grpc_loop, grpc_loop->tick_began_us);
+        grpc_notes_begin(grpc_loop, from_us);
     }
-    for (unsigned n = 0; n < CHECKS_PER_TURN && grpc_loop->tick_next != NULL; n++) {
+    for (unsigned n = 0; n < CHECKS_PER_TURN && grpc_loop->tick_next != NULL &&
+                         hps_clock_us() - from_us <= CHECKS_US;
+         n++) {
         struct grpc_conn *conn = grpc_loop->tick_next;
         grpc_loop->tick_next = conn->next;
-        check_conn(conn, grpc_loop->tick_began_us);
+        check_conn(conn, from_us);
+    }
+    if (grpc_loop->tick_next == NULL) {
+        grpc_notes_complete(grpc_loop);
     }
     hps_timer_set_after(grpc_loop->loop, &grpc_loop->tick,
                         grpc_loop->tick_next != NULL ? 0 : grpc_tick_us(grpc_loop->limits));
@@ -162,16 +168,18 @@ static void relieve(struct hps_grpc_loop *grpc_loop, enum grpc_pressure what)
     uint64_t client = atomic_load(&grpc_loop->server->pressed_client[what]);
 
     switch (what) {
-    case GRPC_NOTE_READERS:
-        grpc_paces_note(grpc_loop);
+    case GRPC_NOTE_CLIENTS:
+        if (grpc_loop->limits->reply_bytes_per_s_min > 0) {
+            hps_timer_set_after(grpc_loop->loop, &grpc_loop->tick, 0);
+        }
         break;
     case GRPC_CUT_READERS:
     case GRPC_CUT_OWN_READERS:
-        grpc_paces_cut(grpc_loop, client);
+        grpc_paces_cut(grpc_loop, what, client);
         break;
     case GRPC_CUT_SENDERS:
     case GRPC_CUT_OWN_SENDERS:
-        grpc_intakes_cut(grpc_loop, client);
+        grpc_intakes_cut(grpc_loop, what, client);
         break;
     default:
         grpc_conns_leave(grpc_loop);

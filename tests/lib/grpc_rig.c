@@ -484,7 +484,12 @@ static void on_connection(void *ctx, bool is_http, int delta)
 
 static void on_slow(void *ctx, enum hps_grpc_slow why)
 {
-    ((struct rig *)ctx)->n_slow[why]++;
+    struct rig *rig = ctx;
+
+    rig->n_slow[why]++;
+    if (rig->slow_us != 0) {
+        hps_clock_advance(rig->slow_us);
+    }
 }
 
 static void on_no_start(void *ctx, const char *peer, enum hps_grpc_no_start how)

@@ -41,6 +41,7 @@ struct rig {
     int n_connections;
     unsigned n_ended[17]; /* by gRPC code */
     unsigned n_slow[HPS_GRPC_SLOW_COUNT];
+    uint64_t slow_us; /* each of them advances the fake clock by this */
     size_t bytes;
     struct hps_grpc_call *parked;               /* the last call to /t.T/Park, with a reference */
     struct hps_grpc_call *charged[RIG_CHARGES]; /* charged calls to /t.T/Charge, with references */

@@ -146,6 +146,25 @@ static void test_call_when_client_reads_a_byte_a_second_then_only_this_call_is_r
     assert_false(reader->wire.closed);
 }
 
+static void test_tick_when_checks_take_long_then_rest_is_checked_in_next_turn(void **state)
+{
+    struct fixture *f = *state;
+
+    for (unsigned i = 0; i < 2; i++) {
+        reader_open(f, &f->readers[i], 0);
+        (void)reader_ask(f, &f->readers[i], REPLY_BYTES);
+    }
+    for (unsigned second = 0; second < 10; second++) {
+        pass(f, SECOND_US);
+    }
+    f->rig.slow_us = 200;
+    hps_clock_advance(2 * SECOND_US);
+    rig_turn(&f->rig);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 1);
+    rig_turn(&f->rig);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 2);
+}
+
 /* The tick runs after the window has opened, but before the server has sent bytes into it. */
 static void test_call_when_window_opens_before_each_tick_then_reset(void **state)
 {
@@ -305,12 +324,72 @@ static void test_reader_when_minimum_is_0_then_never_disconnected(void **state)
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 0);
 }
 
+/* Puts a reader in front that the tick ends, so that the tick goes on in the next turn. */
+static void tick_in_part(struct fixture *f)
+{
+    f->rig.slow_us = 200;
+    hps_clock_advance(SECOND_US + 1000);
+    rig_turn(&f->rig);
+    f->rig.slow_us = 0;
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 1);
+}
+
+static void test_reader_when_it_begins_to_wait_during_a_tick_then_not_ended(void **state)
+{
+    struct fixture *f = *state;
+    struct reader *reader = &f->readers[0];
+    uint32_t bytes = REPLY_BYTES;
+    uint8_t message[9] = {0, 0, 0, 0, 4};
+
+    memcpy(message + 5, &bytes, sizeof bytes);
+    reader_open(f, reader, 0);
+    reader_open(f, &f->readers[1], 0);
+    (void)reader_ask(f, &f->readers[1], REPLY_BYTES);
+    for (unsigned second = 0; second < 10; second++) {
+        pass(f, SECOND_US);
+    }
+    assert_true(wire_request(&reader->wire, 1, "/t.T/Big", false, NULL));
+    assert_true(wire_frame(&reader->wire, 0, 1, 1, message, sizeof message));
+    tick_in_part(f);
+    grpc_paces_cut(f->rig.grpc_loop, GRPC_CUT_READERS, 0); /* sees that the reader waits */
+    pass(f, 0);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 1);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 0);
+}
+
+/* The tick would check the closed connection last. */
+static void test_reader_when_the_end_of_a_connection_ends_a_tick_then_its_samples_count_once(
+    void **state)
+{
+    struct fixture *f = *state;
+    struct reader *reader = &f->readers[0];
+
+    reader_open(f, &f->readers[1], 0);
+    (void)reader_ask(f, &f->readers[1], REPLY_BYTES);
+    reader_open(f, reader, 0);
+    uint32_t id = reader_ask(f, reader, REPLY_BYTES);
+    for (unsigned second = 0; second < 10; second++) {
+        pass(f, SECOND_US);
+        reader_take(reader, id, 4 * MINIMUM);
+    }
+    pass(f, 0);
+    wire_close(&f->other);
+    tick_in_part(f);
+    pass(f, 0);
+    pass(f, 0);
+    pass(f, 30 * 1000);
+    grpc_paces_cut(f->rig.grpc_loop, GRPC_CUT_READERS, 0);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 0);
+    wire_open(&f->other, &f->rig); /* for teardown */
+}
+
 /* ---- when memory is short -------------------------------------------------------------------- */
 
 static void watch(struct fixture *f)
 {
     hps_grpc_readers_watch(f->rig.parked);
     pass(f, 0);
+    pass(f, 0); /* the tick */
 }
 
 static void cut_in(struct fixture *f, enum hps_limit_scope scope)
@@ -336,7 +415,7 @@ static void test_cut_when_memory_of_one_client_is_short_then_only_its_connection
     watch(f);
     pass(f, 150 * 1000);
     cut_in(f, HPS_SCOPE_CONNECTION); /* of the parked call: no other connection is affected */
-    grpc_paces_cut(f->rig.grpc_loop, f->rig.parked->home->client + 1);
+    grpc_paces_cut(f->rig.grpc_loop, GRPC_CUT_OWN_READERS, f->rig.parked->home->client + 1);
     pass(f, 0);
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 0);
     cut_in(f, HPS_SCOPE_ADDRESS); /* the client of the reader has this address */
@@ -467,6 +546,9 @@ int main(void)
 #define PACE_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
         PACE_TEST(test_call_when_client_reads_a_byte_a_second_then_only_this_call_is_reset),
+        PACE_TEST(test_reader_when_it_begins_to_wait_during_a_tick_then_not_ended),
+        PACE_TEST(test_reader_when_the_end_of_a_connection_ends_a_tick_then_its_samples_count_once),
+        PACE_TEST(test_tick_when_checks_take_long_then_rest_is_checked_in_next_turn),
         PACE_TEST(test_call_when_window_opens_before_each_tick_then_reset),
         PACE_TEST(test_call_when_settings_open_its_window_a_little_then_reset),
         PACE_TEST(test_connection_when_window_opens_before_each_tick_then_closed),
