@@ -160,10 +160,9 @@ struct hps_grpc_loop {
     enum grpc_loop_phase phase;    /* changed only by loop_phase_set of grpc_server.c */
     uint64_t noted_us[GRPC_NOTES]; /* when ticks completed samples, newest first; 0: no sample, or
                                       for the newest: the tick takes it now */
-    struct grpc_conn
-        *cut_next[GRPC_PRESSURES]; /* begin of the next search of grpc_search_goes_on */
-    struct hps_task press;         /* posted while any bit of `pressed` is set */
-    atomic_uint pressed;           /* bit p: must do enum grpc_pressure p */
+    struct grpc_conn *cut_next[GRPC_PRESSURES]; /* see grpc_search_goes_on */
+    struct hps_task press;                      /* posted while any bit of `pressed` is set */
+    atomic_uint pressed;                        /* bit p: must do enum grpc_pressure p */
     atomic_uint refs; /* one for itself, and one for each posted adoption and `press` */
     atomic_uint n_conns;
 };
@@ -646,7 +645,7 @@ static inline bool grpc_is_noting(const struct hps_grpc_loop *grpc_loop)
 {
     return grpc_loop->noted_us[0] == 0;
 }
-/* The connection at which a search for slow clients begins; NULL: there is none. */
+/* The connection at which a search for slow clients begins; NULL: the loop has none. */
 static inline struct grpc_conn *grpc_search_begin(const struct hps_grpc_loop *grpc_loop,
                                                   enum grpc_pressure what)
 {

@@ -324,7 +324,7 @@ static void test_reader_when_minimum_is_0_then_never_disconnected(void **state)
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 0);
 }
 
-/* Puts a reader in front that the tick ends, so that the tick goes on in the next turn. */
+/* The tick ends readers[1] and has had its time then. The next turn continues it. */
 static void tick_in_part(struct fixture *f)
 {
     f->rig.slow_us = 200;
