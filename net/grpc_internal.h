@@ -645,7 +645,7 @@ static inline bool grpc_is_noting(const struct hps_grpc_loop *grpc_loop)
 {
     return grpc_loop->noted_us[0] == 0;
 }
-/* The connection at which a search for slow clients begins; NULL: the loop has none. */
+/* Returns the connection at which a search for slow clients begins. NULL: no connections. */
 static inline struct grpc_conn *grpc_search_begin(const struct hps_grpc_loop *grpc_loop,
                                                   enum grpc_pressure what)
 {

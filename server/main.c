@@ -39,8 +39,8 @@ _Static_assert((int)HPS_CONFIG_OVERFLOW_EVICT_RANDOM == (int)HPS_REDIS_EVICT_RAN
 enum exit_code { EXIT_DRAINED = 0, EXIT_FATAL = 1, EXIT_USAGE = 2, EXIT_TAKEN = 3, EXIT_STORE = 4 };
 enum { CHECK_LINE_BYTES = 2048 };
 
-/* Options of jemalloc. A thread of its own returns freed memory to the kernel. With glibc's malloc
- * event loops did that, and other requests waited for tens of milliseconds. */
+/* jemalloc's options. Its background thread returns freed memory to the kernel. With glibc's
+ * malloc, event loops did this and delayed other requests by tens of milliseconds. */
 extern const char *malloc_conf;
 const char *malloc_conf = "background_thread:true,max_background_threads:1";
 
