@@ -195,8 +195,9 @@ static inline void fx_at(struct hps_space *space, int64_t offset)
 /* The row that the record at `offset` has for a key. Any thread. */
 static inline void fx_fill(uint8_t *row, uint32_t row_bytes, hps_key key, int64_t offset)
 {
+    uint64_t word = hps_mix64(key + hps_mix64((uint64_t)offset + 7));
     for (uint32_t i = 0; i < row_bytes; i++) {
-        row[i] = (uint8_t)(hps_mix64(key + hps_mix64((uint64_t)offset + 7)) >> (8 * (i % 8)));
+        row[i] = (uint8_t)(word >> (8 * (i % 8)));
     }
 }
 
