@@ -48,7 +48,7 @@ LANGUAGES = {
         ("go", "protoc"), "package main", "example", "{name}/main.go", documents.block(PAGE, "go install").code,
         "go build -o bin/{name} ./{name}", "bin/{name}",
         {"GOMODCACHE": f"{HOME}/go/modules", "GOCACHE": f"{HOME}/go/build", "GOBIN": f"{HOME}/go/bin", "GOFLAGS": "-modcacherw",
-         "PATH": f"{HOME}/go/bin:{os.environ['PATH']}"}),
+         "CGO_ENABLED": "0", "PATH": f"{HOME}/go/bin:{os.environ['PATH']}"}),
     "java": Language(
         ("javac", "mvn", "protoc"), "import com.google.gson", "Example", "{name}.java", f"""
         cp {ROOT}/tests/interop/pom.xml .

@@ -8,6 +8,7 @@ health: prints the reply of Check, the replies of Watch, and the code with which
 balance: four callers, until a line of input. Prints the number of failed calls. The host `two` is 127.0.0.1 and 127.0.0.2.
 """
 import functools
+import glob
 import hashlib
 import os
 import select
@@ -59,6 +60,19 @@ def test_example_when_run_as_shown_then_it_prints_the_row(work, name):
     assert done.returncode == 0, done.stderr
     count, dim, value = done.stdout.split()
     assert (count, dim, np.float32(value)) == ("3", str(DIM), ROWS[0, 0])
+
+
+def test_protos_when_generated_for_go_then_each_has_a_file_in_its_package(work):
+    programs("go", work)  # installs the plugins
+    folder = f"{languages.ROOT}/proto"
+    protos = glob.glob("**/*.proto", root_dir=folder, recursive=True)
+    os.mkdir(f"{work}/out")
+    subprocess.run(["protoc", f"-I{folder}", "--go_out=.", "--go-grpc_out=.", *protos], check=True, cwd=f"{work}/out",
+                   env={**os.environ, **languages.LANGUAGES["go"].env})
+    assert len(glob.glob(f"{work}/out/**/*.pb.go", recursive=True)) == len(protos) + 6  # six files have services
+    for path, package in (("hps/v1/lookup", "hpsv1"), ("inference/grpc_service", "inference")):
+        with open(f"{work}/out/hpsd/{path}_grpc.pb.go", encoding="utf-8") as code:
+            assert f"\npackage {package}\n" in code.read()
 
 
 # ---- scenarios ---------------------------------------------------------------------------------------
