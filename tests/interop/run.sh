@@ -13,7 +13,8 @@ protos=/usr/share/grpc-proto
 out=$build/interop
 python=${PYTHON:-/usr/bin/python3}
 
-jvm=(java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC) # short programs: less time for the compiler
+flags=(-XX:TieredStopAtLevel=1 -XX:+UseSerialGC) # short programs: less time for the compiler
+jvm=(java "${flags[@]}")
 
 # client_compressed_*: we inflate what clients send; answers are never compressed, so server_compressed_*
 # does not apply.
@@ -71,7 +72,8 @@ kserve_build() {
     mkdir -p "$out/kserve/source" "$out/kserve/classes"
     protoc --plugin="$plugin" -I"$root/proto" --java_out="$out/kserve/source" \
         --grpc-java_out="$out/kserve/source" inference/{grpc_service,model_config}.proto
-    javac -nowarn -cp "$out/java/*" -d "$out/kserve/classes" "$out"/kserve/source/inference/*.java "$here/KServe.java"
+    javac "${flags[@]/#/-J}" -nowarn -cp "$out/java/*" -d "$out/kserve/classes" "$out"/kserve/source/inference/*.java \
+        "$here/KServe.java"
 }
 
 server_pid='' install_pid=''
