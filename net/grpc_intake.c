@@ -62,10 +62,8 @@ static void refuse(struct hps_grpc_call *call, enum hps_grpc_slow why)
 
 void grpc_intakes_check(struct grpc_conn *conn, uint64_t now_us)
 {
-    if (conn->grpc_loop->limits->request_bytes_per_s_min == 0) {
-        return;
-    }
     uint64_t minimum = call_minimum(conn);
+
     for (struct hps_grpc_call *call = conn->calls; call != NULL; call = call->next) {
         struct grpc_pace *pace = &call->request->pace;
         grpc_pace_see(pace, call_waits(call), call->request->received, now_us);

@@ -158,9 +158,6 @@ bool grpc_paces_check(struct grpc_conn *conn, uint64_t now_us)
 {
     uint64_t minimum = conn->grpc_loop->limits->reply_bytes_per_s_min;
 
-    if (minimum == 0) {
-        return true;
-    }
     see(conn, now_us);
     if (grpc_is_noting(conn->grpc_loop)) {
         grpc_pace_note(&conn->pace, hps_http_written_bodies(conn->http));

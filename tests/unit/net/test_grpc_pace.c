@@ -324,6 +324,28 @@ static void test_reader_when_minimum_is_0_then_never_disconnected(void **state)
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_ROOM], 0);
 }
 
+static void test_reader_when_minimum_was_0_for_a_time_then_this_time_does_not_count(void **state)
+{
+    struct fixture *f = *state;
+    struct reader *reader = &f->readers[0];
+    struct hps_grpc_limits limits = *f->rig.grpc_loop->limits;
+
+    reader_open(f, reader, 0);
+    (void)reader_ask(f, reader, REPLY_BYTES);
+    pass(f, SECOND_US);
+    limits.reply_bytes_per_s_min = 0;
+    hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
+    for (unsigned second = 0; second < 25; second++) {
+        pass(f, SECOND_US);
+    }
+    limits.reply_bytes_per_s_min = MINIMUM;
+    hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
+    pass(f, SECOND_US);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 0);
+    pass(f, 10 * SECOND_US);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_RATE], 1);
+}
+
 /* The tick ends readers[1] and has had its time then. The next turn continues it. */
 static void tick_in_part(struct fixture *f)
 {
@@ -557,6 +579,7 @@ int main(void)
         PACE_TEST(test_connection_when_window_stays_closed_then_closed),
         PACE_TEST(test_calls_when_they_share_the_minimum_then_only_the_slow_call_is_reset),
         PACE_TEST(test_reader_when_minimum_is_0_then_never_disconnected),
+        PACE_TEST(test_reader_when_minimum_was_0_for_a_time_then_this_time_does_not_count),
         PACE_TEST(test_cut_when_memory_of_one_client_is_short_then_only_its_connections_end),
         PACE_TEST(test_cut_when_several_readers_are_slow_then_largest_queue_ends_first),
         PACE_TEST(test_cut_when_a_reader_reads_enough_then_not_disconnected),
