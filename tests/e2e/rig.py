@@ -495,6 +495,17 @@ class Daemon:
             return [json.loads(line) for line in json_documents(done.stdout)]
         return done.stdout + done.stderr
 
+    def seek(self, *args):
+        """hpsctl updates seek. Repeats it while a loaded broker takes longer than hpsd waits for its offsets."""
+        def done():
+            try:
+                return (self.ctl("updates", "seek", *args),)  # the output may be empty
+            except AssertionError as error:
+                if ": unavailable" not in str(error):
+                    raise
+                return None
+        return until(done, "the seek")[0]
+
     def ctl_out_of_time(self, *args, has_begun=lambda: True):
         """Run hpsctl with a verb that takes long, until its time limit expires; its output. The limit also applies to
         connecting. If it expires before the call has begun, the limit is doubled."""

@@ -531,7 +531,7 @@ def test_wait_when_the_version_is_frozen_then_refused_unless_records_name_it(bro
     rows = one.stub().Lookup(pb.LookupRequest(model="ice", queries=[query]), timeout=PATIENCE_S).results[0].rows
     assert np.frombuffer(rows, "<f4").tolist() == [1, 2, 3, 4]
     broker.write(topic, [(key_of(2), struct.pack("<4f", 9, 9, 9, 9))])
-    one.ctl("updates", "seek", "--model", "ice", "--version", 1, "--to", "latest")
+    one.seek("--model", "ice", "--version", 1, "--to", "latest")
     publish(broker, *wait, lines="1 5 6 7 8\n")  # the skipped records are before this one
     assert "was skipped" in one.ctl("wait-for", f"{topic}:0:1", "--version", 1, code=5)
     one.ctl("wait-for", f"{topic}:0:2", "--version", 1)

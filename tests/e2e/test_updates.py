@@ -467,7 +467,7 @@ def test_gap_when_topic_is_another_that_has_grown_then_told_until_a_seek(broker,
     one.restart()
     until(lambda: states(one, "anew") == {("a", 0): "gap"}, "the gap")
     assert values(one.stub(), "anew", "a", [2, 5]) == {2: 102, 5: 5}
-    one.ctl("updates", "seek", "--topic", topic, "--to", "earliest")
+    one.seek("--topic", topic, "--to", "earliest")
     wait_now(one, "anew")
     assert values(one.stub(), "anew", "a", [3, 6]) == {3: 3003, 6: 3006}
 
@@ -484,7 +484,7 @@ def test_pause_and_resume_when_asked_then_updates_stop_and_go_on(broker, daemon,
         said = one.ctl("--timeout", PATIENCE_S, "wait-for", what, "--model", "ops", code=5)
         assert f"partition 0 of {topic} is paused" in said and "hpsctl updates resume" in said
     assert values(one.stub(), "ops", "a", [1]) == {1: 1}
-    said = one.ctl("updates", "seek", "--to", "earliest", "--topic", topic)
+    said = one.seek("--to", "earliest", "--topic", topic)
     assert f"1 of them is paused and stays paused; to continue: hpsctl updates resume --topic {topic}" in said
     assert states(one, "ops") == {("a", 0): "paused"}
     one.kill()
@@ -750,7 +750,7 @@ def test_versions_when_another_lineage_is_active_then_the_old_one_is_frozen(brok
     one.kill()
     one.restart()
     assert updates(one, "lines", 1).get("frozen")
-    one.ctl("updates", "seek", "--model", "lines", "--version", "1", "--to", "earliest")
+    one.seek("--model", "lines", "--version", "1", "--to", "earliest")
     one.ctl("--timeout", PATIENCE_S, "wait-for", "now", "--version", "1")
     assert values(one.stub(), "lines", "a", [1, 2], version=1) == {1: 101, 2: 102}
 

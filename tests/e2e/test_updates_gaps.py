@@ -74,10 +74,10 @@ def test_gap_when_the_topic_is_made_anew_while_it_is_read_then_told_until_a_seek
     assert values(one.stub(), "remade", "a", [3, 4]) == {3: 3, 4: 4}
     one.ctl("updates", "seek", "--topic", topic, "--partition", "0", "--to", "3", code=1)
     assert gap(one, "remade")
-    one.ctl("updates", "seek", "--topic", topic, "--partition", "0", "--to", f"@{since + 1}")
+    one.seek("--topic", topic, "--partition", "0", "--to", f"@{since + 1}")
     wait_now(one, "remade")
     assert values(one.stub(), "remade", "a", [1, 2, 3, 4]) == {1: 101, 2: 102, 3: 3, 4: 104}
-    one.ctl("updates", "seek", "--topic", topic, "--partition", "0", "--to", "0")
+    one.seek("--topic", topic, "--partition", "0", "--to", "0")
     wait_now(one, "remade")
     assert values(one.stub(), "remade", "a", [3, 4]) == {3: 103, 4: 104}
 
@@ -93,7 +93,7 @@ def test_gap_when_the_new_topic_is_shorter_then_told_until_a_seek_to_its_end(bro
     one.restart()
     until(lambda: gap(one, "shorter"), "the gap")
     assert told(one, topic) == 1
-    one.ctl("updates", "seek", "--model", "shorter", "--to", "latest")
+    one.seek("--model", "shorter", "--to", "latest")
     broker.write(topic, [keyed(8, 108)])
     wait_now(one, "shorter")
     assert values(one.stub(), "shorter", "a", [4, 7, 8]) == {4: 104, 7: 7, 8: 108}

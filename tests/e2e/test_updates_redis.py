@@ -119,7 +119,7 @@ def test_updates_when_one_daemon_seeks_forward_then_others_never_find_its_rows(b
     new = dict(rows)
     new.update(write(broker, "apart", 200, range(0, 30)))
     check(two, "apart", new)
-    assert "hpsctl updates resume" in one.ctl("updates", "seek", "--model", "apart", "--to", "latest")
+    assert "hpsctl updates resume" in one.seek("--model", "apart", "--to", "latest")
     one.ctl("updates", "resume", "--model", "apart")
     check(one, "apart", rows)
     assert "the shared tier is bypassed" in one.ctl("updates")
@@ -131,7 +131,7 @@ def test_updates_when_one_daemon_seeks_forward_then_others_never_find_its_rows(b
     one.start()
     check(one, "apart", rows)
     assert updates(one, "apart")["shared_tier"] == "apart"
-    one.ctl("updates", "seek", "--model", "apart", "--topic", topic, "--to", str(KEYS))
+    one.seek("--model", "apart", "--topic", topic, "--to", str(KEYS))
     check(one, "apart", new)
     until(lambda: updates(one, "apart").get("shared_tier", "") == "", "the seek to end that")
     await_in_redis(one, "apart", new)
