@@ -149,6 +149,26 @@ static void test_request_when_faster_than_the_minimum_then_not_refused(void **st
     assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_SEND_RATE], 0);
 }
 
+static void test_request_when_minimum_was_0_for_a_time_then_this_time_does_not_count(void **state)
+{
+    struct fixture *f = *state;
+    struct hps_grpc_limits limits = *f->rig.grpc_loop->limits;
+
+    begin(&f->senders[0], 1, "/t.T/Echo", 1 << 20);
+    pass(f, SECOND_US);
+    limits.request_bytes_per_s_min = 0;
+    hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
+    for (unsigned second = 0; second < 25; second++) {
+        pass(f, SECOND_US);
+    }
+    limits.request_bytes_per_s_min = MINIMUM;
+    hps_grpc_loop_limits_set(f->rig.grpc_loop, &limits);
+    pass(f, SECOND_US);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_SEND_RATE], 0);
+    pass(f, 10 * SECOND_US);
+    assert_int_equal(f->rig.n_slow[HPS_GRPC_SLOW_SEND_RATE], 1);
+}
+
 /* Two requests on a connection share the minimum rate. */
 static void test_requests_when_on_one_connection_then_they_share_the_minimum(void **state)
 {
@@ -260,6 +280,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(test_request_when_client_trickles_bytes_then_only_this_request_refused),
         TEST(test_request_when_faster_than_the_minimum_then_not_refused),
+        TEST(test_request_when_minimum_was_0_for_a_time_then_this_time_does_not_count),
         TEST(test_requests_when_on_one_connection_then_they_share_the_minimum),
         TEST(test_request_when_complete_but_never_half_closed_then_refused),
         TEST(test_stream_when_silent_then_refused_only_within_a_message),
